@@ -19,9 +19,9 @@ from proxy.admin.answers import PageParts
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.deletion import Deletion
 from proxy.admin.live import LivePages
+from proxy.admin.log_pages import LogPages
 from proxy.admin.login import Login
 from proxy.admin.pages import AdminPages
-from proxy.admin.records import RecordPages
 from proxy.admin.summaries import SummaryPages
 from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
@@ -245,7 +245,7 @@ async def _open_compaction(
         SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
         TextPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
-        RecordPages(page_parts, archive),
+        LogPages(page_parts, archive),
     )
     _keep_within(settings, unhurried, telemetry, parts)
     for part in (archive, audit_log, billing, summarizer, summaries, compactor):

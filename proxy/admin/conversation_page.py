@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from policies.money.bills import RequestBill
-from proxy.admin.conversation_record import ConversationRecord, ShownRecall, ShownSummary, SummarySource, covers
+from proxy.admin.conversation_view import ConversationView, RecallView, SummarySource, SummaryView, covers
 from proxy.admin.overview_page import address_of, error_of, navigation
 from proxy.drawing import charts
 from proxy.drawing.figures import counted, money, percent, short, signed
@@ -23,26 +23,26 @@ _CAPTION = (
 )
 
 
-def conversation_page(record: ConversationRecord, version: str, is_logged_in: bool) -> str:
+def conversation_page(view: ConversationView, version: str, is_logged_in: bool) -> str:
     """The page of one conversation."""
-    name = shortened(record.key.conversation, 60)
+    name = shortened(view.key.conversation, 60)
     return framed(
         name,
         f"Conversation {name}",
-        Imprint(record.at, version, covers(record)),
+        Imprint(view.at, version, covers(view)),
         navigation(is_logged_in),
-        _headline(record),
-        _log(record) if record.is_logged else "",
-        section("Request by request", _requests(record)),
-        section("What became of it, and why", _reasons(record)),
-        section("Summaries beside their sources", _summaries(record)),
+        _headline(view),
+        _log(view) if view.is_logged else "",
+        section("Request by request", _requests(view)),
+        section("What became of it, and why", _reasons(view)),
+        section("Summaries beside their sources", _summaries(view)),
         glossary(*_TERMS),
         has_forms=is_logged_in,
     )
 
 
-def _headline(record: ConversationRecord) -> Markup:
-    sums, labels = record.sums, record.requests[-1].labels if record.requests else None
+def _headline(view: ConversationView) -> Markup:
+    sums, labels = view.sums, view.requests[-1].labels if view.requests else None
     share = f", {percent(sums.saved / sums.baseline)} of the " if sums.baseline else " of the "
     words = (
         *(" ", term("saved"), " in all, an ", term("estimate"), share, term("baseline")),
@@ -56,7 +56,7 @@ def _headline(record: ConversationRecord) -> Markup:
         f"{counted(sums.requests, 'request')}, {short(sums.original)} → {short(sums.sent)} prompt tokens, "
         f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)}). "
     )
-    cut = "Older requests are not listed any more, and not in these sums." if record.is_cut else ""
+    cut = "Older requests are not listed any more, and not in these sums." if view.is_cut else ""
     return together(
         headline(signed(sums.saved), *words),
         element("p", whose, sizes, cut, class_="aside"),
@@ -64,24 +64,24 @@ def _headline(record: ConversationRecord) -> Markup:
     )
 
 
-def _log(record: ConversationRecord) -> Markup:
+def _log(view: ConversationView) -> Markup:
     """The way to what the log has of it."""
     names = {"history": "its messages", "requests": "the requests as the model saw them", "session": "the session"}
     names["changes"] = "what became of files"
-    links = [element("a", text, href=address_of(record.key.conversation, name)) for name, text in names.items()]
+    links = [element("a", text, href=address_of(view.key.conversation, name)) for name, text in names.items()]
     return element("p", "The log has ", [[link, ", "] for link in links[:-1]], links[-1], ".", class_="aside")
 
 
-def _requests(record: ConversationRecord) -> Markup:
-    requests = record.requests
+def _requests(view: ConversationView) -> Markup:
+    requests = view.requests
     if not requests:
-        return element("p", "No request is on record.")
+        return element("p", "No request was counted.")
     sizes = [(bill.sums.original, bill.sums.sent, "ink") for bill in requests]
     most = max(max(before, after) for before, after, _ in sizes)
     prefixes = [bill.prefix for bill in requests]
     picture = together(charts.skyline(sizes), charts.strip(prefixes))
     lines = [
-        _line(at, bill, before, most, record.recalls.get(bill.anchor, ()))
+        _line(at, bill, before, most, view.recalls.get(bill.anchor, ()))
         for at, (before, bill) in enumerate(zip(["", *(bill.edits for bill in requests)], requests, strict=False), 1)
     ]
     heads = ("no.", "request", f"full width: {most:,} tokens", "tokens", "baseline → paid")
@@ -96,7 +96,7 @@ def _requests(record: ConversationRecord) -> Markup:
     )
 
 
-def _line(at: int, bill: RequestBill, before: str, most: int, recalls: Sequence[ShownRecall]) -> Markup:
+def _line(at: int, bill: RequestBill, before: str, most: int, recalls: Sequence[RecallView]) -> Markup:
     sums = bill.sums
     notes = [minute(bill.at), *_edits(bill.edits, before)]
     notes += [f"{sums.rewritten:,} tokens written again"] if sums.rewritten else []
@@ -124,7 +124,7 @@ def counts_of(edits: str) -> dict[str, int]:
     return {name: int(count) for name, _, count in pairs if count.isdecimal()}
 
 
-def _recall(view: ShownRecall) -> Markup:
+def _recall(view: RecallView) -> Markup:
     words = ["recalled ", element("code", view.call.ref or "no reference")]
     part = f", {shortened(view.call.part, 60)}" if view.call.part else ""
     if view.text is None:
@@ -132,15 +132,15 @@ def _recall(view: ShownRecall) -> Markup:
     return element("details", element("summary", words, part), element("pre", view.text))
 
 
-def _reasons(record: ConversationRecord) -> Markup:
+def _reasons(view: ConversationView) -> Markup:
     """What became of its prefix and why, and each policy that shortened something in the newest request."""
-    prefixes = Counter(bill.prefix for bill in record.requests)
+    prefixes = Counter(bill.prefix for bill in view.requests)
     items: list[Node] = [
         [element("dt", element("b", name or "not said"), f" {counted(count, 'request')}"), element("dd", words)]
         for name, count in prefixes.items()
         if (words := OUTCOMES.get(name))
     ]
-    newest = counts_of(record.requests[-1].edits) if record.requests else {}
+    newest = counts_of(view.requests[-1].edits) if view.requests else {}
     items += [
         [
             element("dt", element("b", name), f" {counted(count, 'edit')} in the newest request"),
@@ -152,14 +152,14 @@ def _reasons(record: ConversationRecord) -> Markup:
     return element("dl", items) if items else element("p", "Nothing was shortened.")
 
 
-def _summaries(record: ConversationRecord) -> Markup:
-    if not record.summaries:
+def _summaries(view: ConversationView) -> Markup:
+    if not view.summaries:
         return element("p", "No summary was made of it.")
-    note = element("p", record.bodies, class_="aside") if record.bodies else ""
-    return together(note, [_summary(each) for each in reversed(record.summaries)])
+    note = element("p", view.why_no_texts, class_="aside") if view.why_no_texts else ""
+    return together(note, [_summary(each) for each in reversed(view.summaries)])
 
 
-def _summary(view: ShownSummary) -> Markup:
+def _summary(view: SummaryView) -> Markup:
     record = view.record
     state = ", ".join(filter(None, view.status)) if view.status else ""
     cost = f", {money(record.spent.known_dollars)}" if record.spent.calls else ""
@@ -182,5 +182,5 @@ def _summary(view: ShownSummary) -> Markup:
 def _source(source: SummarySource) -> Markup:
     name = f"message {source.index} {source.role}".rstrip()
     if source.text is None:
-        return element("p", f"{name}: its text is not on record.", class_="aside")
+        return element("p", f"{name}: its text is not stored.", class_="aside")
     return element("details", element("summary", name), element("pre", source.text))

@@ -13,7 +13,7 @@ from aiohttp import web
 from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.deletion import Deletion
 from proxy.admin.live import LivePages, wants_page
-from proxy.admin.records import RecordPages
+from proxy.admin.log_pages import LogPages
 from proxy.admin.summaries import SummaryPages
 from proxy.admin.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
 from proxy.admin.texts import TextPages
@@ -32,7 +32,7 @@ class ConversationPages:
     summaries: SummaryPages
     texts: TextPages
     live: LivePages
-    records: RecordPages
+    log_pages: LogPages
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
@@ -49,10 +49,10 @@ class ConversationPages:
             "history": dict.fromkeys(READ, self.texts.history),
             "summaries": dict.fromkeys(READ, self.summaries.listed),
             "summary": {"POST": self.summaries.summarize},
-            "requests": dict.fromkeys(READ, self.records.requests),
-            "requests/": dict.fromkeys(READ, self.records.request),
-            "session": dict.fromkeys(READ, self.records.session),
-            "changes": dict.fromkeys(READ, self.records.changes),
+            "requests": dict.fromkeys(READ, self.log_pages.requests),
+            "requests/": dict.fromkeys(READ, self.log_pages.request),
+            "session": dict.fromkeys(READ, self.log_pages.session),
+            "changes": dict.fromkeys(READ, self.log_pages.changes),
         }
         first, slash, _ = page.partition("/")
         page = first + slash

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.conversation_page import conversation_page
-from proxy.admin.conversation_record import Reader, conversation_record, record_json
+from proxy.admin.conversation_view import ConversationView, Reader, conversation_view, view_json
 from proxy.admin.login import HOME, Login
 from proxy.admin.overview import imprint_json, list_json, newest, overview, overview_json
 from proxy.admin.overview_page import list_page, overview_page
@@ -68,21 +68,24 @@ class LivePages:
 
     async def conversation(self, request: web.BaseRequest, name: str) -> web.Response:
         """One conversation, request by request, as a page. Raises ApiError."""
-        record = await conversation_record(self.parts, self.originals, self.key(request, name), self.reader(request))
-        if record is None:
+        view = await self._view(request, name)
+        if view is None:
             raise nothing()
-        return await self._drawn(request, lambda: conversation_page(record, self.version, is_logged_in(request)))
+        return await self._drawn(request, lambda: conversation_page(view, self.version, is_logged_in(request)))
 
     async def conversation_json(self, request: web.BaseRequest, name: str) -> dict[str, object]:
         """One conversation, request by request, as JSON; empty where there is nothing. Raises ApiError where the store
         is in trouble."""
-        record = await conversation_record(self.parts, self.originals, self.key(request, name), self.reader(request))
-        return await asyncio.to_thread(record_json, record, self.version) if record is not None else {}
+        view = await self._view(request, name)
+        return await asyncio.to_thread(view_json, view, self.version) if view is not None else {}
 
     def key(self, request: web.BaseRequest, name: str) -> Key:
         """The conversation: of the tenant that is named, or of the caller's."""
         tenant = request.query.get("tenant")
         return Key(self.parts.caller(request).tenant if tenant is None else tenant, name)
+
+    async def _view(self, request: web.BaseRequest, name: str) -> ConversationView | None:
+        return await conversation_view(self.parts, self.originals, self.key(request, name), self.reader(request))
 
     def _viewer(self, request: web.BaseRequest) -> Viewer:
         return viewer_of(request, self.parts.settings, self.parts.secret)

@@ -9,7 +9,7 @@ Laws
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -19,9 +19,6 @@ from policies.dialects.segments import joined, raw_of
 from proxy.archive.sent_requests import BESIDE, RequestEntry, beside_texts, read_entries
 from proxy.archive.sessions import session_of
 from proxy.store import MESSAGES, Key, Store, StoredText
-
-_BATCH = 64
-"""Texts that are read at once."""
 
 
 class MissingError(Exception):
@@ -57,10 +54,10 @@ class ConversationLog:
             if not entry.about["round"] and (not branch or entry.about["parent"] in behind):
                 return entry
         raise MissingError(
-            "No request on record has a message of this name: `branch` is the name of one, as the log and the list of"
+            "The log has no request with a message of this name: `branch` is the name of one, as the log and the list of"
             " requests have it; without it the newest branch is meant."
             if branch
-            else "No request is on record: the log was begun by an earlier release, or its oldest entries are gone."
+            else "The log has no request: it was begun by an earlier release, or its oldest entries are gone."
         )
 
     def requests(self, branch: str = "") -> Mapping[int, Sequence[StoredText]]:
@@ -90,8 +87,8 @@ class ConversationLog:
         if entry is None:
             numbers = [*self.requests(branch)]
             what = f"round {round_} of request {number}" if round_ else f"request {number}"
-            there = f"{numbers[0]} to {numbers[-1]} are, but for those that passed as they came"
-            raise MissingError(f"There is no {what} on record in this branch: {there}.")
+            there = f"{numbers[0]} to {numbers[-1]} are there, but for those that were not compacted"
+            raise MissingError(f"The log has no {what} of this branch: {there}.")
         content = await self._read(entry)
         at = {piece if isinstance(piece, int) else piece[0] for piece in content.pieces if not isinstance(piece, str)}
         names = {place: content.names[place] for place in at if isinstance(place, int) and place >= 0}
@@ -159,9 +156,7 @@ class ConversationLog:
     async def _texts(self, names: Iterable[str]) -> Mapping[str, str]:
         """All of these texts. Raises MissingError, StoreTrouble."""
         wanted = list(dict.fromkeys(names))
-        texts: dict[str, str] = {}
-        for some in _batches(wanted):
-            texts |= await self.store.texts(self.key, MESSAGES, some)
+        texts = await self.store.texts(self.key, MESSAGES, wanted)
         if len(texts) < len(wanted):
             raise MissingError(_GONE)
         return texts
@@ -170,7 +165,3 @@ class ConversationLog:
 _GONE = (
     "The log no longer holds all of it: the oldest entries go where it is full (`history_limit`), or after the `ttl`."
 )
-
-
-def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[start : start + _BATCH] for start in range(0, len(names), _BATCH))

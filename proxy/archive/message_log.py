@@ -43,8 +43,6 @@ _LONGEST = 40
 """Characters of a role: it comes from clients."""
 _UNRETURNED = 8
 """Items of a reply that its client may leave out."""
-_BATCH = 64
-"""Texts that are read at once."""
 
 _About = Mapping[str, str | int | float]
 
@@ -275,9 +273,7 @@ class MessageLog:
         # a client that moves its cache marks writes a message otherwise than it was logged
         others = [name for name, raw in zip(names, raws, strict=True) if trail.raws.get(name) != raw]
         others = [*set(others).intersection(names[sent.newest + 1 :])]
-        stored: dict[str, str] = {}
-        for start in range(0, len(others), _BATCH):
-            stored |= await self._services.store.texts(arrived.key, MESSAGES, others[start : start + _BATCH])
+        stored = await self._services.store.texts(arrived.key, MESSAGES, others)
         before = trail.sent.entry if sent.common else ""
         text = await asyncio.to_thread(_entry, arrived, sent, names, versions, stored)
         place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}

@@ -235,14 +235,14 @@ async def test_m10_other_branches_and_full_logs(stage: Stage) -> None:
     for number, exchange in enumerate(first, 1):
         assert (await page(stage, app, f"{IT}/requests/{number}?branch={before}")).body == exchange.sent
     refusals = [f"{IT}/requests/9", f"{IT}/requests/1?branch=none", f"{IT}/requests/1?round=3"]
-    assert [(await page(stage, app, place)).code for place in refusals] == ["not_on_record"] * 3
+    assert [(await page(stage, app, place)).code for place in refusals] == ["not_in_log"] * 3
     await stage.ask(app, [*session[:7], {"role": "user", "content": "x" * 55_000}], here)  # drives the oldest out
     for _ in range(500):
         gone = await page(stage, app, f"{IT}/requests/3")
         if gone.status == 404:
             break
         await asyncio.sleep(0.01)
-    assert (gone.status, gone.code) == (404, "not_on_record")
+    assert (gone.status, gone.code) == (404, "not_in_log")
 
 
 async def test_x6_a_full_log_keeps_the_tools_that_its_newest_request_needs(stage: Stage) -> None:
@@ -281,7 +281,7 @@ async def test_x7_a_log_that_was_changed_gives_no_bytes(stage: Stage) -> None:
     await store.put_texts(key, MESSAGES, [StoredText(name, old.replace("rename", "delete"), {})])
     await store.close()
     found = await page(stage, app, f"{IT}/requests/3")
-    assert (found.status, found.code) == (409, "record_damaged")
+    assert (found.status, found.code) == (409, "log_damaged")
 
 
 async def test_x6_an_exported_session_is_replayed_and_goes_with_its_conversation(

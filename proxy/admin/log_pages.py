@@ -1,8 +1,8 @@
-"""The pages of what a log proves: the requests as the model saw them, the recorded session, and what became of files.
+"""The pages of a log: the requests as the model saw them, the recorded session, and what became of files.
 
 Laws
   Bytes are those that were sent, or there is a reason why there are none.
-  What is read here belongs to whoever may read the log.
+  Whoever may read the log may read this, and nobody else.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ UNSEEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPages:
-    """Answers requests for what a log proves."""
+class LogPages:
+    """Answers requests for what a log holds."""
 
     parts: PageParts
     archive: Archive
@@ -90,9 +90,9 @@ class RecordPages:
         try:
             return await self.parts.ask("history", answer)
         except MissingError as error:
-            raise ApiError(404, str(error), "not_on_record") from error
+            raise ApiError(404, str(error), "not_in_log") from error
         except DamagedError as error:
-            raise ApiError(409, str(error), "record_damaged") from error
+            raise ApiError(409, str(error), "log_damaged") from error
 
 
 async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ class SummarySource:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSummary:
+class SummaryView:
     """A summary, what became of it, and what it was written from."""
 
     record: SummaryRecord
@@ -55,7 +55,7 @@ class ShownSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRecall:
+class RecallView:
     """A recall, by the reference and the part that the model asked for; its text where that is stored and readable."""
 
     call: RecallCall
@@ -63,18 +63,18 @@ class ShownRecall:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationRecord:
+class ConversationView:
     """The page of one conversation as values."""
 
     key: Key
     at: float
     bills: Sequence[RequestBill]
     """Of requests and of summaries, the oldest first."""
-    recalls: Mapping[str, Sequence[ShownRecall]]
+    recalls: Mapping[str, Sequence[RecallView]]
     """By the anchor of the request."""
-    summaries: Sequence[ShownSummary]
-    bodies: str
-    """Why no texts are shown; "" where they are."""
+    summaries: Sequence[SummaryView]
+    why_no_texts: str
+    """Empty where texts are shown."""
     is_logged: bool
     """Whether the reader may read a log of it."""
 
@@ -104,9 +104,9 @@ class Reader:
         return self.caller is not None and self.caller.tenant == key.tenant
 
 
-async def conversation_record(
+async def conversation_view(
     parts: PageParts, originals: Originals | None, key: Key, reader: Reader
-) -> ConversationRecord | None:
+) -> ConversationView | None:
     """What is shown of a conversation to this reader; None where there is nothing. Raises ApiError where the store is
     in trouble."""
     viewer, now = reader.viewer, parts.clock()
@@ -119,24 +119,24 @@ async def conversation_record(
     if not bills and not records:
         return None
     status_of = await parts.ask("newest_step", statuses_in(parts.store, key, records, now))
-    bodies = _why_no_bodies(parts, key, reader)
+    why_no_texts = _why_no_texts(parts, key, reader)
     summaries = [_summary(record, status_of.get(record.id)) for record in records if not record.rejected]
-    recalls: Mapping[str, Sequence[ShownRecall]] = {}
-    if not bodies and reader.caller is not None:
+    recalls: Mapping[str, Sequence[RecallView]] = {}
+    if not why_no_texts and reader.caller is not None:
         summaries = await _with_texts(parts, key, summaries, reader.caller)
         recalls = await _recalls(parts, originals, key, bills, reader.credential)
-    return ConversationRecord(
+    return ConversationView(
         key=key,
         at=now,
         bills=bills,
         recalls=recalls,
         summaries=summaries,
-        bodies=bodies,
-        is_logged=parts.settings.history and not bodies,
+        why_no_texts=why_no_texts,
+        is_logged=parts.settings.history and not why_no_texts,
     )
 
 
-def _why_no_bodies(parts: PageParts, key: Key, reader: Reader) -> str:
+def _why_no_texts(parts: PageParts, key: Key, reader: Reader) -> str:
     if not (parts.settings.history or parts.settings.originals):
         return "Texts are shown where the setting `history` or `originals` is on; neither is."
     if not reader.reads(key):
@@ -144,15 +144,15 @@ def _why_no_bodies(parts: PageParts, key: Key, reader: Reader) -> str:
     return ""
 
 
-def _summary(record: SummaryRecord, status: SummaryStatus | None) -> ShownSummary:
+def _summary(record: SummaryRecord, status: SummaryStatus | None) -> SummaryView:
     indexes = [int(source.partition(":")[0]) for source in record.sources]
     sources = [SummarySource(index) for index in indexes[:_SOURCES]]
-    return ShownSummary(record, status, sources, max(0, len(indexes) - _SOURCES), None)
+    return SummaryView(record, status, sources, max(0, len(indexes) - _SOURCES), None)
 
 
 async def _with_texts(
-    parts: PageParts, key: Key, summaries: Sequence[ShownSummary], caller: Caller
-) -> list[ShownSummary]:
+    parts: PageParts, key: Key, summaries: Sequence[SummaryView], caller: Caller
+) -> list[SummaryView]:
     """The summaries with their texts, and those of their sources where the log has them."""
     listed = await parts.ask("history", parts.store.list_texts(key, MESSAGES)) if parts.settings.history else []
     visible = caller.visible((str(text.about["owner"]), text) for text in listed)
@@ -178,7 +178,7 @@ async def _with_texts(
 
 async def _recalls(
     parts: PageParts, originals: Originals | None, key: Key, bills: Sequence[RequestBill], credential: str
-) -> Mapping[str, Sequence[ShownRecall]]:
+) -> Mapping[str, Sequence[RecallView]]:
     """What the model asked for, by the anchor of the request."""
     anchors = [bill.anchor for bill in bills if bill.anchor and bill.sums.rounds][-_RECALLS:]
     if not anchors:
@@ -188,7 +188,7 @@ async def _recalls(
     refs = sorted({call.ref for each in calls.values() for call in each if call.ref})[:_RECALLS]
     texts = await asyncio.gather(*(_original(originals, key, credential, ref) for ref in refs))
     text_of = dict(zip(refs, texts, strict=True))
-    return {anchor: [ShownRecall(call, text_of.get(call.ref)) for call in each] for anchor, each in calls.items()}
+    return {anchor: [RecallView(call, text_of.get(call.ref)) for call in each] for anchor, each in calls.items()}
 
 
 async def _original(originals: Originals | None, key: Key, credential: str, ref: str) -> str | None:
@@ -220,31 +220,31 @@ def _calls(insert: Insert) -> list[RecallCall]:
     return calls
 
 
-def record_json(record: ConversationRecord, version: str) -> dict[str, Any]:
+def view_json(view: ConversationView, version: str) -> dict[str, Any]:
     """The page of one conversation as JSON."""
     return {
-        **imprint_json("Narrows: a conversation", record.at, version, covers(record)),
-        "conversation": record.key.conversation,
-        "tenant": record.key.tenant,
-        "sums": sums_json(record.sums),
-        "requests": [_bill_json(bill, record.recalls.get(bill.anchor, ())) for bill in record.bills],
-        "texts": record.bodies or "shown",
-        "summary_records": [_summary_json(each) for each in record.summaries],
+        **imprint_json("Narrows: a conversation", view.at, version, covers(view)),
+        "conversation": view.key.conversation,
+        "tenant": view.key.tenant,
+        "sums": sums_json(view.sums),
+        "requests": [_bill_json(bill, view.recalls.get(bill.anchor, ())) for bill in view.bills],
+        "texts": view.why_no_texts or "shown",
+        "summary_records": [_summary_json(each) for each in view.summaries],
     }
 
 
-def covers(record: ConversationRecord) -> str:
+def covers(view: ConversationView) -> str:
     """What the page covers, in words."""
-    newest = f"the newest {MOST_BILLS:,} bills" if record.is_cut else "all requests"
-    return f"{newest} of conversation {record.key.conversation[:60]}"
+    newest = f"the newest {MOST_BILLS:,} bills" if view.is_cut else "all requests"
+    return f"{newest} of conversation {view.key.conversation[:60]}"
 
 
-def _bill_json(bill: RequestBill, recalls: Sequence[ShownRecall]) -> dict[str, Any]:
+def _bill_json(bill: RequestBill, recalls: Sequence[RecallView]) -> dict[str, Any]:
     fields = {name: value for name, value in msgspec.structs.asdict(bill).items() if name not in ("labels", "sums")}
     recalled = [{"ref": each.call.ref, "part": each.call.part, "text": each.text} for each in recalls]
     return {**fields, **msgspec.structs.asdict(bill.labels), **sums_json(bill.sums), "recalled_texts": recalled}
 
 
-def _summary_json(each: ShownSummary) -> dict[str, Any]:
+def _summary_json(each: SummaryView) -> dict[str, Any]:
     texts = [{"index": source.index, "role": source.role, "text": source.text} for source in each.sources]
     return {**provenance(each.record, each.status), "content": each.text, "sources": texts}
