@@ -54,8 +54,8 @@ class ConversationLog:
             if not entry.about["round"] and (not branch or entry.about["parent"] in behind):
                 return entry
         raise MissingError(
-            "The log has no request with a message of this name: `branch` is the name of one, as the log and the list of"
-            " requests have it; without it the newest branch is meant."
+            "The log has no request with a message of this name: `branch` is the name of one, as the log and the list"
+            " of requests have it; without it the newest branch is meant."
             if branch
             else "The log has no request: it was begun by an earlier release, or its oldest entries are gone."
         )
