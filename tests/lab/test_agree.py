@@ -21,7 +21,7 @@ from proxy.lab.agree.asking import ComparedTurn, WithNarrows
 from proxy.lab.agree.display import page
 from proxy.lab.agree.figures import AgreeReport, agreement, preset_agreement
 from proxy.lab.agree.plan import AgreePlan
-from proxy.lab.agree.turns import DISTANCES, Turn, sampled
+from proxy.lab.agree.turns import DISTANCES, Turn, sample_of
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.replay.recorded import Session, session_of
 
@@ -121,8 +121,8 @@ def plan_for(upstream: str, **chosen: Any) -> AgreePlan:
 
 async def compared(answer: Callable[[Received], Say], **chosen: Any) -> tuple[AgreeReport, list[Received]]:
     async with model(answer) as (url, provider):
-        foresight = await plan_for(url, **chosen).foresee(lambda: None)
-        report = await foresight.ask(asyncio.Event(), lambda: None)
+        forecast = await plan_for(url, **chosen).forecast(lambda: None)
+        report = await forecast.ask(asyncio.Event(), lambda: None)
         return report, list(provider.requests)
 
 
@@ -166,11 +166,11 @@ async def test_a_model_that_disagrees_with_itself_is_no_loss() -> None:
 
 async def test_nothing_is_asked_beyond_the_budget() -> None:
     async with model(by_newest) as (url, provider):
-        planned = await plan_for(url, budget=0.2, samples=40).foresee(lambda: None)
+        planned = await plan_for(url, budget=0.2, samples=40).forecast(lambda: None)
         assert 0 < len(planned.sample) < planned.wanted == 40
         assert "it stops before $0.20" in planned.cost
         # a sample that would cost more all the same
-        more = replace(planned, sample=(await plan_for(url).foresee(lambda: None)).sample)
+        more = replace(planned, sample=(await plan_for(url).forecast(lambda: None)).sample)
         report = await more.ask(asyncio.Event(), lambda: None)
         spent = sum(prices_for(MODEL).cost(received.usage).total for received in provider.requests if received.usage)
         assert report.dollars == pytest.approx(spent)
@@ -191,7 +191,7 @@ async def test_who_stops_it_gets_the_samples_that_are_there() -> None:
             stop.set()
 
     async with model(by_newest) as (url, _):
-        report = await (await plan_for(url).foresee(lambda: None)).ask(stop, advance)
+        report = await (await plan_for(url).forecast(lambda: None)).ask(stop, advance)
     assert 4 <= report.samples < 24
     assert report.stopped.startswith("It was stopped")
 
@@ -202,14 +202,14 @@ def test_samples_follow_from_the_seed_and_have_their_share_of_sessions_and_dista
         for at, requests in enumerate((400, 200, 100))
         for number in range(requests)
     ]
-    drawn = sampled([turns], 112, 3)
-    assert drawn == sampled([turns], 112, 3) != sampled([turns], 112, 4)
+    drawn = sample_of([turns], 112, 3)
+    assert drawn == sample_of([turns], 112, 3) != sample_of([turns], 112, 4)
     assert len(set(drawn)) == 112
     assert all(turn.is_shortened for turn in drawn)
     sizes = [sum(turn.session == at for turn in drawn) for at in range(3)]
     assert all(abs(size - share) <= 1 for size, share in zip(sizes, (64, 32, 16), strict=True)), sizes
     assert len({turn.distance for turn in drawn if turn.session == 2}) == 4
-    assert len(sampled([turns], 10_000, 3)) == 560
+    assert len(sample_of([turns], 10_000, 3)) == 560
 
 
 def test_an_interval_holds_the_true_difference_in_nineteen_of_twenty_comparisons() -> None:

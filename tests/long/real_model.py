@@ -244,11 +244,11 @@ async def agreed(upstream: str) -> list[str]:
         concurrency=1,
     )
     with patch("proxy.lab.agree.turns.RESERVE", 48):  # it seldom comes to an end by itself
-        foresight = await plan.foresee(lambda: None)
-        report = await foresight.ask(asyncio.Event(), lambda: None)
+        forecast = await plan.forecast(lambda: None)
+        report = await forecast.ask(asyncio.Event(), lambda: None)
     print("\nnarrows agree, its mechanics only: so small a model calls no tools")
     print_agreement(Console(width=120), report)
-    whole = report.samples == len(foresight.sample) == 3 and report.requests >= 9
+    whole = report.samples == len(forecast.sample) == 3 and report.requests >= 9
     return [] if whole else [f"agree: {report.samples} of 3 samples, {report.first_failure or report.stopped}"]
 
 

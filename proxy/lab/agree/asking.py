@@ -18,8 +18,8 @@ import aiohttp
 from policies.agreement import Action, action_in
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
-from proxy.lab.agree.spending import SPENT, Spending, counted
-from proxy.lab.agree.turns import Asked, Distance, Turn, bodies, is_shortened, post, run_of
+from proxy.lab.agree.spending import SPENT, Spending, counting_upstream
+from proxy.lab.agree.turns import Distance, RawReply, Turn, bodies, is_shortened, post, run_of
 from proxy.lab.provider import Provider, start
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session
@@ -115,7 +115,9 @@ class Asking:
             recorded = await parts.enter_async_context(await start(playing))
             for at, session in enumerate(self._sessions):
                 playing.play(run_of(at), session.messages, session.dialect)
-            self._upstream = await parts.enter_async_context(counted(upstream, recorded.url, key, self._spending))
+            self._upstream = await parts.enter_async_context(
+                counting_upstream(upstream, recorded.url, key, self._spending)
+            )
             yield [
                 await parts.enter_async_context(environment_for(model, self._with_upstream(options)))
                 for options in self._options
@@ -145,16 +147,16 @@ class Asking:
 
     async def _sample(
         self, at: int, body: Json, environments: Sequence[ReplayEnvironment]
-    ) -> tuple[list[Asked], list[tuple[Asked, int]]]:
+    ) -> tuple[list[RawReply], list[tuple[RawReply, int]]]:
         """The answers of one turn: without Narrows, one after the other as the second finds a warm cache, and by each
         preset with the recalls that were answered."""
         assert self._http is not None
         http, session, run = self._http, self._sessions[at], run_of(at)
 
-        async def without() -> list[Asked]:
+        async def without() -> list[RawReply]:
             return [await post(http, self._upstream, session, run, body) for _ in range(2)]
 
-        async def through(environment: ReplayEnvironment) -> tuple[Asked, int]:
+        async def through(environment: ReplayEnvironment) -> tuple[RawReply, int]:
             reply = await post(http, environment.base_url, session, run, body)
             rounds = environment.compaction.rounds.get(run)
             return reply, rounds.answered if rounds else 0
@@ -162,7 +164,7 @@ class Asking:
         plain, narrowed = await asyncio.gather(without(), asyncio.gather(*map(through, environments)))
         return plain, narrowed
 
-    async def _recorded(self, at: int, number: int, body: Json, environment: ReplayEnvironment) -> Asked:
+    async def _recorded(self, at: int, number: int, body: Json, environment: ReplayEnvironment) -> RawReply:
         """The turn as it was recorded, and what is written in the background before the next one."""
         assert self._http is not None
         reply = await post(self._http, environment.base_url, self._sessions[at], run_of(at), body, number)
@@ -171,7 +173,12 @@ class Asking:
         return reply
 
     def _enter(
-        self, at: int, number: int, plain: Sequence[Asked], narrowed: Sequence[tuple[Asked, int]], bands: Sequence[str]
+        self,
+        at: int,
+        number: int,
+        plain: Sequence[RawReply],
+        narrowed: Sequence[tuple[RawReply, int]],
+        bands: Sequence[str],
     ) -> None:
         """A sample, where all of its answers are there."""
         replies = [*plain, *(reply for reply, _ in narrowed)]

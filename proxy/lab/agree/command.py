@@ -29,7 +29,7 @@ from proxy.lab.results import as_json as values_of
 
 if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
     from proxy.lab.agree.figures import AgreeReport
-    from proxy.lab.agree.plan import Foresight
+    from proxy.lab.agree.plan import Forecast
 
 
 def agree(
@@ -82,13 +82,13 @@ def agree(
         plan.check()
         path = writable(html, files)
         with progress(plan.turns * len(plan.presets), "turns planned") as advance:
-            foresight = asyncio.run(plan.foresee(advance))
-        if foresight.sample:
-            _agreed(foresight, yes)
-    with progress(len(foresight.sample), "turns asked") as advance:
-        report = asyncio.run(_ask(foresight, advance))
+            forecast = asyncio.run(plan.forecast(advance))
+        if forecast.sample:
+            _confirm(forecast, yes)
+    with progress(len(forecast.sample), "turns asked") as advance:
+        report = asyncio.run(_ask(forecast, advance))
     _print_report(report, path, as_json)
-    if foresight.sample and not report.samples:
+    if forecast.sample and not report.samples:
         raise typer.Exit(2)
     raise typer.Exit(int(any(each.verdict == "loss" for each in report.presets)))
 
@@ -100,9 +100,9 @@ def _address(upstream: str) -> str:
     return upstream.rstrip("/")
 
 
-def _agreed(foresight: "Foresight", yes: bool) -> None:
+def _confirm(forecast: "Forecast", yes: bool) -> None:
     """Say what it costs. Raises ValueError where nobody says that it may be paid."""
-    print(f"narrows: {foresight.cost}", file=sys.stderr)
+    print(f"narrows: {forecast.cost}", file=sys.stderr)
     if yes:
         return
     if not sys.stdin.isatty():
@@ -111,12 +111,12 @@ def _agreed(foresight: "Foresight", yes: bool) -> None:
         raise typer.Exit(2)
 
 
-async def _ask(foresight: "Foresight", advance: Callable[[], None]) -> "AgreeReport":
+async def _ask(forecast: "Forecast", advance: Callable[[], None]) -> "AgreeReport":
     """Ask; Ctrl-C ends it early."""
     stop = asyncio.Event()
     with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    return await foresight.ask(stop, advance)
+    return await forecast.ask(stop, advance)
 
 
 def _print_report(report: "AgreeReport", path: Path | None, as_json: bool) -> None:

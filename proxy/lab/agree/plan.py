@@ -11,7 +11,7 @@ from proxy.config.presets import CustomPreset
 from proxy.lab.agree.asking import Answers, Asking
 from proxy.lab.agree.figures import AgreeReport, report_of
 from proxy.lab.agree.spending import Spending
-from proxy.lab.agree.turns import Turn, foresee, sampled
+from proxy.lab.agree.turns import Turn, forecast_turns, sample_of
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
 
@@ -54,25 +54,25 @@ class AgreePlan:
                 f"nobody knows the prices of {self.model!r}, so --budget cannot limit it; give --max-requests N"
             )
 
-    async def foresee(self, advance: Callable[[], None]) -> "Foresight":
+    async def forecast(self, advance: Callable[[], None]) -> "Forecast":
         """Every turn as each preset would have it sent, the sample, and its price. Nothing is paid."""
         rows: list[list[Turn]] = []
         written = 0.0
         for options in self.options:
-            turns, summaries = await foresee(self.sessions, self.model, options, advance)
+            turns, summaries = await forecast_turns(self.sessions, self.model, options, advance)
             rows.append(turns)
             written += summaries.dollars
         count, answers = await asyncio.to_thread(Counter, encoding_for(self.model)), dict[tuple[int, int], int]()
         for at, session in enumerate(self.sessions):
             for number, reply in enumerate(session.replies(count)):
                 answers[at, number] = sum(part.tokens for part in reply)
-        sample = sampled(rows, self.samples, self.seed)
+        sample = sample_of(rows, self.samples, self.seed)
         dollars = self._cost(rows, sample, answers) + (written if sample else 0.0)
         wanted = len(sample)
         if self.prices.listed and dollars > self.budget:
-            sample = sampled(rows, max(1, int(wanted * self.budget / dollars)), self.seed)
+            sample = sample_of(rows, max(1, int(wanted * self.budget / dollars)), self.seed)
         shortened = sum(any(turn.is_shortened for turn in row) for row in zip(*rows, strict=True))
-        return Foresight(
+        return Forecast(
             plan=self,
             sample=sample,
             wanted=wanted,
@@ -100,7 +100,7 @@ class AgreePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class Forecast:
     """What will be asked, and what it costs."""
 
     plan: AgreePlan

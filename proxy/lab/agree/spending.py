@@ -91,7 +91,7 @@ class Spending:
             self.dollars += self.prices(model).cost(usage).total if usage is not None else reserved
 
 
-class _Counted:
+class _CountingUpstream:
     """Passes requests on: those of recorded turns to the provider that plays sessions back, others to the model."""
 
     def __init__(self, upstream: str, playing: str, key: str, spending: Spending, http: aiohttp.ClientSession) -> None:
@@ -166,12 +166,12 @@ class _Counted:
 
 
 @asynccontextmanager
-async def counted(upstream: str, playing: str, key: str, spending: Spending) -> AsyncIterator[str]:
+async def counting_upstream(upstream: str, playing: str, key: str, spending: Spending) -> AsyncIterator[str]:
     """The base URL behind which the model is asked, and every request counted. `playing`: the base URL of the provider
     that plays recorded turns back."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=600)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as http:
-        server = web.Server(_Counted(upstream, playing, key, spending, http), access_log=None)
+        server = web.Server(_CountingUpstream(upstream, playing, key, spending, http), access_log=None)
         runner = web.ServerRunner(server, shutdown_timeout=0.2)
         await runner.setup()
         try:

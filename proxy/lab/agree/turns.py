@@ -27,7 +27,7 @@ _ENDS = (0, 4, 19)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RawReply:
     """What came back for a request."""
 
     status: int
@@ -96,19 +96,19 @@ def _limit_field(dialect: str, model: str) -> str:
 
 async def post(
     http: aiohttp.ClientSession, url: str, session: Session, run: str, body: Json, turn: int | None = None
-) -> Asked:
+) -> RawReply:
     """Send one request of a run. `turn`: which recorded answer it is to have; None for the model's own."""
     api = CLIENT_APIS[session.dialect]
     headers = {**api.auth(run), "Content-Type": "application/json", "x-narrows-conversation": run}
     headers |= {TURN_HEADER: str(turn)} if turn is not None else {}
     try:
         async with http.post(f"{url}{api.path}", data=orjson.dumps(body), headers=headers) as reply:
-            return Asked(reply.status, reply.headers, await reply.read())
+            return RawReply(reply.status, reply.headers, await reply.read())
     except aiohttp.ClientError as error:
-        return Asked(0, {}, orjson.dumps({"error": {"message": str(error) or type(error).__name__}}))
+        return RawReply(0, {}, orjson.dumps({"error": {"message": str(error) or type(error).__name__}}))
 
 
-async def foresee(
+async def forecast_turns(
     sessions: Sequence[Session], model: str, options: Options, advance: Callable[[], None]
 ) -> tuple[list[Turn], SummaryCalls]:
     """Every turn as this preset would have it sent, found out with the built-in provider: nothing is paid."""
@@ -116,7 +116,7 @@ async def foresee(
     calls, dollars = 0, 0.0
     async with environment_for(model, options) as environment, aiohttp.ClientSession() as http:
         for at, session in enumerate(sessions):
-            async for turn in _foreseen(environment, http, at, session):
+            async for turn in _forecast_session(environment, http, at, session):
                 turns.append(turn)
                 advance()
             if (observer := environment.summaries) and (planned := environment.compaction.newest.get(run_of(at))):
@@ -128,7 +128,7 @@ async def foresee(
     return turns, SummaryCalls(calls, dollars)
 
 
-async def _foreseen(
+async def _forecast_session(
     environment: ReplayEnvironment, http: aiohttp.ClientSession, at: int, session: Session
 ) -> AsyncIterator[Turn]:
     run, distance = run_of(at), Distance()
@@ -154,7 +154,7 @@ def run_of(session: int) -> str:
     return f"session-{session}"
 
 
-def sampled(turns: Sequence[Sequence[Turn]], number: int, seed: int) -> list[Turn]:
+def sample_of(turns: Sequence[Sequence[Turn]], number: int, seed: int) -> list[Turn]:
     """So many turns that any preset shortens, or all that there are, as the first preset has them; `turns` holds those
     of each preset, in the same order."""
     random = Random(seed)  # noqa: S311 - no secret
