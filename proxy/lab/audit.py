@@ -1,46 +1,19 @@
 """The events of summaries and deletions, read from the store for people.
 
-Laws
-  It only reads, and where there is no store, none is created. An older file is brought up to date, as by any opening.
-  No text of a conversation is in it, but for the texts of summaries where they are asked for.
+Law: no text of a conversation is in it, but for the texts of summaries where they are asked for.
 """
 
-import sqlite3
-import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import Field, ValidationError
-from pydantic_settings import SettingsConfigDict
+from typing import Any
 
 from policies.model.summary_record import SummaryRecord, SummaryStatus
 from proxy.admin.export import moment
 from proxy.admin.summaries import provenance, statuses_in
-from proxy.config import ConfigurationError, Configured, Settings
-from proxy.config.keyring import keyring_of
-from proxy.store import Event, Key, Store, StoreTrouble, conversation_id, open_store
-
-T = TypeVar("T")
-_PATIENCE = 10.0
-"""Seconds that the store has for an answer."""
-
-
-class StoreSettings(Configured):
-    """The settings of `narrows serve` that name the store: the others need not fit this machine."""
-
-    model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
-
-    store: str = Field(
-        default_factory=lambda: str(Settings.model_fields["store"].get_default(call_default_factory=True))
-    )
-    tenant: str | None = None
-    config: str | None = None
-    encryption_key_env: str = ""
+from proxy.lab.read_store import StoreSettings, read_store
+from proxy.store import Event, Key, Store, conversation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +55,6 @@ class Audit:
         return {"events": events, "summaries": summaries}
 
 
-def store_settings(store: str, config: Path | None) -> StoreSettings:
-    """The settings with these options; an empty one comes from the environment, the file or the default.
-
-    Raises ConfigurationError.
-    """
-    options: Mapping[str, Any] = {"store": store, "config": str(config or "")}
-    try:
-        return StoreSettings(**{name: value for name, value in options.items() if value})
-    except ValidationError as error:
-        (name,), wish = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise ConfigurationError(f"{name}: {wish}") from error
-
-
 async def read_audit(
     settings: StoreSettings, conversation: str | None = None, tenant: str | None = None, limit: int = 50
 ) -> Audit:
@@ -102,19 +62,7 @@ async def read_audit(
 
     Raises ValueError where there is no store, or no answer.
     """
-    return await reading(settings, partial(_audit, settings, conversation, tenant, limit))
-
-
-async def reading(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:
-    """What is read from the store that the settings name. Raises ValueError where there is none, or no answer."""
-    store = existing_store(settings)
-    try:
-        await store.open()
-        return await read(store)
-    except StoreTrouble as error:
-        raise ValueError(f"store: {error}") from error
-    finally:
-        await store.close()
+    return await read_store(settings, partial(_audit, settings, conversation, tenant, limit))
 
 
 async def _audit(
@@ -132,33 +80,3 @@ async def _audit(
             status_of = await statuses_in(store, key, records, time.time())
             summaries += [AuditedSummary(each, record, status_of.get(record.id)) for record in records]
     return Audit(events, summaries)
-
-
-def existing_store(settings: StoreSettings) -> Store:
-    """The store, where there is one to read. Raises ValueError."""
-    try:
-        keyring = keyring_of(settings.encryption_key_env)
-    except ValueError as error:
-        raise ValueError(f"encryption_key_env: {error}") from error
-    try:
-        announce = partial(print, file=sys.stderr)
-        store = open_store(settings.store, patience=_PATIENCE, keyring=keyring, announce=announce)
-    except ValueError as error:
-        raise ValueError(f"store: {error}") from error
-    scheme, _, place = settings.store.partition("?")[0].partition(":")
-    if scheme.lower() != "sqlite":
-        return store
-    name = place.removeprefix("//").removeprefix("/")
-    if name in ("", ":memory:"):
-        raise ValueError("store: one in memory is gone with its process; name a file or a server with --store")
-    file = Path(name).expanduser()
-    if not file.is_file():
-        raise ValueError(f"store: there is no file {file}; name another with --store, or run `narrows serve` first")
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            ((version,),) = database.execute("PRAGMA user_version")
-    except sqlite3.Error:
-        return store  # opening it says what is wrong
-    if version == 0:  # a database that was never a store: opening it would make it one
-        raise ValueError(f"store: {file} is no store of Narrows; name another with --store")
-    return store

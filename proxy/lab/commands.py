@@ -47,6 +47,7 @@ from proxy.lab.cli_arguments import (
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.load.command import load as load
+from proxy.lab.read_store import StoreConfig, StoreUrl, store_settings
 from proxy.lab.reports.page_file import writable
 from proxy.lab.results import as_json as values_of
 from proxy.lab.usage import usage as usage
@@ -286,10 +287,8 @@ def audit(
     conversation: Annotated[
         str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")
     ] = "",
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
-    ] = "",
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    store: StoreUrl = "",
+    config: StoreConfig = None,
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
     ] = "",
@@ -303,7 +302,7 @@ def audit(
     by which model, policy and prompt, and what they cost. Reads the store itself, so that `narrows serve` need not run.
     NARROWS_STORE and NARROWS_CONFIG count here too. No text is shown but with --text.
     """
-    from proxy.lab.audit import read_audit, store_settings
+    from proxy.lab.audit import read_audit
     from proxy.lab.reports.audit import print_audit
 
     with refusing():
@@ -320,10 +319,8 @@ def export(
     branch: Annotated[
         str, typer.Option(metavar="NAME", help="The newest branch with the message of this name. Default: the newest.")
     ] = "",
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
-    ] = "",
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    store: StoreUrl = "",
+    config: StoreConfig = None,
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Whose conversation it is. Default: the configured one, or local.")
     ] = "",
@@ -333,7 +330,6 @@ def export(
     With `history` on, the log of a conversation holds all of it: this is its newest request with the reply, in the form
     of its API. Reads the store itself, so that `narrows serve` need not run; where it is encrypted, with the same keys.
     """
-    from proxy.lab.audit import store_settings
     from proxy.lab.export import read_session
 
     with refusing():

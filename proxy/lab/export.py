@@ -1,30 +1,26 @@
-"""A logged conversation as a recorded session, read from the store for people.
-
-Law: it only reads, and where there is no store, none is created.
-"""
+"""A logged conversation as a recorded session, read from the store for people."""
 
 from policies.dialects.common import as_json
 from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
-from proxy.lab.audit import StoreSettings, existing_store
-from proxy.store import MESSAGES, Key, StoreTrouble, conversation_id
+from proxy.lab.read_store import StoreSettings, read_store
+from proxy.store import MESSAGES, Key, Store, conversation_id
 
 
 async def read_session(settings: StoreSettings, conversation: str, tenant: str = "", branch: str = "") -> bytes:
     """The session of a conversation's branch as JSON; the newest where none is named. Raises ValueError where there is
     none, or no answer."""
-    store, key = existing_store(settings), Key(tenant or settings.tenant or "local", conversation_id(conversation))
-    try:
-        await store.open()
+    key = Key(tenant or settings.tenant or "local", conversation_id(conversation))
+
+    async def read(store: Store) -> bytes:
         texts = await store.list_texts(key, MESSAGES)
         if not texts:
             raise ValueError(
                 f"nothing is logged of {conversation!r} in tenant {key.tenant!r}: `history` must be on as it passes; "
                 "--tenant names another one, as `narrows audit --json` lists them"
             )
-        return as_json(await ConversationLog(store, key, texts).session(branch))
-    except (MissingError, DamagedError) as error:
-        raise ValueError(str(error)) from error
-    except StoreTrouble as error:
-        raise ValueError(f"store: {error}") from error
-    finally:
-        await store.close()
+        try:
+            return as_json(await ConversationLog(store, key, texts).session(branch))
+        except (MissingError, DamagedError) as error:
+            raise ValueError(str(error)) from error
+
+    return await read_store(settings, read)

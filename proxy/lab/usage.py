@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,9 +14,9 @@ from proxy.billing.usage import BY, UsageReport, UsageRow, as_csv
 from proxy.billing.usage import as_json as values_of
 from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.drawing.figures import dollars, percent, short
-from proxy.lab.audit import reading, store_settings
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import console, print_json, refusing
+from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, store_settings
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 
@@ -35,10 +34,8 @@ def usage(
     since: Annotated[
         str, typer.Option(metavar="TIME", help="The last days, today included (7d), or all since a day (2026-01-31).")
     ] = SINCE,
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
-    ] = "",
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    store: StoreUrl = "",
+    config: StoreConfig = None,
     tenant: Annotated[
         str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
     ] = "",
@@ -55,7 +52,7 @@ def usage(
         if as_json and as_table:
             raise ValueError("--json and --csv are two forms of the same; give one of them")
         query = replace(UsageQuery.read(by, since, time.time()), tenant=tenant or None)
-        report = asyncio.run(reading(store_settings(store, config), lambda opened: read_usage(opened, query)))
+        report = asyncio.run(read_store(store_settings(store, config), lambda opened: read_usage(opened, query)))
     if as_json:
         print_json(values_of(report))
     elif as_table:

@@ -1,0 +1,99 @@
+"""The store of `narrows serve`, read by other commands for people.
+
+Law: they only read, and where there is no store, none is created. An older file is brought up to date, as by any
+opening.
+"""
+
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import Field, ValidationError
+from pydantic_settings import SettingsConfigDict
+
+from proxy.config import ConfigurationError, Configured, Settings
+from proxy.config.keyring import keyring_of
+from proxy.store import Store, StoreTrouble, open_store
+
+T = TypeVar("T")
+StoreUrl = Annotated[
+    str, typer.Option("--store", metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
+]
+StoreConfig = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file that names the store.")
+]
+_PATIENCE = 10.0
+"""Seconds that the store has for an answer."""
+
+
+class StoreSettings(Configured):
+    """The settings of `narrows serve` that name the store: the others need not fit this machine."""
+
+    model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
+
+    store: str = Field(
+        default_factory=lambda: str(Settings.model_fields["store"].get_default(call_default_factory=True))
+    )
+    tenant: str | None = None
+    config: str | None = None
+    encryption_key_env: str = ""
+
+
+def store_settings(store: str, config: Path | None) -> StoreSettings:
+    """The settings with these options; an empty one comes from the environment, the file or the default.
+
+    Raises ConfigurationError.
+    """
+    options: Mapping[str, Any] = {"store": store, "config": str(config or "")}
+    try:
+        return StoreSettings(**{name: value for name, value in options.items() if value})
+    except ValidationError as error:
+        (name,), wish = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        raise ConfigurationError(f"{name}: {wish}") from error
+
+
+async def read_store(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:
+    """What is read from the store that the settings name. Raises ValueError where there is none, or no answer."""
+    store = _store(settings)
+    try:
+        await store.open()
+        return await read(store)
+    except StoreTrouble as error:
+        raise ValueError(f"store: {error}") from error
+    finally:
+        await store.close()
+
+
+def _store(settings: StoreSettings) -> Store:
+    """The store, where there is one to read. Raises ValueError."""
+    try:
+        keyring = keyring_of(settings.encryption_key_env)
+    except ValueError as error:
+        raise ValueError(f"encryption_key_env: {error}") from error
+    try:
+        announce = partial(print, file=sys.stderr)
+        store = open_store(settings.store, patience=_PATIENCE, keyring=keyring, announce=announce)
+    except ValueError as error:
+        raise ValueError(f"store: {error}") from error
+    scheme, _, place = settings.store.partition("?")[0].partition(":")
+    if scheme.lower() != "sqlite":
+        return store
+    name = place.removeprefix("//").removeprefix("/")
+    if name in ("", ":memory:"):
+        raise ValueError("store: one in memory is gone with its process; name a file or a server with --store")
+    file = Path(name).expanduser()
+    if not file.is_file():
+        raise ValueError(f"store: there is no file {file}; name another with --store, or run `narrows serve` first")
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            ((version,),) = database.execute("PRAGMA user_version")
+    except sqlite3.Error:
+        return store  # opening it says what is wrong
+    if version == 0:  # a database that was never a store: opening it would make it one
+        raise ValueError(f"store: {file} is no store of Narrows; name another with --store")
+    return store
