@@ -1,7 +1,8 @@
 """The page of one conversation: request by request, drawn."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from policies.money.bills import RequestBill
 from proxy.admin.conversation_view import ConversationView, RecallView, SummarySource, SummaryView, covers
@@ -169,18 +170,24 @@ def _summary(view: SummaryView) -> Markup:
     if view.text is None:
         return element("div", head)
     more = element("p", f"… and {counted(view.more, 'message')} more.", class_="aside") if view.more else ""
-    sources = [_source(each) for each in view.sources]
     beside = element(
         "div",
-        element("div", element("h3", "Its sources"), sources, more),
+        element("div", element("h3", "Its sources"), [*_sources(view.sources)], more),
         element("div", element("h3", "The summary"), element("pre", view.text)),
         class_="beside",
     )
     return element("div", head, beside)
 
 
-def _source(source: SummarySource) -> Markup:
-    name = f"message {source.index} {source.role}".rstrip()
-    if source.text is None:
-        return element("p", f"{name}: its text is not stored.", class_="aside")
-    return element("details", element("summary", name), element("pre", source.text))
+def _sources(sources: Sequence[SummarySource]) -> Iterator[Markup]:
+    """The messages of a summary; one line for those in a row whose texts are not there."""
+    for is_there, group in groupby(sources, lambda each: each.text is not None):
+        run = [*group]
+        if is_there:
+            for each in run:
+                name = f"message {each.index} {each.role}".rstrip()
+                yield element("details", element("summary", name), element("pre", each.text or ""))
+        else:
+            first, last = run[0].index, run[-1].index
+            which = f"message {first}: its text is" if first == last else f"messages {first} to {last}: their texts are"
+            yield element("p", f"{which} not on record (`history` keeps them).", class_="aside")

@@ -96,8 +96,10 @@ def _headline(view: Overview) -> Markup:
     parts = f"In all {len(view.days)} days {signed(whole.saved)}: {signed(whole.saved - marks)} by compaction"
     parts += f", {signed(marks)} by cache marks." if abs(marks) >= 1e-9 else "."
     unknown = ""
-    if whole.unpriced or whole.estimated:
-        unknown = f" {whole.unpriced:,} went to models without known prices; of {whole.estimated:,} usage is estimated."
+    if whole.unpriced:
+        unknown += f" {counted(whole.unpriced, 'request')} went to models without known prices, and are in no dollars."
+    if whole.estimated:
+        unknown += f" Tokens of {counted(whole.estimated, 'request')} are estimated, as no usage was reported."
     return together(
         headline(signed(today.saved), *words),
         element("p", error_of(whole), class_="aside"),

@@ -16,7 +16,7 @@ async def read_session(settings: StoreSettings, conversation: str, tenant: str =
         if not texts:
             raise ValueError(
                 f"nothing is logged of {conversation!r} in tenant {key.tenant!r}: `history` must be on as it passes; "
-                "--tenant names another one, as `narrows audit --json` lists them"
+                "--tenant names another one, as `narrows usage --by conversation --json` has them"
             )
         try:
             return as_json(await ConversationLog(store, key, texts).session(branch))

@@ -184,6 +184,7 @@ async def test_texts_are_on_the_page_only_where_they_are_stored_for_people_and_m
         one = await page(stage, app, "conversations/chat", NOBODY, HTML)
         assert (readable in one.body.decode()) == bool(settings)
         assert ("The log has" in one.body.decode()) == bool(settings)
+        assert one.body.decode().count("not on record (`history` keeps them)") == len(settings)  # not once a message
         texts = (await figures(stage, app, "conversations/chat?tenant=local", NOBODY))["summary_records"]
         assert (texts[0]["content"] is None) == (not settings)
         await app.close(0)
