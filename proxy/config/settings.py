@@ -138,7 +138,7 @@ class Settings(Configured):
         default=ByteSize(16 * 2**20),
         gt=0,
         le=_BYTES,
-        description="bytes kept of one conversation's log; the oldest go first",
+        description="bytes kept of one conversation's log; the oldest go first, tools in use excepted",
     )
     record: Path | None = Field(default=None, description="a folder to record conversations in, for `narrows replay`")
     record_share: float = Field(default=1, ge=0, le=1, description="share of the conversations that are recorded")

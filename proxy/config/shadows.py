@@ -10,7 +10,7 @@ SHARE = Field(
     default=0.0,
     ge=0,
     le=1,
-    description="the share of shortened requests that are asked again, to see if it does the same",
+    description="the share of shortened requests that are asked again, to see if the model does the same",
 )
 KEY_ENV = Field(
     default="", description="the environment variable with the key that pays for that; never a client's credential"

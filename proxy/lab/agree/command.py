@@ -47,10 +47,10 @@ def agree(
     max_requests: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Requests at most; needed where prices are not known.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Which turns are sampled follows from it.")] = 1,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions are asked at once.")] = 4,
+    seed: Annotated[int, typer.Option(metavar="N", help="Decides which turns are sampled.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Sessions that are run at the same time.")] = 4,
     credential_env: CredentialEnv = "",
-    yes: Annotated[bool, typer.Option("--yes", help="What it costs may be paid; nobody is asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Pay what it costs without being asked.")] = False,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
