@@ -1,6 +1,7 @@
 """The live page: what Narrows saved and what it did, drawn."""
 
 from collections.abc import Sequence
+from unicodedata import normalize
 from urllib.parse import quote, urlencode
 
 from policies.money.arms import FEWEST
@@ -77,7 +78,8 @@ def link(key: Key) -> Markup:
 def address_of(name: str, page: str = "") -> str:
     """Where a conversation is, or one of its pages; a name that cannot be in a path is a parameter."""
     below = f"/{page}" if page else ""
-    if name in ("", ".", "..") or "/" in name or "\\" in name:
+    plain = normalize("NFKC", name)  # as paths are checked
+    if not (plain.strip(" .") and name.isprintable()) or any(character in plain for character in "/\\;%"):
         return f"{CONVERSATIONS}{below}?{urlencode({'id': name}, errors='surrogatepass')}"
     return f"{CONVERSATIONS}/{quote(name, safe='', errors='surrogatepass')}{below}"
 

@@ -4,8 +4,8 @@ For a sampled request two more are made that nobody sees, so that there are thre
 it, and two to what the client wrote, by which the model's own noise shows. One of the three is the client's own.
 
 Laws
-  A shadow goes upstream with the configured key, and of the client's headers only with those that say how its body is
-  to be read. It is made when the client's reply has ended, and no request waits for it or fails by it.
+  A shadow goes upstream with the configured key, and of the client's headers and query only with what says how its body
+  is to be read. It is made when the client's reply has ended, and no request waits for it or fails by it.
   What it may cost is taken from the budget of the day first, in the store that all share, and what it did not cost is
   given back. Without the store nothing is asked.
   Few run at once; where these are taken, where the event loop is late, or after failures in a row, samples are dropped.
@@ -52,6 +52,8 @@ _LARGEST = 8 * 2**20
 _LONGEST = 600.0
 """Seconds for all shadows of a sample."""
 _PASSED_ON = ("content-type", "anthropic-version", "anthropic-beta", "openai-beta")
+_PASSED_ON_PARAMETERS = ("api-version", "beta")
+"""Of the query; others may be a credential (`key`, `api-key`)."""
 _SIGN_IN_BETA = "oauth-"
 _UNCERTAIN = 1.2
 """How many tokens may be billed for each one estimated."""
@@ -127,7 +129,7 @@ class Shadows:
             shadows=self,
             planned=planned,
             is_edited=upstream_request.body is not client_request.body,
-            rest=rest,
+            rest=_without_credentials(rest),
             headers=headers,
             reader=LoggedReply(reply, _LARGEST),
         )
@@ -264,6 +266,13 @@ class Shadows:
 
     def _count(self, outcome: str) -> None:
         self._parts.telemetry.metrics.count("shadows", outcome)
+
+
+def _without_credentials(rest: str) -> str:
+    """A target with those parameters alone that say how the request is to be read."""
+    path, _, query = rest.partition("?")
+    fields = [field for field in query.split("&") if field.partition("=")[0] in _PASSED_ON_PARAMETERS]
+    return f"{path}?{'&'.join(fields)}" if fields else path
 
 
 def _is_stored(planned: PlannedRequest) -> bool:

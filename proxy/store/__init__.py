@@ -274,7 +274,8 @@ class BillStore(Protocol):
         self, tenant: str | None = None, owner: str | None = None, before: float | None = None, most: int = 50
     ) -> Sequence[ConversationRow]:
         """The sums of conversations whose newest bill is older than `before`, the newest first: of one tenant or all,
-        of those whose newest request is this owner's or of all."""
+        of those whose newest request is this owner's or of all. In Redis those of an owner are looked for among the
+        newest 20,000 of the tenant."""
 
     async def request_bills(self, key: Key) -> Sequence[RequestBill]:
         """The bills of a conversation, its summaries' too, oldest first."""

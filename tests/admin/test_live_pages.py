@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
@@ -307,6 +308,31 @@ async def test_x8_wrong_tokens_forms_of_other_sites_and_long_bodies_are_refused(
     await app.close(0)
     app = await started(stage)
     assert (await log_in(stage, app, ADMIN)).code == "no_admin_token"
+
+
+async def test_every_conversation_in_a_list_has_a_link_that_leads_to_it(stage: Stage) -> None:
+    app = await started(stage)
+    names = [
+        "plain",
+        "ü",
+        "a\u202eb",
+        "%2e%2e%2f",
+        "..",
+        "\uff0e\uff0e",
+        "a;..",
+        "a b",
+        "x\x01",
+        "a/b",
+        "%",
+        "a?b#c&d",
+    ]
+    await stored(stage, *(bills(name, count=1) for name in names))
+    links = re.findall(
+        r'href="/narrows/(conversations[/?][^"]*)"', (await page(stage, app, "conversations", HTML)).body.decode()
+    )
+    assert len(links) == len(names)
+    for link in links:
+        assert (await page(stage, app, unescape(link), HTML)).status == 200, link
 
 
 async def test_x8_wrong_tokens_that_come_at_once_are_no_more(stage: Stage) -> None:

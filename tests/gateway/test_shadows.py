@@ -212,7 +212,7 @@ async def test_each_upstream_gets_its_own_key_and_of_the_clients_headers_only_th
         head = {"x-api-key": "sk-client", "anthropic-version": "2023-06-01", "Cookie": "canary=1", "user-agent": "u"}
         head |= {"anthropic-beta": "oauth-2025-04-20,context-management-2025-06-27"}
         for end in ENDS:
-            url = f"{app.base_url}/messages"
+            url = f"{app.base_url}/messages?key=sk-client&beta=true&api-key=sk-client"
             async with stage.client.post(url, json=api.body(SESSION[:end]), headers=head) as reply:
                 assert reply.status == 200, await reply.text()
             await settled(app)
@@ -223,6 +223,7 @@ async def test_each_upstream_gets_its_own_key_and_of_the_clients_headers_only_th
         for each in shadows:
             assert each.dialect == "anthropic_messages"
             assert each.headers["anthropic-beta"] == "context-management-2025-06-27"
+            assert each.target.endswith("/messages?beta=true")
             assert not {"canary=1", "sk-client", "u"} & set(each.headers.values())
 
 

@@ -226,6 +226,20 @@ async def test_redis_counts_what_it_cannot_read_and_begins_its_sum_again(redis_u
     assert [row.sums.requests for row in (*await store.conversation_rows(), *await store.day_rows(DAY))] == [1, 1]
 
 
+async def test_redis_looks_for_an_owners_conversations_among_so_many(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.store.redis.bills._LOOKED_AT", 4)
+    monkeypatch.setattr("proxy.store.redis.bills._PAGE", 2)
+    store = fresh(f"{redis_url}?prefix={uuid4().hex}")
+    await store.open()
+    owners = ["mine", "other", "other", "mine", "other"]  # the oldest first
+    await store.add_bills([bill(at, at=at, conversation=f"c{at}", owner=owner) for at, owner in enumerate(owners)])
+    rows = await store.conversation_rows(KEY.tenant, "mine")
+    assert [row.conversation for row in rows] == ["c3"]
+    assert len(await store.conversation_rows(KEY.tenant)) == 5
+
+
 async def test_redis_lets_all_that_is_about_bills_expire(redis_url: str, fresh: Fresh) -> None:
     prefix = uuid4().hex
     store = fresh(f"{redis_url}?prefix={prefix}&ttl=100s")

@@ -25,6 +25,9 @@ _DAY_SECONDS = DAYS * 86_400
 _ID_SECONDS, _IDS = 3_600, 20_000
 """How long the ids of bills that were added to a day stay, and how many."""
 
+_LOOKED_AT, _PAGE = 20_000, 500
+"""Conversations of a tenant, the newest, among which those of one owner are looked for; and how many at once."""
+
 _ADDED = """
 local function added(sums, more)
     local names, sum = {}, {}
@@ -146,12 +149,16 @@ class RedisBills(RedisTexts):
             tenants = [name_bytes(tenant)]
         rows: list[ConversationRow] = []
         page: Sequence[tuple[float, Names]] = ((math.inf if before is None else before, (b"", b"")),)
-        while page and len(rows) < most:
-            page = await self._newest_billed(tenants, page[-1][0], most)
+        looked_at, at_once = 0, most if owner is None else _PAGE
+        while page and len(rows) < most and looked_at < _LOOKED_AT:
+            page = await self._newest_billed(tenants, page[-1][0], at_once)
+            looked_at += len(page)
             keys = [self._keys.conversation(*names).spent for _, names in page]
             stored = await self._connection.trip(*(("HGET", key, "b") for key in keys)) if keys else ()
             read = (
-                self._codec.read(_conversation_row, *names, row) for (_, names), row in zip(page, stored, strict=True)
+                self._codec.read(_conversation_row, *names, row)
+                for (_, names), row in zip(page, stored, strict=True)
+                if row is None or owner is None or owner.encode() in row  # to read all of them takes long
             )
             rows += (row for row in readable(read) if owner in (None, row.labels.owner))
         return rows[: max(0, most)]
