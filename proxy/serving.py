@@ -133,7 +133,8 @@ async def print_day(settings: Settings) -> None:
             f" they came, {short(sums.sent)} as they were sent; paid {money(sums.paid)}{summaries}"
         )
         less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
-        print(f"  by an estimate {less} with nothing done ({money(sums.baseline)}); `narrows usage` says more")
+        command = f"narrows usage --config {settings.config}" if settings.config else "narrows usage"
+        print(f"  by an estimate {less} with nothing done ({money(sums.baseline)}); `{command}` says more")
 
 
 def greeting(settings: Settings, base_url: str) -> str:

@@ -152,13 +152,15 @@ async def test_the_day_is_two_lines_where_serve_ends(capsys: pytest.CaptureFixtu
         await store.add_bills([structs.replace(bill(1), at=time.time(), sums=sums)])
         await store.add_bills([structs.replace(bill(2), at=time.time() - 2 * DAY)])
         await print_day(settings)
-    first, second = capsys.readouterr().out.splitlines()
+        await print_day(settings.model_copy(update={"config": tmp_path / "narrows.toml"}))
+    first, second, _, named = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
         r"Today \(\d{4}-\d\d-\d\d, UTC\): 2 requests, 27\.2k prompt tokens as they came, 11\.0k as they were sent;"
         r" paid \$0\.500, and \$0\.125 for summaries",
         first,
     )
     assert second == "  by an estimate $0.125 less than with nothing done ($0.750); `narrows usage` says more"
+    assert named.endswith(f"; `narrows usage --config {tmp_path}/narrows.toml` says more")
 
 
 async def test_a_request_has_one_id_in_its_reply_its_log_line_and_its_bill(
