@@ -122,14 +122,14 @@ async def print_day(settings: Settings) -> None:
     store = open_store(settings.store, keyring=settings.keyring)
     try:
         await store.open()
-        usage = await read_usage(store, UsageQuery.read("day", "1d", time.time()))
+        report = await read_usage(store, UsageQuery.read("day", "1d", time.time()))
     finally:
         await store.close()
-    sums = usage.total.sums
+    sums = report.total.sums
     if sums.requests:
         summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
         print(
-            f"Today ({usage.until}, UTC): {counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as"
+            f"Today ({report.until}, UTC): {counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as"
             f" they came, {short(sums.sent)} as they were sent; paid {money(sums.paid)}{summaries}"
         )
         less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"

@@ -36,7 +36,6 @@ class MeasuredSaving:
     share: float
     low: float
     high: float
-    counts: ArmCounts
 
 
 def arm_counts(rows: Iterable[ConversationRow]) -> ArmCounts:
@@ -56,7 +55,7 @@ def measured_saving(rows: Sequence[ConversationRow]) -> MeasuredSaving | None:
     else:
         spread = 0.0
     quotient = on.log - out.log
-    return MeasuredSaving(1 - exp(quotient), 1 - exp(quotient + spread), 1 - exp(quotient - spread), arm_counts(rows))
+    return MeasuredSaving(1 - exp(quotient), 1 - exp(quotient + spread), 1 - exp(quotient - spread))
 
 
 @dataclass(frozen=True, slots=True)

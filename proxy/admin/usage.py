@@ -29,9 +29,9 @@ async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response
     except ValueError as error:
         raise ApiError(400, f"{error}.", "bad_parameter") from error
     query = replace(query, tenant=viewer.tenant, owner=viewer.owner)
-    usage = await parts.ask("usage", read_usage(parts.store, query))
+    report = await parts.ask("usage", read_usage(parts.store, query))
     if "text/csv" not in request.headers.get("Accept", ""):
-        return json_page(await asyncio.to_thread(as_json, usage))
-    text = await asyncio.to_thread(as_csv, usage)
+        return json_page(await asyncio.to_thread(as_json, report))
+    text = await asyncio.to_thread(as_csv, report)
     headers = {"Content-Type": "text/csv; charset=utf-8", "Vary": "Accept", **PRIVATE}
     return web.Response(body=text.encode(), headers=headers)

@@ -132,41 +132,41 @@ def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int
     return dict(sorted(added.items()))
 
 
-def as_json(usage: UsageReport) -> dict[str, Any]:
+def as_json(report: UsageReport) -> dict[str, Any]:
     """The report as one JSON object: dollars to the millionth, shares to the ten-thousandth."""
     rows = [
-        {**({"tenant": row.tenant} if row.tenant else {}), usage.by: row.name, **_fields(row)} for row in usage.rows
+        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **_fields(row)} for row in report.rows
     ]
     return {
-        "by": usage.by,
-        "since": usage.since,
-        "until": usage.until,
+        "by": report.by,
+        "since": report.since,
+        "until": report.until,
         "rows": rows,
-        "total": _fields(usage.total),
-        "holdout": _holdout(usage),
-        "notes": list(usage.notes),
+        "total": _fields(report.total),
+        "holdout": _holdout(report),
+        "notes": list(report.notes),
     }
 
 
-def _holdout(usage: UsageReport) -> dict[str, Any] | None:
-    if usage.holdout is None:
+def _holdout(report: UsageReport) -> dict[str, Any] | None:
+    arms, measured = report.holdout, report.measured
+    if arms is None:
         return None
-    counts = {"compacted": usage.holdout.on, "as_written": usage.holdout.holdout, "in_neither_arm": usage.holdout.left}
-    measured = usage.measured
+    counts = {"compacted": arms.on, "as_written": arms.holdout, "in_neither_arm": arms.left}
     interval = None if measured is None else [round(measured.low, 4), round(measured.high, 4)]
     share = None if measured is None else round(measured.share, 4)
     return {"conversations": counts, "saved_share_measured": share, "interval_95": interval}
 
 
-def as_csv(usage: UsageReport) -> str:
+def as_csv(report: UsageReport) -> str:
     """A line for each row, below one that names the columns; outcomes of the prefix as `OUTCOME=REQUESTS`."""
     text = io.StringIO()
-    names = [*(["tenant"] if usage.by == "conversation" else []), usage.by, *_fields(usage.total)]
+    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *_fields(report.total)]
     table = csv.DictWriter(text, names, extrasaction="ignore")
     table.writeheader()
-    for row in usage.rows:
+    for row in report.rows:
         prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
-        cells = {"tenant": _cell(row.tenant), usage.by: _cell(row.name), **_fields(row), "prefixes": prefixes}
+        cells = {"tenant": _cell(row.tenant), report.by: _cell(row.name), **_fields(row), "prefixes": prefixes}
         table.writerow(cells)
     return text.getvalue()
 

@@ -56,16 +56,16 @@ async def read_usage(store: BillStore, query: UsageQuery) -> UsageReport:
     """The report, with what a holdout measures in its time. Raises StoreTrouble."""
     if query.by == "conversation":
         rows = await _conversations(store, query, MOST + 1)
-        usage = await asyncio.to_thread(usage_by_conversation, rows, query.since, query.until)
+        report = await asyncio.to_thread(usage_by_conversation, rows, query.since, query.until)
     else:
         days = await store.day_rows(query.since, query.tenant, query.owner)
-        usage = await asyncio.to_thread(usage_by_label, days, query.by, query.since, query.until)
+        report = await asyncio.to_thread(usage_by_label, days, query.by, query.since, query.until)
     newest = await _conversations(store, query, _PAGE)
     if not any(row.arm for row in newest):
-        return usage
+        return report
     compared = await _conversations(store, query, _COMPARED)
     measured = await asyncio.to_thread(measured_saving, compared)
-    return replace(usage, holdout=arm_counts(compared), measured=measured)
+    return replace(report, holdout=arm_counts(compared), measured=measured)
 
 
 async def _conversations(store: BillStore, query: UsageQuery, most: int) -> list[ConversationRow]:

@@ -61,21 +61,21 @@ def usage(
         print_usage(console(), report)
 
 
-def print_usage(console: Console, usage: UsageReport) -> None:
+def print_usage(console: Console, report: UsageReport) -> None:
     """The report as a table, and below it what it cannot say in columns."""
-    if not usage.rows:
-        console.print(f"Nothing was billed from {usage.since} to {usage.until} (UTC).")
+    if not report.rows:
+        console.print(f"Nothing was billed from {report.since} to {report.until} (UTC).")
         return
-    has_prefixes = usage.by != "conversation"
-    title = f"From {usage.since} to {usage.until} (UTC), in dollars; baseline and saved are estimates"
-    table = plain_table(usage.by, *_COLUMNS, *(["chkp"] if has_prefixes else []), title=title)
-    for row in usage.rows:
+    has_prefixes = report.by != "conversation"
+    title = f"From {report.since} to {report.until} (UTC), in dollars; baseline and saved are estimates"
+    table = plain_table(report.by, *_COLUMNS, *(["chkp"] if has_prefixes else []), title=title)
+    for row in report.rows:
         table.add_row(*_cells(row, has_prefixes))
-    if len(usage.rows) > 1:
+    if len(report.rows) > 1:
         table.add_section()
-        table.add_row(*_cells(usage.total, has_prefixes))
+        table.add_row(*_cells(report.total, has_prefixes))
     console.print(table)
-    for line in (*_prefixes(usage), usage.measured_in_words, *usage.notes, _MEANING):
+    for line in (*_prefixes(report), report.measured_in_words, *report.notes, _MEANING):
         if line:
             console.print(Text(line))
 
@@ -90,9 +90,9 @@ def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:
         yield f"{row.checkpoints:,}"
 
 
-def _prefixes(usage: UsageReport) -> Iterator[str]:
+def _prefixes(report: UsageReport) -> Iterator[str]:
     """What became of prefixes, by its reason."""
-    outcomes = sorted(usage.total.prefixes.items(), key=lambda item: -item[1][1])
+    outcomes = sorted(report.total.prefixes.items(), key=lambda item: -item[1][1])
     named = [
         f"{printable(name, 40)} {requests:,}" + (f" ({short(rewritten)} tokens written again)" if rewritten else "")
         for name, (requests, rewritten) in outcomes

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from policies.money.arms import FEWEST, measured_saving
+from policies.money.arms import FEWEST, ArmCounts, arm_counts, measured_saving
 from policies.money.bills import Arm, BillSums, ConversationRow, Labels
 from proxy.billing.holdout import Holdout
 from proxy.store import Key
@@ -51,10 +51,11 @@ def test_the_interval_holds_the_true_saving_in_90_to_99_of_100_resamplings() -> 
 
 def test_nothing_is_said_of_too_few_conversations() -> None:
     rows = [row_of("on", 1.0, 2.0)] * 100 + [row_of("holdout", 2.0, 2.0)] * FEWEST
-    saving = measured_saving([*rows, row_of("left", 9.0, 1.0), row_of("", 9.0, 1.0)])
+    every = [*rows, row_of("left", 9.0, 1.0), row_of("", 9.0, 1.0)]
+    saving = measured_saving(every)
     assert saving is not None
     assert (saving.share, saving.low, saving.high) == pytest.approx((0.5, 0.5, 0.5))
-    assert (saving.counts.on, saving.counts.holdout, saving.counts.left) == (100, FEWEST, 1)
+    assert arm_counts(every) == ArmCounts(on=100, holdout=FEWEST, left=1)
     assert measured_saving(rows[:-1]) is None
     assert measured_saving([row_of("on", 0.0, 0.0), *rows[100:]]) is None
 
