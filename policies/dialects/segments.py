@@ -13,7 +13,7 @@ from policies.dialects.base import Request
 from policies.model.rawjson import Span
 
 TOOLS, LEAD, REST = -1, -2, -3
-"""The numbers of a request's texts beside its messages, which have those from 0 on: the tools, the text that leads the
+"""The numbers of a request's texts. Messages have those from 0 on; beside them are the tools, the text that leads the
 prompt, and from REST downwards what stands between all of these."""
 _WORTH = 40
 """Bytes that a reference to a part of a text takes, about."""
@@ -61,8 +61,8 @@ def rest_in(frame: Iterable[str | int]) -> dict[int, bytes]:
 def pieces_of(
     parts: Iterable[Segment], texts: Mapping[int, bytes], newest: int = -1, rest: int = 0
 ) -> Iterator[tuple[Piece, int, int]]:
-    """Segments of a body in pieces of these texts, each with the newest message up to it that stands in the body, and
-    how many segments are of the `rest`; as they were before the first of these."""
+    """The segments of a body as pieces of these texts. With each piece: the newest message that stands up to it, and how
+    many segments up to it are `rest`. `newest` and `rest` are these numbers before the first segment."""
     places = {text: at for at, text in texts.items() if at >= 0}
     for kind, raw in parts:
         near = {"message": newest + 1, "tools": TOOLS, "lead": LEAD, "rest": REST - rest}.get(kind)

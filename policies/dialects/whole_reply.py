@@ -1,6 +1,6 @@
 """The messages of a whole reply, as a client returns them with its next request.
 
-Law: nothing of a reply that broke off, failed, or has several choices; nothing here raises.
+Law: a reply that broke off, failed or has several choices has no messages; nothing here raises.
 """
 
 from collections.abc import Callable, Mapping

@@ -49,7 +49,7 @@ class Archive:
         if not isinstance(reply, LoggedReply) or reply.pending:
             return
         if self.message_log is not None:
-            self.message_log.replied(key, client_request.owner, client_request.dialect, parsed, reply)
+            self.message_log.keep_reply(key, client_request.owner, client_request.dialect, parsed, reply)
         if self.recorder is not None:
             self.recorder.replied(key, client_request, parsed, reply)
 

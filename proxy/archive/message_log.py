@@ -2,6 +2,7 @@
 it back; tools and parameters, each version once; and what was sent of all that, request by request.
 
 Laws
+  Where it is full its oldest entries go, but for the tools and parameters that its newest requests have.
   Stored behind the request, as `TextQueue` does; a request costs what is new in it, though it brings the whole history.
   A message is named by the messages before it and by its own text, so that one that was edited, and what follows it,
   is a branch of its own beside the first. System text does not count as a message before: a prompt that contains the
@@ -104,7 +105,7 @@ class _Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrived:
+class _Arrival:
     """A request, and its place in the log."""
 
     key: Key
@@ -155,14 +156,14 @@ class MessageLog:
         new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
         about = self._about(owner, dialect)
-        arrived = _Arrived(key, about, parsed, branch, new=new, sent=sent, is_round=is_round)
-        if self.queue.put(key, size, _once(partial(self._entries, arrived)), partial(self._give_up, key)):
+        arrival = _Arrival(key, about, parsed, branch, new=new, sent=sent, is_round=is_round)
+        if self.queue.put(key, size, _once(partial(self._entries, arrival)), partial(self._give_up, key)):
             others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]
             if _size(branches) <= _LOGGED // 8:
                 self._branches[key, owner] = branches
 
-    def replied(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: LoggedReply) -> None:
+    def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: LoggedReply) -> None:
         """Log the reply to a request that was logged, if it is whole. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         branches = self._branches.get((key, owner), ())
@@ -180,16 +181,16 @@ class MessageLog:
             self._services.telemetry.metrics.store_trouble("history_large")
         return len(raw) <= self.limit
 
-    async def _entries(self, arrived: _Arrived) -> Sequence[StoredText]:
+    async def _entries(self, arrival: _Arrival) -> Sequence[StoredText]:
         """What the store has not of a request. Raises StoreTrouble."""
-        trail = arrived.branch.trail
-        trail.begin([message.name for message in arrived.branch.messages])
-        stored = () if trail.is_read else await self._services.store.list_texts(arrived.key, MESSAGES)
-        messages, versions, replies = await asyncio.to_thread(self._read, arrived, stored)
+        trail = arrival.branch.trail
+        trail.begin([message.name for message in arrival.branch.messages])
+        stored = () if trail.is_read else await self._services.store.list_texts(arrival.key, MESSAGES)
+        messages, versions, replies = await asyncio.to_thread(self._read, arrival, stored)
         if surplus := [*replies, *self._aged(versions.values(), trail.versions)]:
-            await self._services.store.delete_texts(arrived.key, MESSAGES, surplus)
+            await self._services.store.delete_texts(arrival.key, MESSAGES, surplus)
         beside = [text for text in versions.values() if text.name not in trail.versions.places]
-        sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
+        sent = [await self._sent(arrival, arrival.sent, versions)] if arrival.sent is not None else []
         if not all(self._fits(raw_of(text.text)) for text in sent):
             trail.sent, sent = SentTrail(), []
         trail.versions.places.update((text.name, trail.versions.size) for text in beside)
@@ -207,10 +208,10 @@ class MessageLog:
         return aged
 
     def _read(
-        self, arrived: _Arrived, stored: Sequence[StoredText]
+        self, arrival: _Arrival, stored: Sequence[StoredText]
     ) -> tuple[Sequence[StoredText], Mapping[str, StoredText], Sequence[str]]:
         """The messages that are to be stored, what stands beside them, and the names of replies that came back."""
-        trail, messages, replies = arrived.branch.trail, self._messages(arrived), [*self._returned(arrived)]
+        trail, messages, replies = arrival.branch.trail, self._messages(arrival), [*self._returned(arrival)]
         if not trail.is_read:
             trail.is_read = True
             # how old they are is not known: a quarter of a log on they are stored anew
@@ -222,37 +223,37 @@ class MessageLog:
             last = max((at for at, text in enumerate(messages) if text.name in names), default=-1)
             messages = messages[last + 1 :]
         names = {text.name for text in messages}
-        for logged, message in zip(arrived.branch.messages, arrived.parsed.conversation.messages, strict=True):
+        for logged, message in zip(arrival.branch.messages, arrival.parsed.conversation.messages, strict=True):
             if logged.name in names:
                 trail.raws[logged.name] = message.raw
-        return messages, self._versions(arrived), replies
+        return messages, self._versions(arrival), replies
 
-    def _returned(self, arrived: _Arrived) -> Iterator[str]:
+    def _returned(self, arrival: _Arrival) -> Iterator[str]:
         """The names that replies which this request brings back have as long as none has: its own messages take their
         places. Another replica may have logged them."""
-        conversation, owner = arrived.parsed.conversation, str(arrived.about["owner"])
-        first = arrived.new[0] if arrived.new else len(conversation.messages)
+        conversation, owner = arrival.parsed.conversation, str(arrival.about["owner"])
+        first = arrival.new[0] if arrival.new else len(conversation.messages)
         for step in reversed(range(conversation.steps - 1)):
             reply = conversation.reply(step)
             if reply.start < first:
                 return
             digest = digest_of(conversation.messages[reply.start : reply.stop])
-            before = arrived.branch.messages[reply.start].parent
+            before = arrival.branch.messages[reply.start].parent
             yield from (self._reply_name(owner, before, digest, at) for at in range(len(reply) + _UNRETURNED))
 
-    def _messages(self, arrived: _Arrived) -> list[StoredText]:
+    def _messages(self, arrival: _Arrival) -> list[StoredText]:
         """The new messages as the client wrote them."""
         texts = []
-        for at in arrived.new:
-            message, logged = arrived.parsed.conversation.messages[at], arrived.branch.messages[at]
+        for at in arrival.new:
+            message, logged = arrival.parsed.conversation.messages[at], arrival.branch.messages[at]
             place: _About = {"index": at, "parent": logged.parent, "role": message.role[:_LONGEST]}
-            text = text_of(arrived.parsed.request.raw(at))
-            texts.append(StoredText(logged.name, text, {**arrived.about, **place, "digest": short_digest(message)}))
+            text = text_of(arrival.parsed.request.raw(at))
+            texts.append(StoredText(logged.name, text, {**arrival.about, **place, "digest": short_digest(message)}))
         return texts
 
-    def _versions(self, arrived: _Arrived) -> Mapping[str, StoredText]:
+    def _versions(self, arrival: _Arrival) -> Mapping[str, StoredText]:
         """Leading text, tools, and the frame of the request with its parameters, as far as there are any."""
-        request, owner = arrived.parsed.request, str(arrived.about["owner"])
+        request, owner = arrival.parsed.request, str(arrival.about["owner"])
         frame = as_json(frame_of(request))
         raws = {"lead": request.instructions, "tools": request.tool_list, "frame": frame}
         texts = {}
@@ -260,25 +261,25 @@ class MessageLog:
             if raw and self._fits(raw):
                 shows_as = "system" if role == "lead" else role
                 place: _About = {"index": sent_requests.BESIDE[role], "parent": "", "role": shows_as}
-                texts[role] = StoredText(self._name(owner, "", role, raw), text_of(raw), {**arrived.about, **place})
+                texts[role] = StoredText(self._name(owner, "", role, raw), text_of(raw), {**arrival.about, **place})
         return texts
 
-    async def _sent(self, arrived: _Arrived, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
+    async def _sent(self, arrival: _Arrival, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
         """The entry of what was sent. Raises StoreTrouble."""
-        branch, trail, received = arrived.branch, arrived.branch.trail, arrived.parsed.request
+        branch, trail, received = arrival.branch, arrival.branch.trail, arrival.parsed.request
         names = [message.name for message in branch.messages]
-        dialect = str(arrived.about["dialect"])
+        dialect = str(arrival.about["dialect"])
         sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, received, names, trail.sent)
-        raws = [message.raw for message in arrived.parsed.conversation.messages]
+        raws = [message.raw for message in arrival.parsed.conversation.messages]
         # a client that moves its cache marks writes a message otherwise than it was logged
         others = [name for name, raw in zip(names, raws, strict=True) if trail.raws.get(name) != raw]
         others = [*set(others).intersection(names[sent.newest + 1 :])]
-        stored = await self._services.store.texts(arrived.key, MESSAGES, others)
+        stored = await self._services.store.texts(arrival.key, MESSAGES, others)
         before = trail.sent.entry if sent.common else ""
-        text = await asyncio.to_thread(_entry, arrived, sent, names, versions, stored)
+        text = await asyncio.to_thread(_entry, arrival, sent, names, versions, stored)
         place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}
-        step = {"number": arrived.parsed.conversation.steps, "round": trail.sent.round}
-        about = {**arrived.about, **place, **step, "sent": sent.digest, "before": before}
+        step = {"number": arrival.parsed.conversation.steps, "round": trail.sent.round}
+        about = {**arrival.about, **place, **step, "sent": sent.digest, "before": before}
         trail.sent.entry = self._name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
@@ -315,26 +316,26 @@ class MessageLog:
 
 
 def _entry(
-    arrived: _Arrived,
+    arrival: _Arrival,
     sent: SentBody,
     names: Sequence[str],
     versions: Mapping[str, StoredText],
     stored: Mapping[str, str],
 ) -> str:
     """The text of the entry of what was sent, from the messages as they are logged."""
-    trail, request = arrived.branch.trail, arrived.parsed.request
+    trail, request = arrival.branch.trail, arrival.parsed.request
     for name, text in stored.items():
         trail.raws[name] = sha256(raw_of(text)).digest()
     texts: dict[int, bytes] = {}
     for at in range(sent.newest + 1, len(names)):
         if names[at] in stored:
             texts[at] = raw_of(stored[names[at]])
-        elif trail.raws.get(names[at]) == arrived.parsed.conversation.messages[at].raw:
+        elif trail.raws.get(names[at]) == arrival.parsed.conversation.messages[at].raw:
             texts[at] = request.raw(at)
     texts |= {TOOLS: request.tool_list} if "tools" in versions else {}
     texts |= {LEAD: request.instructions} if "lead" in versions else {}
     texts |= rest_in(frame_of(request)) if "frame" in versions else {}
-    trail.sent.round = trail.sent.round + 1 if arrived.is_round else 0
+    trail.sent.round = trail.sent.round + 1 if arrival.is_round else 0
     beside = {role: text.name for role, text in versions.items()}
     return sent_requests.entry_of(sent, texts, names, beside, trail.sent)
 

@@ -1,8 +1,9 @@
 """What was sent, request by request, as entries of the log: pieces of the texts that are logged, by their names.
 
 Laws
-  An entry says what its request has beyond the one before it in its branch, now and then all of it.
-  It holds the digest of the body that was sent: who puts it together again knows whether it is that.
+  An entry holds what its request has beyond the one before it in its branch, and now and then all of it.
+  It holds the digest of the body that was sent, so that whoever puts the body together again knows whether it is the
+  same.
 """
 
 import json
