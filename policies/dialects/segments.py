@@ -61,8 +61,8 @@ def rest_in(frame: Iterable[str | int]) -> dict[int, bytes]:
 def pieces_of(
     parts: Iterable[Segment], texts: Mapping[int, bytes], newest: int = -1, rest: int = 0
 ) -> Iterator[tuple[Piece, int, int]]:
-    """The segments of a body as pieces of these texts. With each piece: the newest message that stands up to it, and how
-    many segments up to it are `rest`. `newest` and `rest` are these numbers before the first segment."""
+    """The segments of a body as pieces of these texts. With each piece: the newest message that stands up to it, and
+    how many segments up to it are `rest`. `newest` and `rest` are these numbers before the first segment."""
     places = {text: at for at, text in texts.items() if at >= 0}
     for kind, raw in parts:
         near = {"message": newest + 1, "tools": TOOLS, "lead": LEAD, "rest": REST - rest}.get(kind)
