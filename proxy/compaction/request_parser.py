@@ -59,8 +59,9 @@ class RequestParser:
         self._requests = Beginnings(_REQUESTS_BYTES, _UNPACKED_BYTES)
         self._packing: asyncio.Task[None] | None = None
         self._large, self._huge = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
-        self._unproven = asyncio.Semaphore(1)
-        """Of credentials that were not accepted one body is worked on at once, so that others find a place."""
+        self._unproven, self._unproven_large = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        """Of credentials that were not accepted one body is worked on at once, so that others find a place; one that is
+        not large waits for no large one: it may be the first of an honest client."""
 
     async def parse(
         self,
@@ -110,8 +111,9 @@ class RequestParser:
     @asynccontextmanager
     async def _turn(self, new: int, is_accepted: bool) -> AsyncIterator[None]:
         """Wait for others, where so many bytes are new."""
+        unproven = self._unproven_large if new > _LARGE_BYTES else self._unproven
         async with (
-            self._unproven if new > _NEW_BYTES and not is_accepted else nullcontext(),
+            unproven if new > _NEW_BYTES and not is_accepted else nullcontext(),
             self._huge if new > _HUGE_NEW_BYTES else nullcontext(),
             self._large if new > _LARGE_BYTES else nullcontext(),
         ):

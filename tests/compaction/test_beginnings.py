@@ -234,6 +234,7 @@ async def test_x10_of_made_up_credentials_one_large_body_is_read_at_once_and_oth
     made_up = [asyncio.create_task(parsed(parser, talk, is_accepted=False)) for talk in talks]
     async with asyncio.timeout(10):
         await parsed(parser, [user("word " * 20_000), says("yes"), user("on")])
+        await parsed(parser, [user("word " * 20_000), says("first")], is_accepted=False)
         assert not any(task.done() for task in made_up)
         go_on.set()
         await asyncio.gather(*made_up)
