@@ -98,11 +98,11 @@ class LivePages:
             caller = None
         return Reader(self._viewer(request), caller, credential_of(request))
 
-    def refused(self, error: ApiError) -> web.Response:
+    def refused(self, request: web.BaseRequest, error: ApiError) -> web.Response:
         """An error, for people: with the form to log in where that would help."""
         imprint = Imprint(self.parts.clock(), self.version, "no figures")
-        page = self.login.page(imprint, error)
-        return _page(page, self.login.helps(error), error.status, dict(error.headers))
+        has_form = self.login.helps(request, error)
+        return _page(self.login.page(imprint, error, has_form), has_form, error.status, dict(error.headers))
 
     async def _drawn(self, request: web.BaseRequest, draw: Callable[[], str]) -> web.Response:
         return _page(await asyncio.to_thread(draw), is_logged_in(request))

@@ -19,7 +19,7 @@ from proxy.drawing.frame import Imprint, framed
 from proxy.drawing.html import Markup, element
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.identity import COOKIE, COOKIE_SECONDS, admin_cookie
+from proxy.identity import COOKIE, COOKIE_SECONDS, admin_cookie, is_admin
 
 HOME = "/narrows/"
 _FORM_BYTES = 8_192
@@ -62,14 +62,15 @@ class Login:
         self._check(request)
         return self._answer(request, "", 0)
 
-    def helps(self, error: ApiError) -> bool:
-        """Whether whoever shows the token gets another answer."""
-        return self.is_possible and error.status in (403, 429)
+    def helps(self, request: web.BaseRequest, error: ApiError) -> bool:
+        """Whether whoever shows the token gets another answer; who has shown it does not."""
+        is_refused = self.is_possible and error.status in (403, 429)
+        return is_refused and not is_admin(request, self.settings, self.secret)
 
-    def page(self, imprint: Imprint, error: ApiError) -> str:
+    def page(self, imprint: Imprint, error: ApiError, has_form: bool) -> str:
         """An error for people, with the form where a token would help."""
         why = element("p", error.message, role="status")
-        if not self.helps(error):
+        if not has_form:
             way = element("p", element("a", "To the live page", href=HOME))
             return framed("no page", "There is no such page for you", imprint, why, way)
         return framed("log in", "Log in", imprint, why, _form(), has_forms=True)

@@ -74,7 +74,7 @@ class AdminPages:
         except ApiError as error:
             if not live.wants_page(request):
                 raise
-            return self.conversations.live.refused(error)
+            return self.conversations.live.refused(request, error)
 
     async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:
         if self.originals is None:

@@ -288,7 +288,10 @@ async def test_x8_a_cookie_that_is_old_forged_or_of_another_token_opens_nothing(
     for value in wrong:
         refused = await page(stage, app, "", BEHIND, NOBODY, ("Cookie", f"{COOKIE}={value}"), JSON)
         assert (refused.status, refused.code) == (403, "forbidden"), value
-    assert (await page(stage, app, "", BEHIND, NOBODY, ("Cookie", f"{COOKIE}={good}"), JSON)).status == 200
+    logged_in = (BEHIND, NOBODY, ("Cookie", f"{COOKIE}={good}"))
+    assert (await page(stage, app, "", *logged_in, JSON)).status == 200
+    no_tenant = await page(stage, app, "conversations/never", *logged_in, HTML)
+    assert (no_tenant.status, checked(no_tenant).count("input")) == (403, 0)  # to log in again would not help
 
 
 async def test_x8_wrong_tokens_forms_of_other_sites_and_long_bodies_are_refused(stage: Stage) -> None:
