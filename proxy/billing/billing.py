@@ -74,8 +74,6 @@ class Billing:
 
     def summary(self, key: Key, labels: Labels, spent: SummaryCost) -> None:
         """Bill a summary or a digest that was made for this conversation, used or not."""
-        if spent == SummaryCost():
-            return
         bill = RequestBill(
             id=uuid4().hex,
             at=self._clock(),

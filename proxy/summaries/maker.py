@@ -353,9 +353,9 @@ class SummaryMaker:
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
         """Add a cost to the conversation that caused it."""
-        self._billing.summary(job.key, job.labels, spent)
         if spent == SummaryCost():
             return
+        self._billing.summary(job.key, job.labels, spent)
         try:
             await self._store.spend(job.key, job.kind, spent)
         except StoreTrouble:
