@@ -337,8 +337,9 @@ class Compactor:
 
     async def _unread(self, client_request: ClientRequest) -> UpstreamRequest:
         """A request that is no chat, or may not be edited: whatever it is, it costs what its model does."""
-        named = client_request.conversation
-        parsed = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant, named)
+        named, is_accepted = client_request.conversation, client_request.is_accepted
+        dialect, body, tenant = client_request.dialect, client_request.body, client_request.tenant
+        parsed = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         upstream_request = unchanged(client_request, "untouched", "bypassed")
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
 

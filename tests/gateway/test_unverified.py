@@ -13,7 +13,7 @@ from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import Park, servers_of_a_test  # noqa: F401 - a fixture
 from tests.kit.rolling import NOTES, Office, office_of_a_test, summary_header, work  # noqa: F401 - a fixture
-from tests.kit.stage import body_of
+from tests.kit.stage import Stage, body_of
 from tests.kit.visiting import bearer, page
 
 SESSION = requests(work(19))[10:]
@@ -82,6 +82,24 @@ def test_a_credential_is_hashed_once_however_many_connections_bring_it(monkeypat
     assert (len(names), len(hashed)) == (2, 2)
     long = {owner_of(b"secret", "k" * 10_000) for _ in range(2)}  # of which none is remembered
     assert (len(long), len(hashed)) == (1, 4)
+
+
+async def test_x11_of_a_large_request_that_may_not_be_edited_nothing_stays_either(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.compaction.request_parser._UNPROVEN_BYTES", 1_000)
+    app: Any = await stage.start(tenant_secret="s")
+    stage.provider.answer = lambda _: Send(401, REFUSED)
+    thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}]}
+    body = {
+        "model": "claude-opus-5-5",
+        "max_tokens": 9,
+        "thinking": {"type": "adaptive", "block_binding": "unheard of"},
+        "messages": [{"role": "user", "content": "word " * 1_000}, thought, {"role": "user", "content": "On."}],
+    }
+    async with stage.client.post(f"{app.base_url}/messages", json=body, headers=dict(bearer("made up"))) as reply:
+        assert (reply.status, reply.headers["x-narrows-prefix"]) == (401, "bypassed")
+    assert not app.compaction._parser._requests._by_piece
 
 
 async def test_x11_a_summary_is_adopted_for_an_accepted_credential_alone(office: Office) -> None:
