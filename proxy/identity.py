@@ -60,7 +60,11 @@ COOKIE = "narrows_admin"
 COOKIE_SECONDS = 12 * 3600
 """How long it counts."""
 _COOKIE_LENGTH = 96
-_FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+_FORWARDING = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    *("x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address"),
+)
+"""Headers by which proxies say that they ask for somebody else; few of them set all."""
 
 
 def credential_of(request: web.BaseRequest) -> str:

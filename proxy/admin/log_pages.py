@@ -7,7 +7,7 @@ Laws
 
 import asyncio
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -38,6 +38,8 @@ class LogPages:
 
     parts: PageParts
     archive: Archive
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """A whole log takes several times its size in memory: one is put together at once."""
 
     async def requests(self, request: web.BaseRequest, name: str) -> web.Response:
         """The requests of a branch, by their numbers."""
@@ -51,26 +53,32 @@ class LogPages:
         if not (number.isdecimal() and round_.isdecimal() and len(number + round_) < 12):
             raise ApiError(400, "The number of a request, and of a round, is a number.", "bad_parameter", "round")
         log = await self._log(request, name)
-        body = await self._read(log.body(int(number), int(round_), request.query.get("branch", "")))
+        async with self.turn:
+            body = await self._read(log.body(int(number), int(round_), request.query.get("branch", "")))
         return web.Response(body=body, headers={"Content-Type": "application/json", **PRIVATE})
 
     async def session(self, request: web.BaseRequest, name: str) -> web.Response:
         """The conversation as a recorded session."""
         log = await self._log(request, name)
-        session = await self._read(log.session(request.query.get("branch", "")))
-        body = await asyncio.to_thread(as_json, session)
+        async with self.turn:
+            session = await self._read(log.session(request.query.get("branch", "")))
+            body = await asyncio.to_thread(as_json, session)
+            del session
         return web.Response(body=body, headers={"Content-Type": "application/json", **PRIVATE})
 
     async def changes(self, request: web.BaseRequest, name: str) -> web.Response:
         """What calls did to each file, as JSON or as a diff."""
         log = await self._log(request, name)
         branch = request.query.get("branch", "")
-        session = await self._read(log.session(branch))
-        files = await asyncio.to_thread(file_changes, str(log.newest(branch).about["dialect"]), session)
-        if "text/x-diff" not in request.headers.get("Accept", ""):
-            return json_page({"conversation": name, **files})
-        body = as_diff(files).encode("utf-8", "replace")
-        headers = {"Content-Type": "text/x-diff; charset=utf-8", "Vary": "Accept", **PRIVATE}
+        is_diff = "text/x-diff" in request.headers.get("Accept", "")
+        async with self.turn:
+            session = await self._read(log.session(branch))
+            files = await asyncio.to_thread(file_changes, str(log.newest(branch).about["dialect"]), session)
+            del session
+            content: Mapping[str, Any] = {"conversation": name, **files}
+            body = await asyncio.to_thread(as_diff if is_diff else as_json, content)
+        kind = "text/x-diff; charset=utf-8" if is_diff else "application/json; charset=utf-8"
+        headers = {"Content-Type": kind, "Vary": "Accept", **PRIVATE}
         return web.Response(body=body, headers=headers)
 
     async def _log(self, request: web.BaseRequest, name: str) -> ConversationLog:
@@ -120,14 +128,14 @@ def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
     return {"files": rows, "unseen_calls": calls, "note": UNSEEN}
 
 
-def as_diff(files: Mapping[str, Any]) -> str:
+def as_diff(files: Mapping[str, Any]) -> bytes:
     """The same as one text that `patch` and editors read; what is no diff stands before the first one of a file."""
     lines = [f"# {UNSEEN}\n# Calls that may have changed files unseen: {len(files['unseen_calls'])}\n"]
     for row in files["files"]:
         for change in row["changes"]:
             lines.append(f"# {_line(row['path'])}: message {change['message']}, {_line(change['tool'])}\n")
             lines.append(change["diff"])
-    return "".join(lines)
+    return "".join(lines).encode("utf-8", "replace")
 
 
 def _line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,9 @@ from typer.testing import CliRunner
 
 from policies.dialects import openai_chat
 from policies.dialects.segments import TOOLS, frame_of, joined, pieces_of, rest_in, segments
+from proxy.admin import log_pages
 from proxy.app import App
+from proxy.archive.logged_requests import ConversationLog
 from proxy.cli import command_line
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Say
@@ -314,6 +317,44 @@ async def test_x6_an_exported_session_is_replayed_and_goes_with_its_conversation
     assert (await page(stage, app, IT, mine, method="DELETE")).status == 204
     assert (await page(stage, app, f"{IT}/session", mine)).status == 404
     assert (await asyncio.to_thread(CliRunner().invoke, command_line("export"), words)).exit_code == 2
+
+
+async def test_x9_whole_logs_are_put_together_one_at_a_time_and_in_threads(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await stage.start(history=True)
+    await stage.ask(app, [{"role": "user", "content": "Go."}], ("x-narrows-conversation", "it"))
+    await settled(stage, app, f"{IT}/session", lambda session: session["messages"])
+    running, most, on_loop, real = (
+        0,
+        0,
+        list[str](),
+        {name: getattr(log_pages, name) for name in ("as_json", "as_diff")},
+    )
+
+    async def slowly(*_: Any) -> Json:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return {"messages": []}
+
+    def noted(name: str) -> Any:
+        def work(*parts: Any) -> Any:
+            on_loop.extend([name] * (threading.current_thread() is threading.main_thread()))
+            return real[name](*parts)
+
+        return work
+
+    monkeypatch.setattr(ConversationLog, "session", slowly)
+    for name in real:
+        monkeypatch.setattr(log_pages, name, noted(name))
+    diff = ("Accept", "text/x-diff")
+    places = [(f"{IT}/session",), (f"{IT}/changes",), (f"{IT}/changes", diff)] * 3
+    answers = await asyncio.gather(*(page(stage, app, *place) for place in places))
+    assert {answer.status for answer in answers} == {200}
+    assert (most, on_loop) == (1, [])
 
 
 async def test_m10_what_calls_did_to_files_is_a_diff_and_a_shell_is_named_unseen(stage: Stage) -> None:

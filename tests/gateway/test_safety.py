@@ -243,6 +243,8 @@ async def test_x4_no_credential_and_no_body_is_logged(narrows: Start, capfd: pyt
         ({}, (), "local"),
         ({"tenant": "team"}, ("X-Forwarded-For: 10.0.0.1",), "team"),
         ({"tenant_secret": "k"}, ("X-Forwarded-For: 10.0.0.1", "Authorization: Bearer a"), None),
+        ({"tenant_secret": "k"}, ("X-Forwarded-Proto: https", "Authorization: Bearer a"), None),
+        ({"tenant_secret": "k"}, ("CF-Connecting-IP: 10.0.0.1", "Authorization: Bearer a"), None),
     ],
 )
 async def test_x5_a_tenant_is_configured_or_this_machine_or_a_keyed_hash(
