@@ -33,14 +33,16 @@ class Trim(ConfiguredPolicy):
         left = context.excess
         if left <= 0:  # before anything is looked at: nearly always
             return
-        outside = max(0, context.step - self.keep)
+        outside, newest = max(0, context.step - self.keep), max(0, context.step - 1)
+        while outside < newest and not context.sizes[conversation.ends[outside]]:
+            outside += 1  # a fold that reaches into the window goes whole into another: of its parts none is left out
         for edit, saved in self._left_out(conversation, context, range(outside), left):
             left -= saved
             yield edit
         for shorter, saved in self._squeezed(conversation, context, left):
             left -= saved
             yield shorter
-        for edit, saved in self._left_out(conversation, context, range(outside, context.step - 1), left):
+        for edit, saved in self._left_out(conversation, context, range(outside, newest), left):
             left -= saved
             yield edit
 
