@@ -1,6 +1,7 @@
 """Replays in which old turns are summed up: every call is on the bill, whatever becomes of its answer."""
 
 import asyncio
+import copy
 import json
 import math
 import random
@@ -26,13 +27,13 @@ from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
 from proxy.lab.provider.extractive import HEADINGS, extract_summary
 from proxy.lab.quality import Visibility, needed, tally
-from proxy.lab.replay.bills import SessionBill
+from proxy.lab.replay.bills import SessionBill, SummaryCosts
 from proxy.lab.replay.comparison import averages
 from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import post, replay, replay_all
-from proxy.lab.reports.sentences import against_nothing
+from proxy.lab.reports.sentences import against_nothing, summaries
 from proxy.lab.reports.text import print_replays
 from proxy.lab.results import as_json, joined
 from proxy.store import cached as cached_store
@@ -352,6 +353,10 @@ def test_the_report_says_when_the_first_summary_came_and_what_all_of_it_saved() 
     )
     assert f"{report.summaries.calls} paid, {report.summaries.adopted} used" in lines
     assert f"{report.checkpoints_per_100_requests:g} checkpoints in 100 requests" in lines
+    without = copy.copy(report)
+    without.summaries = SummaryCosts(SessionBill(report.summaries.bill.prices), batch=1)
+    assert [*summaries([without])] == ["no summary was asked for"]
+    assert "summar" not in " ".join(against_nothing([without]))
 
 
 async def test_what_rejected_summaries_cost_is_said_apart() -> None:

@@ -34,6 +34,9 @@ def summaries(reports: Sequence[Report]) -> Iterator[str]:
     costs = joined([report.summaries for report in reports])
     if not costs.batch:
         return
+    if not costs.calls and not costs.failed:
+        yield "no summary was asked for"
+        return
     why = ", ".join(f"{reason} {times}" for reason, times in sorted(costs.rejected_because.items()))
     yield (
         f"summaries by {printable(costs.bill.prices.model)}: {costs.accepted:,} made, {costs.adopted:,} adopted, "
@@ -55,16 +58,21 @@ def against_nothing(reports: Sequence[Report]) -> Iterator[str]:
         saved = bill.without - bill.with_
         amount = money(abs(saved) if bill.prices_known else None)
         mean, peak = report.mean_context, report.peak_context
+        paid, first = "", ""
+        if costs.calls:
+            rejected = money(costs.rejected_bill.dollars)
+            paid = f", with {money(costs.bill.dollars)} for summaries on the bill ({rejected} of it for rejected ones)"
+        if costs.first_asked or costs.calls:
+            first = f"first summary {_at('asked for', costs.first_asked)}, {_at('adopted', costs.first_adopted)}; "
+            first += f"{costs.calls:,} paid, {costs.adopted:,} used; "
         yield (
             f"{printable(report.session, 60)}, aim {report.aim}: {bill.ratio:.3f} of the input bill of doing nothing, "
-            f"{'saved' if saved >= 0 else 'cost'} {amount}, with {money(costs.bill.dollars)} for summaries on the bill "
-            f"({money(costs.rejected_bill.dollars)} of it for rejected ones)"
+            f"{'saved' if saved >= 0 else 'cost'} {amount}{paid}"
         )
         yield (
-            f"  first summary {_at('asked for', costs.first_asked)}, {_at('adopted', costs.first_adopted)}; "
-            f"{costs.calls:,} paid, {costs.adopted:,} used; {report.checkpoints_per_100_requests:g} checkpoints in 100 "
-            f"requests; prompts of {short(mean.with_)} tokens in the mean and {short(peak.with_)} at most (doing "
-            f"nothing: {short(mean.without)} and {short(peak.without)})"
+            f"  {first}{report.checkpoints_per_100_requests:g} checkpoints in 100 requests; prompts of "
+            f"{short(mean.with_)} tokens in the mean and {short(peak.with_)} at most (doing nothing: "
+            f"{short(mean.without)} and {short(peak.without)})"
         )
 
 

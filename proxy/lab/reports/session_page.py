@@ -11,6 +11,7 @@ from proxy.lab.quality import Tally
 from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.reports import pictures
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
+from proxy.lab.reports.tables import printable
 from proxy.lab.results import Compared, ComparedBill
 
 TALLIES: Mapping[str, str] = {
@@ -96,12 +97,13 @@ def bill(report: Report) -> Markup:
         *([("of the input bill, recall rounds", ("", percent(recalled), ""))] if recalled else []),
         *((words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio),
     ]
+    name = printable(report.session, 60)
     extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
     extra += [*summaries([report]), *against_nothing([report]), *recorded_usage([report])]
     return together(
         table(("", "doing nothing", "by Narrows", term("ratio")), lines, "bill"),
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
-        asides(f"{line[0].upper()}{line[1:]}." for line in map(str.strip, extra)),
+        asides(f"{line if line.startswith(name) else line[0].upper() + line[1:]}." for line in map(str.strip, extra)),
     )
 
 
