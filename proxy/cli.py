@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import typer
 
 COMMANDS: Mapping[str, str] = {
+    "run": "Run a command whose requests go through a Narrows of its own.",
+    "env": "Print what to paste into a shell so that a client asks Narrows.",
+    "doctor": "Check what `narrows serve` would do with these settings.",
     "explain": "Show what would become of one saved request.",
     "replay": "Run recorded sessions through a real Narrows.",
     "agree": "Ask a model whether it does the same with Narrows.",

@@ -16,7 +16,7 @@ from proxy.app import App, base_url, shared_secret
 from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
-from proxy.drawing.figures import counted, money, short
+from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast
 from proxy.identity import is_public
 from proxy.store import StoreTrouble, open_store
@@ -127,14 +127,10 @@ async def print_day(settings: Settings) -> None:
         await store.close()
     sums = report.total.sums
     if sums.requests:
-        summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
-        print(
-            f"Today ({report.until}, UTC): {counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as"
-            f" they came, {short(sums.sent)} as they were sent; paid {money(sums.paid)}{summaries}"
-        )
-        less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
+        first, second = bill_in_words(sums)
         command = f"narrows usage --config {settings.config}" if settings.config else "narrows usage"
-        print(f"  by an estimate {less} with nothing done ({money(sums.baseline)}); `{command}` says more")
+        print(f"Today ({report.until}, UTC): {first}")
+        print(f"  {second}; `{command}` says more")
 
 
 def greeting(settings: Settings, base_url: str) -> str:

@@ -1,5 +1,7 @@
 """How figures and names are written, on a page and on a terminal."""
 
+from policies.money.bills import BillSums
+
 UNKNOWN_PRICE = "unknown price"
 
 
@@ -41,3 +43,15 @@ def change_of(before: int, after: int) -> str:
     """How much less is sent."""
     saved = 1 - after / before if before else 0.0
     return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more, for the recall tool'}"
+
+
+def bill_in_words(sums: BillSums) -> tuple[str, str]:
+    """What requests came to, and what was saved, as two sentences without their stops."""
+    summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
+    less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
+    unpriced = f", {counted(sums.unpriced, 'request')} of unknown price left out" if sums.unpriced else ""
+    return (
+        f"{counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as they came, {short(sums.sent)} as"
+        f" they were sent; paid {money(sums.paid)}{summaries}",
+        f"by an estimate {less} with nothing done ({money(sums.baseline)}){unpriced}",
+    )

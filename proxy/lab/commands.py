@@ -47,6 +47,9 @@ from proxy.lab.cli_arguments import (
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.load.command import load as load
+from proxy.lab.local.commands import doctor as doctor
+from proxy.lab.local.commands import env as env
+from proxy.lab.local.commands import run as run
 from proxy.lab.read_store import StoreConfig, StoreUrl, store_settings
 from proxy.lab.reports.page_file import writable
 from proxy.lab.results import as_json as values_of

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from policies.money.bills import RequestBill
+from policies.money.bills import BillSums, RequestBill
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:/\[\]-]{0,63}")
 _VALUES = {"tenant": 100, "code": 48}
@@ -116,6 +116,8 @@ class Metrics:
         self._open_breakers: dict[str, WeakSet[object]] = {}
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
+        self.billed = BillSums()
+        """What all bills of this process come to."""
         self._values: dict[str, BoundedLabel] = {}
         self._whose: set[tuple[str, ...]] = set()
         self._sums: dict[str, dict[tuple[str, ...], float]] = {
@@ -163,6 +165,7 @@ class Metrics:
     def bill(self, bill: RequestBill) -> None:
         """Count what a request came to over all its rounds, or what a summary cost: all money but that of shadows."""
         sums, labels = bill.sums, bill.labels
+        self.billed += sums
         whose = (labels.tenant, labels.model.lower(), labels.preset, labels.api)
         for kind, dollars in (
             ("request", sums.paid - sums.recalls),

@@ -1,0 +1,100 @@
+"""What each client has to be told so that it asks Narrows: variables of the environment, and words of its command.
+
+Laws
+  Only the address is set: no key, and no model. What else a client was told stays.
+  Clients of Anthropic's API add `/v1` themselves, all others are given it.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Address = str
+"""The address of a Narrows without `/v1`, such as http://127.0.0.1:8787."""
+_OPENCODE = "OPENCODE_CONFIG_CONTENT"
+_PROXIES = ("http_proxy", "all_proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client, by what it reads."""
+
+    about: str
+    variables: Callable[[Address, Mapping[str, str]], Mapping[str, str]] = lambda _, __: {}
+    """The variables that it reads, given the environment in which it starts."""
+    command: str = ""
+    """The name of a program that reads no variable for this."""
+    words: Callable[[Address], Sequence[str]] = lambda _: ()
+    """What its first arguments are."""
+
+    def lines(self, address: Address, environment: Mapping[str, str]) -> Iterator[str]:
+        """The lines to paste into a shell."""
+        for name, value in self.variables(address, environment).items():
+            yield f"export {name}={shlex.quote(value)}"
+        if self.command:
+            yield shlex.join((self.command, *self.words(address)))
+
+
+def _openai(address: Address, _: Mapping[str, str]) -> Mapping[str, str]:
+    return {"OPENAI_BASE_URL": f"{address}/v1"}
+
+
+def _openai_base(address: Address, _: Mapping[str, str]) -> Mapping[str, str]:
+    return {"OPENAI_API_BASE": f"{address}/v1"}
+
+
+def _anthropic(address: Address, _: Mapping[str, str]) -> Mapping[str, str]:
+    return {"ANTHROPIC_BASE_URL": address}
+
+
+def _codex(address: Address) -> Sequence[str]:
+    """Codex reads no variable for this, and its own provider asks by websocket: another provider is defined."""
+    values = {"name": "Narrows", "base_url": f"{address}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
+    table = ",".join(f"{name}={json.dumps(value)}" for name, value in values.items())
+    return ("-c", "model_provider=narrows", "-c", f"model_providers.narrows={{{table}}}")
+
+
+def _opencode(address: Address, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """opencode merges this variable over its files. Nothing is set where it holds something that cannot be read."""
+    try:
+        config: Any = json.loads(environment.get(_OPENCODE) or "{}")
+        for provider in ("openai", "anthropic"):
+            options = config.setdefault("provider", {}).setdefault(provider, {}).setdefault("options", {})
+            options["baseURL"] = f"{address}/v1"
+    except (ValueError, AttributeError, TypeError):
+        return {}
+    return {_OPENCODE: json.dumps(config, separators=(",", ":"))}
+
+
+CLIENTS: Mapping[str, Client] = {
+    "openai": Client("OpenAI's SDKs, and what is built on them", _openai),
+    "anthropic": Client("Anthropic's SDKs, and what is built on them", _anthropic),
+    "claude-code": Client("Claude Code", _anthropic),
+    "codex": Client("Codex CLI", command="codex", words=_codex),
+    "opencode": Client("opencode, for its providers openai and anthropic", _opencode),
+    "aider": Client("aider, with models named openai/...", _openai_base),
+    "langchain": Client("LangChain's ChatOpenAI", _openai_base),
+    "litellm": Client("LiteLLM's SDK, with models named openai/...", _openai_base),
+}
+"""By the name that `narrows env` takes."""
+
+
+def environment_for(address: Address, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that is to ask Narrows, whatever client it is."""
+    result = dict(environment)
+    for client in CLIENTS.values():
+        result |= client.variables(address, environment)
+    if any(environment.get(name) or environment.get(name.upper()) for name in _PROXIES):
+        for name in ("no_proxy", "NO_PROXY"):  # else they would ask that proxy for this machine
+            result[name] = ",".join(filter(None, (environment.get(name, ""), "127.0.0.1")))
+    return result
+
+
+def words_for(address: Address, command: Sequence[str]) -> list[str]:
+    """The command, with the words that its program needs."""
+    program = Path(command[0]).name
+    added = [word for each in CLIENTS.values() if each.command == program for word in each.words(address)]
+    return [command[0], *added, *command[1:]]

@@ -1,0 +1,99 @@
+"""The options of `narrows run`, `narrows env` and `narrows doctor`, and what they print."""
+
+import asyncio
+import os
+from typing import Annotated
+
+import typer
+
+from proxy.config.errors import unknown
+from proxy.lab.cli_arguments import AsJson
+from proxy.lab.cli_output import console, print_json, refusing
+from proxy.lab.local.clients import CLIENTS
+from proxy.lab.local.options import (
+    AnthropicUrl,
+    ConfigFile,
+    PresetName,
+    ServedStore,
+    UpstreamUrl,
+    flags,
+    settings_for_clients,
+)
+
+_ALONE = ("--host", "127.0.0.1", "--port", "0", "--workers", "1")
+"""For one command, on this machine, on a port that is free."""
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]...", help="What to run, best behind --.")],
+    upstream: UpstreamUrl = "",
+    anthropic_upstream: AnthropicUrl = "",
+    preset: PresetName = "",
+    config: ConfigFile = None,
+    store: ServedStore = "",
+) -> None:
+    """Run a command whose requests go through a Narrows of its own.
+
+    As in `narrows run -- python agent.py`: on a free port of loopback, for as long as the command runs. What clients
+    read is set (OPENAI_BASE_URL, ANTHROPIC_BASE_URL and others; `codex` gets options), the terminal is the command's,
+    and so is the exit code. At the end stderr says what was saved. The settings of `narrows serve` count, by variable
+    and file; without an upstream there, requests go where the client itself would ask.
+    """
+    from proxy.lab.local.run import run_command
+
+    words = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
+    with refusing():
+        settings = settings_for_clients([*words, *_ALONE], os.environ)
+        if "log_level" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"log_level": "warning"})
+        code = run_command(settings, command, os.environ)
+    raise typer.Exit(code)
+
+
+def env(
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Which client; without it, all are listed.")] = "",
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="Where Narrows listens, as `narrows serve` prints it.")
+    ] = "http://127.0.0.1:8787/v1",
+) -> None:
+    """Print what to paste into a shell so that a client asks Narrows.
+
+    Without CLIENT the clients are listed. Nothing is changed, and no key is printed.
+    """
+    if not client:
+        for name, each in CLIENTS.items():
+            print(f"{name:12} {each.about}")
+        return
+    with refusing():
+        if client not in CLIENTS:
+            raise ValueError(unknown("client", client, CLIENTS))
+        lines = list(CLIENTS[client].lines(url.rstrip("/").removesuffix("/v1"), os.environ))
+        if not lines:
+            raise ValueError("OPENCODE_CONFIG_CONTENT is set and is no JSON object; put baseURL into it yourself")
+    print("\n".join(lines))
+
+
+def doctor(
+    upstream: UpstreamUrl = "",
+    anthropic_upstream: AnthropicUrl = "",
+    preset: PresetName = "",
+    config: ConfigFile = None,
+    store: ServedStore = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check what `narrows serve` would do with these settings.
+
+    Settings, upstreams, keys, the store, the clock, cache marks, versions: each is ok, a warning or a failure, with
+    what to do. Each upstream is asked for its models, with the key in OPENAI_API_KEY or ANTHROPIC_API_KEY; that costs
+    nothing. Exit code 1 where something fails.
+    """
+    from proxy.lab.local.doctor import examine
+
+    words = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
+    findings = asyncio.run(examine(words, os.environ))
+    if as_json:
+        print_json([{"status": each.status, "about": each.about, "text": each.text} for each in findings])
+    else:
+        for each in findings:
+            console().print(f"{each.status:4}  {each.about:9} {each.text}", soft_wrap=True)
+    raise typer.Exit(int(any(each.status == "fail" for each in findings)))

@@ -1,0 +1,120 @@
+"""What `narrows serve` would do with these settings, looked at part by part.
+
+Laws
+  Nothing is changed, but that a store is made where there is none, as `serve` would. No key and no password is shown.
+"""
+
+import platform
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+from policies.money.catalog import prices_for
+from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.lab.local.findings import Finding
+from proxy.lab.local.upstreams import check_upstream, upstreams_of
+from proxy.store import StoreTrouble, open_store
+
+_LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")
+_MOST_MODELS = 500
+"""How many prices are looked up."""
+_PATIENCE = 5.0
+"""Seconds that the store has for an answer."""
+
+
+async def examine(words: Sequence[str], environment: Mapping[str, str]) -> list[Finding]:
+    """All checks; where the settings cannot be read, there is nothing else to check."""
+    findings = [_versions()]
+    try:
+        settings = load_settings(words)
+    except ConfigurationError as error:
+        return [*findings, *(Finding("fail", "settings", line) for line in str(error).splitlines())]
+    findings += [_settings(settings), _port(settings)]
+    models: list[str] | None = None
+    upstreams = upstreams_of(settings)
+    if settings.upstream is None:
+        text = "`upstream` is not set; say where requests go, for example --upstream https://api.openai.com/v1"
+        findings.append(Finding("fail", "upstream", text))
+    for base, key_name in upstreams.items():
+        try:
+            check = await check_upstream(settings, base, key_name, environment)
+        except ConfigurationError as error:
+            findings.append(Finding("fail", "upstream", str(error)))
+            continue
+        findings += check.findings
+        models = models if check.models is None else [*(models or ()), *check.models]
+    return [*findings, await _store(settings), _marks(settings, models)]
+
+
+def _versions() -> Finding:
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("ok", "versions", f"Narrows {version('narrows')}, {python}; {libraries}")
+
+
+def _settings(settings: Settings) -> Finding:
+    source = f" (with {settings.config})" if settings.config else ""
+    if settings.only_relays:
+        return Finding("warn", "settings", f"valid{source}, but mode is off: nothing is shortened; set it to on")
+    summaries = "summaries on" if settings.summaries else "summaries off"
+    return Finding("ok", "settings", f"valid{source}: preset {settings.preset}, mode {settings.mode}, {summaries}")
+
+
+def _port(settings: Settings) -> Finding:
+    where = f"{settings.host}:{settings.port}"
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM):
+            socket.create_server((address[0], settings.port), family=family).close()
+    except OSError as error:
+        text = f"cannot listen on {where} ({error.strerror}); does a Narrows run there? Else choose another --port"
+        return Finding("warn", "port", text)
+    return Finding("ok", "port", f"{where} is free")
+
+
+async def _store(settings: Settings) -> Finding:
+    name = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # it may have passwords
+    if settings.only_relays:
+        return Finding("ok", "store", "not used, as mode is off")
+    try:
+        store = open_store(settings.store, patience=_PATIENCE, keyring=settings.keyring)
+    except ValueError as error:
+        return Finding("fail", "store", str(error))
+    try:
+        await store.open()
+        await store.secret("tenant")  # as `serve` does first
+        is_ready = await store.ready()
+    except StoreTrouble as error:
+        return Finding("fail", "store", f"{name}: {error}")
+    finally:
+        await store.close()
+    if not is_ready:
+        return Finding("fail", "store", f"{name} opens, but cannot be written; is there room, and the right to write?")
+    return Finding("ok", "store", f"{name} can be opened, written and read")
+
+
+def _marks(settings: Settings, models: Sequence[str] | None) -> Finding:
+    """For which models cache marks are set; `models` is None where no upstream has listed any."""
+    if settings.own_marks != "auto" or settings.only_relays:
+        how = "beside those of clients only" if settings.own_marks == "beside" else "never"
+        return Finding("ok", "marks", f"cache marks are set {'never' if settings.only_relays else how}")
+    if models is None:
+        return Finding(
+            "ok", "marks", "cache marks are set where a model's cache matches only at marks, as Claude's does"
+        )
+    taking = list(_with_marks(models[:_MOST_MODELS], settings))
+    if not taking:
+        return Finding(
+            "ok", "marks", "cache marks are set for none of the upstream's models; none is known to need them"
+        )
+    text = f"cache marks are set for {len(taking):,} of the upstream's models, such as {taking[0]}"
+    return Finding("ok", "marks", text)
+
+
+def _with_marks(models: Sequence[str], settings: Settings) -> Iterator[str]:
+    for model in models:
+        try:
+            if prices_for(model, settings.models).breakpoints:
+                yield model
+        except ValueError:  # an override that `serve` would refuse, too
+            continue
