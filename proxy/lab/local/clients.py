@@ -19,7 +19,7 @@ _PROXIES = ("http_proxy", "all_proxy")
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientSetup:
     """A client, by what it reads."""
 
     about: str
@@ -69,15 +69,15 @@ def _opencode(address: Address, environment: Mapping[str, str]) -> Mapping[str, 
     return {_OPENCODE: json.dumps(config, separators=(",", ":"))}
 
 
-CLIENTS: Mapping[str, Client] = {
-    "openai": Client("OpenAI's SDKs, and what is built on them", _openai),
-    "anthropic": Client("Anthropic's SDKs, and what is built on them", _anthropic),
-    "claude-code": Client("Claude Code", _anthropic),
-    "codex": Client("Codex CLI", command="codex", words=_codex),
-    "opencode": Client("opencode, for its providers openai and anthropic", _opencode),
-    "aider": Client("aider, with models named openai/...", _openai_base),
-    "langchain": Client("LangChain's ChatOpenAI", _openai_base),
-    "litellm": Client("LiteLLM's SDK, with models named openai/...", _openai_base),
+CLIENTS: Mapping[str, ClientSetup] = {
+    "openai": ClientSetup("OpenAI's SDKs, and what is built on them", _openai),
+    "anthropic": ClientSetup("Anthropic's SDKs, and what is built on them", _anthropic),
+    "claude-code": ClientSetup("Claude Code", _anthropic),
+    "codex": ClientSetup("Codex CLI", command="codex", words=_codex),
+    "opencode": ClientSetup("opencode, for its providers openai and anthropic", _opencode),
+    "aider": ClientSetup("aider, with models named openai/...", _openai_base),
+    "langchain": ClientSetup("LangChain's ChatOpenAI", _openai_base),
+    "litellm": ClientSetup("LiteLLM's SDK, with models named openai/...", _openai_base),
 }
 """By the name that `narrows env` takes."""
 

@@ -34,7 +34,7 @@ _ANTHROPIC = "anthropic_messages"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelList:
     """An answer to the question for models."""
 
     status: int
@@ -97,7 +97,7 @@ async def check_upstream(settings: Settings, base: str, key_name: str, environme
     return UpstreamCheck([*findings, *_clock(answer)], answer.models if answer.status == 200 else None)
 
 
-async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> Answer:
+async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelList:
     headers = CIMultiDict({"Accept": "application/json", "User-Agent": "narrows-doctor"})
     is_anthropic = key_name == "ANTHROPIC_API_KEY"
     if is_anthropic:
@@ -112,10 +112,10 @@ async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> Answer
                 body += chunk
                 if len(body) > _MOST_BYTES:
                     break
-        return Answer(reply.status, reply.headers, body, asked_at, time.perf_counter() - began)
+        return ModelList(reply.status, reply.headers, body, asked_at, time.perf_counter() - began)
 
 
-def _verdict(base: str, answer: Answer, has_v1: bool, key_name: str) -> Finding:
+def _verdict(base: str, answer: ModelList, has_v1: bool, key_name: str) -> Finding:
     """`key_name`: the variable whose key was sent; empty where none was."""
     status = answer.status
     if status == 200 and answer.models is not None:
@@ -149,7 +149,7 @@ def _plain(base: str) -> Iterator[Finding]:
         yield Finding("warn", "upstream", f"{base} is not https: whoever is in between reads keys and conversations")
 
 
-def _key(name: str, key: str, answer: Answer) -> Finding:
+def _key(name: str, key: str, answer: ModelList) -> Finding:
     if key:
         return Finding("ok", "key", f"{name} is set" + (", and accepted" if answer.status == 200 else ""))
     if answer.status == 200:
@@ -157,7 +157,7 @@ def _key(name: str, key: str, answer: Answer) -> Finding:
     return Finding("warn", "key", f"{name} is not set here, so no key was checked; each client brings its own")
 
 
-def _clock(answer: Answer) -> Iterator[Finding]:
+def _clock(answer: ModelList) -> Iterator[Finding]:
     try:
         theirs = parsedate_to_datetime(answer.headers.get("Date", "")).replace(tzinfo=UTC).timestamp()
     except ValueError:
