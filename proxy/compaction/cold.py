@@ -270,6 +270,7 @@ class _Left:
 def serve() -> None:
     """Plan what comes in, until nothing comes any more. An empty answer: it could not be planned."""
     left = _Left()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, and meant for others: this one ends with its input
     if _LEAVE is not None:
         signal.signal(_LEAVE, left)
     tune()

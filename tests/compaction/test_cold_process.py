@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections import Counter as Counts
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -88,6 +89,16 @@ def sessions() -> list[tuple[str, dict[str, Any], str]]:
         *(("openai_chat", chat, ("deep", "structural", "eager")[seed % 3]) for chat, seed in chats),
         *((dialect, dict(generated(kind, 3, 30)), "eager") for dialect, kind in loops),
     ]
+
+
+async def test_ctrl_c_at_the_terminal_does_not_end_the_process(cold: Cold) -> None:
+    first = work("openai_chat", body(dict(generated("read-loop", 3, 30)), 20))
+    await planned_there(cold, first)
+    process = cold._process
+    assert process is not None
+    process.send_signal(signal.SIGINT)
+    assert await cold.plan(*first, {}, "me") is not None
+    assert cold._process is process
 
 
 async def test_s1_the_process_plans_what_is_planned_here_and_it_goes_on_the_same(cold: Cold) -> None:

@@ -85,7 +85,7 @@ async def _store(settings: Settings) -> Finding:
         await store.secret("tenant")  # as `serve` does first
         is_ready = await store.ready()
     except StoreTrouble as error:
-        return Finding("fail", "store", f"{name}: {error}")
+        return Finding("fail", "store", str(error))
     finally:
         await store.close()
     if not is_ready:
