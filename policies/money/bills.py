@@ -39,6 +39,10 @@ class BillSums(Struct, frozen=True, kw_only=True):
     """Prompt tokens as the client wrote them, in the provider's count as far as that is known."""
     sent: int = 0
     """Prompt tokens that the provider billed in the first round of each reply: what stood in place of `original`."""
+    observed: int = 0
+    """The part of `original` of requests that were only observed, or held out."""
+    observed_sent: int = 0
+    """The prompt tokens that their plans would have sent instead."""
     prompt: int = 0
     """Prompt tokens that the provider billed, of all rounds, as are the following three."""
     cached: int = 0

@@ -98,9 +98,9 @@ def _headline(view: Overview) -> Markup:
     parts = f"In all {len(view.days)} days {signed(whole.saved)}: {signed(whole.saved - marks)} by compaction"
     parts += f", {signed(marks)} by cache marks." if abs(marks) >= 1e-9 else "."
     unknown = ""
-    if whole.requests and whole.sent >= whole.original:
-        unknown += " On the whole, prompts were sent no shorter than they came; in the mode `observe` none is, and the"
-        unknown += " lines of the log say what would have been sent."
+    if whole.observed:
+        unknown += f" Of {short(whole.observed)} prompt tokens that were only observed, or held out,"
+        unknown += f" {short(whole.observed_sent)} would have been sent."
     if whole.unpriced:
         unknown += f" {counted(whole.unpriced, 'request')} went to models without known prices, and are in no dollars."
     if whole.estimated:

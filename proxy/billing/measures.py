@@ -53,8 +53,18 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
         estimated=int(any(each.usage is None for each in rounds)),
         unpriced=int(not prices.listed),
         **_tokens(usages),
+        **_observed(first, measures.baseline.prompt),
     )
     return structs.replace(sums, **_dollars(measures, usages, prices)) if prices.listed else sums
+
+
+def _observed(upstream_request: UpstreamRequest, original: int) -> dict[str, int]:
+    """What the plan of a request that was only observed would have sent: the same share of it as in our count."""
+    planned = upstream_request.planned
+    if planned is None or upstream_request.client_request.mode != "observe" or not planned.tokens_received:
+        return {}
+    sent = round(original * planned.tokens_sent / planned.tokens_received)
+    return {"observed": original, "observed_sent": sent}
 
 
 def _tokens(usages: Sequence[Usage]) -> dict[str, int]:

@@ -89,6 +89,8 @@ class UsageReport:
             f" misses what was paid by {sums.baseline_error or 0:.1%}.": sums.checked,
             f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}.": sums.unpriced,
             f"Requests whose tokens are estimated, as no usage was reported: {sums.estimated:,}.": sums.estimated,
+            f"Only observed, or held out: {sums.observed:,} prompt tokens, of which {sums.observed_sent:,} would have"
+            " been sent.": sums.observed,
             f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day.": self._has_other,
             "Each conversation is counted whole, from its first request on.": self.by == "conversation",
             f"Only {MOST:,} rows are listed.": self.is_cut,
@@ -191,6 +193,8 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "requests": sums.requests,
         "original_tokens": sums.original,
         "sent_tokens": sums.sent,
+        "observed_tokens": sums.observed,
+        "observed_tokens_that_would_be_sent": sums.observed_sent,
         "output_tokens": sums.output,
         "cache_share": _rounded(row.cache_share, 4),
         **{name: round(value, 6) for name, value in dollars.items()},

@@ -214,7 +214,6 @@ async def test_what_a_holdout_measures_is_on_the_page_as_in_the_report_of_usage(
         assert (holdout["measured"] is not None, "Measured, not estimated" in drawn) == (is_measured, is_measured)
         assert ("nothing is measured yet; it takes 8 conversations" in drawn) != is_measured
         assert holdout["conversations"]["holdout"] == 8
-        assert "in the mode `observe` none is, and the lines of the log say what would have been sent" in drawn
         assert usage["total"]["requests"] == (await figures(stage, app, "", NOBODY))["all_days"]["requests"]
     assert (holdout["conversations"], holdout["measured"]["share"]) == (arms, pytest.approx(0.5))
     assert "50.0% Holdout 8 conversations compacted, 8 passed as the client wrote them; 1 in neither arm" in drawn

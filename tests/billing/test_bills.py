@@ -141,3 +141,8 @@ async def test_the_holdout_passes_as_observed_also_where_tokens_are_only_counted
             assert (reply.status, reply.headers["x-narrows-mode"]) == (200, "observed")
         assert json.loads(stage.provider.requests[-1].body) == fields
     assert counted(app.telemetry, "cost_baseline_usd_total") == counted(app.telemetry, "cost_usd_total") > 0
+    bill, *_ = await bills(stage, app, name)
+    would_send = int(first.headers["x-narrows-tokens-after"]) / int(first.headers["x-narrows-tokens-before"])
+    assert bill.sums.observed == bill.sums.original
+    assert bill.sums.observed_sent == pytest.approx(bill.sums.original * would_send, abs=1)
+    assert would_send < 1
