@@ -52,7 +52,7 @@ class ReplyWarnings:
 
     def _thrash(self, planned: PlannedRequest) -> str:
         """Words for a conversation in which room must be made again and again, because what is protected leaves too
-        little: each time the provider's cache is lost."""
+        little: each time all behind the first change is written to the provider's cache anew."""
         context, settings = planned.context, planned.context.plan_settings
         key, step = context.key, context.conversation.steps - 1
         budget = settings.learned or settings.budget
