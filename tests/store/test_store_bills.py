@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -224,6 +225,15 @@ async def test_redis_counts_what_it_cannot_read_and_begins_its_sum_again(redis_u
     await store.add_bills([bill(3, at=2.0)])
     assert store.misses == 6
     assert [row.sums.requests for row in (*await store.conversation_rows(), *await store.day_rows(DAY))] == [1, 1]
+
+
+async def test_f_a_clock_that_is_years_ahead_empties_no_list(redis_url: str, fresh: Fresh) -> None:
+    now, store = time.time(), fresh(f"{redis_url}?prefix={uuid4().hex}")
+    await store.open()
+    await store.add_bills([bill(1, at=now - NOW)])
+    await store.add_bills([bill(2, at=now - NOW + 3e8, conversation="ahead")])
+    rows = await store.conversation_rows(KEY.tenant)
+    assert [row.conversation for row in rows] == ["ahead", KEY.conversation]
 
 
 async def test_redis_looks_for_an_owners_conversations_among_so_many(

@@ -321,10 +321,10 @@ end"""
 NOTE = Script(
     """-- KEYS: an index. ARGV: ttl, now, member
 redis.call('ZADD', KEYS[1], 'GT', ARGV[2], ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', tonumber(ARGV[2]) - tonumber(ARGV[1]))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', math.min(ARGV[2], redis.pcall('TIME')[1] or ARGV[2]) - ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
-"""An index is sorted by last write, and forgets what has expired."""
+"""An index is sorted by last write, and forgets what has expired, by the server's clock too: no clock empties it."""
 
 NOTE_EVENT = Script(
     """-- KEYS: a tenant's events. ARGV: ttl, most, mark, conversation, record
