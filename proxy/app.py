@@ -16,6 +16,7 @@ from aiohttp import web
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
 from proxy.admin.answers import PageParts
+from proxy.admin.artifacts import ArtifactPages
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.deletion import Deletion
 from proxy.admin.live import LivePages
@@ -23,7 +24,6 @@ from proxy.admin.log_pages import LogPages
 from proxy.admin.login import Login
 from proxy.admin.pages import AdminPages
 from proxy.admin.summaries import SummaryPages
-from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.recorder import Recorder, RecorderOptions
@@ -243,7 +243,7 @@ async def _open_compaction(
         page_parts,
         Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder),
         SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
-        TextPages(page_parts, archive),
+        ArtifactPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
         LogPages(page_parts, archive),
     )

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
+from proxy.admin.artifacts import ArtifactPages
 from proxy.admin.deletion import Deletion
 from proxy.admin.live import LivePages, wants_page
 from proxy.admin.log_pages import LogPages
 from proxy.admin.summaries import SummaryPages
 from proxy.admin.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
-from proxy.admin.texts import TextPages
 from proxy.store import Key
 
 Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
@@ -30,7 +30,7 @@ class ConversationPages:
     parts: PageParts
     deletion: Deletion
     summaries: SummaryPages
-    texts: TextPages
+    artifacts: ArtifactPages
     live: LivePages
     log_pages: LogPages
 
@@ -45,8 +45,8 @@ class ConversationPages:
             return await self._delete_all(request)
         pages: Mapping[str, Mapping[str, Page]] = {
             "": {**dict.fromkeys(READ, self._one), "DELETE": self._delete},
-            "artifacts": dict.fromkeys(READ, self.texts.artifacts),
-            "history": dict.fromkeys(READ, self.texts.history),
+            "artifacts": dict.fromkeys(READ, self.artifacts.listed),
+            "history": dict.fromkeys(READ, self.log_pages.history),
             "summaries": dict.fromkeys(READ, self.summaries.listed),
             "summary": {"POST": self.summaries.summarize},
             "requests": dict.fromkeys(READ, self.log_pages.requests),

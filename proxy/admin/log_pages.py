@@ -1,4 +1,4 @@
-"""The pages of a log: the requests as the model saw them, the recorded session, and what became of files.
+"""The pages of a log: all messages, the requests as the model saw them, the recorded session, and what became of files.
 
 Laws
   Bytes are those that were sent, or there is a reason why there are none.
@@ -17,15 +17,19 @@ from policies.dialects.common import as_json
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.tools.file_changes import ToolCall, changes_of
+from proxy.admin import export
 from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
 from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
+from proxy.archive.sent_requests import is_message
 from proxy.archive.sessions import HISTORY
 from proxy.errors import ApiError
-from proxy.store import MESSAGES, Key
+from proxy.store import MESSAGES, Key, StoredText
 
 T = TypeVar("T")
+_BATCH = 64
+"""Messages that are read and written at once."""
 UNSEEN = (
     "Only what calls of edit, patch and write tools say is here, and what was read before. What a shell or a program "
     "changed cannot be seen."
@@ -40,6 +44,26 @@ class LogPages:
     archive: Archive
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """A whole log takes several times its size in memory: one is put together at once."""
+
+    async def history(self, request: web.BaseRequest, name: str) -> web.Response:
+        """The log of all messages, as lines of JSON or as Markdown."""
+        log = await self._log(request, name)
+        listed = [*filter(is_message, log.texts)]
+        if not listed:
+            raise nothing()
+        if "text/markdown" in request.headers.get("Accept", ""):
+            head, body, content_type = export.markdown_head, export.markdown, "text/markdown; charset=utf-8"
+        else:
+            head, body, content_type = export.json_head, export.json_lines, "application/x-ndjson"
+        pieces = [head(name, listed)]
+        for start in range(0, len(listed), _BATCH):
+            batch = listed[start : start + _BATCH]
+            names = [each.name for each in batch]
+            texts = await self.parts.ask("history", self.parts.store.texts(log.key, MESSAGES, names))
+            # those that were deleted meanwhile are left out
+            complete = [StoredText(each.name, texts[each.name], each.about) for each in batch if each.name in texts]
+            pieces.append(await asyncio.to_thread(body, complete))
+        return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type, "Vary": "Accept", **PRIVATE})
 
     async def requests(self, request: web.BaseRequest, name: str) -> web.Response:
         """The requests of a branch, by their numbers."""

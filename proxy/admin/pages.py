@@ -64,7 +64,7 @@ class AdminPages:
         if self.conversations is None:
             raise ApiError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
         if path.startswith(_ARTIFACTS):
-            return await self.conversations.texts.artifact(request, path.removeprefix(_ARTIFACTS))
+            return await self.conversations.artifacts.text(request, path.removeprefix(_ARTIFACTS))
         try:
             if path == USAGE:
                 return await usage_page(self.conversations.parts, request)
