@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections import Counter as Counts
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -85,10 +86,14 @@ def by_recall(received: Received) -> Say:
 
 
 def noisy(share: float) -> Callable[[Received], Say]:
-    random = Random(7)
+    """By the newest output, but for a share of answers; the same whatever order the requests come in."""
+    times: Counts[str] = Counts()
 
     def answer(received: Received) -> Say:
-        return Say(calls=[call("bash", command="ls")]) if random.random() < share else by_newest(received)
+        place = f"{by_newest(received).calls} {' ref ' in text_of(received)}"
+        times[place] += 1
+        is_other = Random(f"{place} {times[place]}").random() < share
+        return Say(calls=[call("bash", command="ls")]) if is_other else by_newest(received)
 
     return answer
 
