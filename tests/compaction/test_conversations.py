@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -235,19 +236,22 @@ class Talk(RuleBasedStateMachine):
 
     def ask(self) -> tuple[Exchange, Received]:
         body = spaced(self.api.body(self.history, **LIGHT, model=self.model))
+        count = len(self.stage.provider.requests)
         exchange = self.run(post(self.stage, self.app, self.api, body, ("x-narrows-preset", self.preset)))
         received = self.stage.provider.requests[-1]
+        first_round = self.stage.provider.requests[count].body if exchange.status == 200 else b""
         if self.is_hurried and exchange.status == 503:  # too long for the window
             assert "Retry-After" in exchange.headers
             return exchange, received
         assert (exchange.status, received.violation) == (200, None)
-        self.check_prefix(exchange, received)
+        self.check_prefix(exchange, received, first_round)
         self.check_nothing_is_lost(exchange)
         self.check_protected(exchange)
         return exchange, received
 
-    def check_prefix(self, exchange: Exchange, received: Received) -> None:
-        """What the reply says of the prefix is true, by the bytes and by the provider's own cache."""
+    def check_prefix(self, exchange: Exchange, received: Received, first_round: bytes) -> None:
+        """What the reply says of the prefix is true of its first round, by the bytes and by the provider's own cache.
+        What is recalled may make room necessary in a later one."""
         replies = [i for i, message in enumerate(self.history) if message["role"] == "assistant"]
         before = self.sent[self.place(replies[-1])] if replies else []
         self.sent[self.place(len(self.history))].append((exchange, received))
@@ -256,7 +260,7 @@ class Talk(RuleBasedStateMachine):
         self.remembered.add((self.place(len(self.history)), self.preset))
         if exchange.prefix not in ("extended", "tail-cut"):
             return
-        extended = [old for old in before if moved(self.api, [old[0], exchange]) == []]
+        extended = [old for old in before if moved(self.api, [old[0], replace(exchange, sent=first_round)]) == []]
         assert extended
         if exchange.prefix == "extended" and self.model != "claude-marked" and not fetched(received):
             assert received.usage is not None
