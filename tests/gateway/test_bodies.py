@@ -42,7 +42,7 @@ async def test_t6_a_changed_body_goes_on_without_the_encoding(narrows: Start) ->
     ("encoding", "body", "status"),
     [
         ("gzip", gzip.compress(bytes(2**25), mtime=0), 413),
-        ("br", brotli.compress(bytes(2**25)), 413),
+        ("br", brotli.compress(bytes(2**25), quality=1), 413),
         ("zstd", zstandard.compress(bytes(2**25)), 413),
         ("deflate", zlib.compress(bytes(2**25)), 413),
         ("identity", bytes(2**20 + 1), 413),

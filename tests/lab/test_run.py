@@ -32,8 +32,8 @@ sys.exit(7)
 """
 PATIENT = """
 import os, sys, time, urllib.request
-print("terminal" if os.isatty(0) and os.isatty(2) else "no terminal", "ready", flush=True)
 try:
+    print("terminal" if os.isatty(0) and os.isatty(2) else "no terminal", "ready", flush=True)
     time.sleep(30)
 except KeyboardInterrupt:
     with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/models") as reply:
