@@ -1,8 +1,10 @@
 """The event loop of a process: the fastest that there is, how long it stands still, and threads beside it."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -16,6 +18,14 @@ def run_fast(main: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
     uvloop.run(main)
+
+
+def interruption() -> asyncio.Event:
+    """What Ctrl-C sets from now on, so that the work comes to an early end with what is done so far."""
+    event = asyncio.Event()
+    with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, event.set)
+    return event
 
 
 async def lateness(seconds: float) -> AsyncIterator[float]:

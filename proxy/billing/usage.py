@@ -84,18 +84,24 @@ class UsageReport:
     def notes(self) -> Sequence[str]:
         """What the figures cannot say by themselves."""
         sums = self.total.sums
-        notes = {
-            f"Where the baseline can be compared ({sums.checked:,} requests that went unedited), it"
-            f" misses what was paid by {sums.baseline_error or 0:.1%}.": sums.checked,
-            f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}.": sums.unpriced,
-            f"Requests whose tokens are estimated, as no usage was reported: {sums.estimated:,}.": sums.estimated,
-            f"Only observed, or held out: {sums.observed:,} prompt tokens, of which {sums.observed_sent:,} would have"
-            " been sent.": sums.observed,
-            f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day.": self._has_other,
-            "Each conversation is counted whole, from its first request on.": self.by == "conversation",
-            f"Only {MOST:,} rows are listed.": self.is_cut,
-        }
-        return [note for note, applies in notes.items() if applies]
+        notes = (
+            (
+                sums.checked,
+                f"Where the baseline can be compared ({sums.checked:,} requests that went unedited), it misses what was"
+                f" paid by {sums.baseline_error or 0:.1%}.",
+            ),
+            (sums.unpriced, f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}."),
+            (sums.estimated, f"Requests whose tokens are estimated, as no usage was reported: {sums.estimated:,}."),
+            (
+                sums.observed,
+                f"Only observed, or held out: {sums.observed:,} prompt tokens, of which {sums.observed_sent:,} would"
+                " have been sent.",
+            ),
+            (self._has_other, f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day."),
+            (self.by == "conversation", "Each conversation is counted whole, from its first request on."),
+            (self.is_cut, f"Only {MOST:,} rows are listed."),
+        )
+        return [note for applies, note in notes if applies]
 
     @property
     def _has_other(self) -> bool:

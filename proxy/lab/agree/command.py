@@ -1,16 +1,15 @@
 """`narrows agree`: its options, and what it does."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from proxy.event_loop import interruption
 from proxy.lab.cli_arguments import (
     PRESET,
     AsJson,
@@ -113,10 +112,7 @@ def _confirm(forecast: "Forecast", yes: bool) -> None:
 
 async def _ask(forecast: "Forecast", advance: Callable[[], None]) -> "AgreeReport":
     """Ask; Ctrl-C ends it early."""
-    stop = asyncio.Event()
-    with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    return await forecast.ask(stop, advance)
+    return await forecast.ask(interruption(), advance)
 
 
 def _print_report(report: "AgreeReport", path: Path | None, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from proxy.event_loop import interruption
 from proxy.lab.cli_arguments import AsJson, CredentialEnv, Html, credential
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.load.salt import SALTS
@@ -175,9 +175,7 @@ async def measure(plan: "LoadPlan", processes: int, advance: Callable[[], None])
     from proxy.lab.load.target import sample
 
     await sample(plan.url)
-    stop = asyncio.Event()
-    with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    stop = interruption()
     async with Clients(plan, processes) as clients:
         await clients.prepare()
         before = await sample(plan.url)
