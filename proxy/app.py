@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
 from proxy.admin.answers import PageParts
 from proxy.admin.artifacts import ArtifactPages
@@ -45,7 +44,7 @@ from proxy.gateway.handlers import Gateway
 from proxy.gateway.listener import Listener
 from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.shadows import ShadowParts, Shadows
-from proxy.gateway.upstream import Upstream
+from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
 from proxy.store import Store, StoreTrouble, open_store, ttl
 from proxy.store.audit_log import AuditLog
@@ -111,10 +110,8 @@ class App:
             parts.callback(telemetry.close)  # the last of all
             telemetry.start()
             telemetry.metrics.build.labels(version("narrows"), settings.digest).set(1)
-            bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
-            upstreams = {base: Upstream(settings, base, telemetry) for base in dict.fromkeys(bases.values())}
-            for upstream in upstreams.values():
-                parts.push_async_callback(upstream.close)
+            upstreams = Upstreams(settings, telemetry)
+            parts.push_async_callback(upstreams.close)
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
@@ -126,18 +123,17 @@ class App:
                 compacting = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience)
                 compaction, pages, summaries = await compacting
                 compaction = watch(compaction) if watch else compaction
-            upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
             pass_on = worker.pass_on if worker else None
             admission = Admission(settings, telemetry, payments.states, open_files(settings.requests_limit))
             flow_parts = FlowParts(
                 settings=settings,
-                upstreams=upstream_of,
+                upstreams=upstreams,
                 compaction=compaction,
                 telemetry=telemetry,
                 secret=secret,
                 admission=admission,
                 pass_on=pass_on,
-                shadows=_shadows(settings, upstream_of, store, telemetry, forgets, admission.pressure, parts),
+                shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
             )
             gateway = Gateway(flow_parts, pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
@@ -256,7 +252,7 @@ async def _open_compaction(
 
 def _shadows(
     settings: Settings,
-    upstreams: Mapping[str, Upstream],
+    upstreams: Upstreams,
     store: Store | None,
     telemetry: Telemetry,
     forgets: ForgetRegistry,

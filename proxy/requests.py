@@ -73,6 +73,8 @@ class ClientRequest(Struct, frozen=True):
     """Whether a rule wants it recorded; None for what the settings say."""
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
+    upstream: str = ""
+    """The name of the upstream that it goes to."""
     id: str = field(default_factory=request_id)
     """In the reply, the log and the bill."""
     may_plan: bool = True

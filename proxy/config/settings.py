@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
+from pydantic import ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from policies.context import Aim
@@ -26,13 +26,12 @@ from proxy.config.errors import refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
-from proxy.config.sources import PREFIX, Configured, loaded
-from proxy.config.summarizers import Credential, SummarizerSettings, SummaryBudget, Url
+from proxy.config.sources import PREFIX, loaded
+from proxy.config.summarizers import Credential, SummarizerSettings, SummaryBudget
+from proxy.config.team import TeamSettings
 
 Recall = Literal["tools", "always", "never"]
 
-_UPSTREAMS = {"anthropic_messages": "anthropic_upstream"}
-"""The settings that say where the requests of an API go; `upstream` for all others."""
 _BYTES = 2**60
 """More than any store has."""
 
@@ -45,11 +44,7 @@ def _default_store() -> str:
     return f"sqlite:///{Path(state) / 'narrows' / 'narrows.db'}"
 
 
-# clients of Anthropic's API are told a base_url without /v1, and add it themselves
-VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
-
-
-class Settings(Configured):
+class Settings(TeamSettings):
     """Run the proxy.
 
     Every setting is an option here, a variable (NARROWS_PORT) and a key of the
@@ -73,13 +68,6 @@ class Settings(Configured):
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     workers: int = Field(default=1, ge=1, le=64, description="processes that serve on this port (Linux)")
-    upstream: Url | None = Field(
-        default=None, description="the client's former base_url, /v1 included, for example https://api.openai.com/v1"
-    )
-    anthropic_upstream: VersionedUrl | None = Field(
-        default=None,
-        description="where requests in Anthropic's API go, for example https://api.anthropic.com; else to `upstream`",
-    )
     store: str = Field(
         default_factory=_default_store,
         pattern=r"^[a-z][a-z0-9+]*://",
@@ -369,11 +357,6 @@ class Settings(Configured):
     @property
     def keyring(self) -> Keyring | None:
         return keyring_of(self.encryption_key_env)
-
-    def upstream_of(self, dialect: str) -> str | None:
-        """Where requests in this API go."""
-        own: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
-        return own or self.upstream
 
     @property
     def digest(self) -> str:

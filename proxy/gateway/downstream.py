@@ -26,6 +26,7 @@ from proxy.errors import ApiError, too_large
 from proxy.gateway.admission import UNPACKED, VISIT, Visit
 from proxy.gateway.head import MODES, RequestHead, RequestOptions
 from proxy.gateway.upstream import UpstreamReply
+from proxy.gateway.upstreams import Upstreams
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.telemetry.record import ID_HEADER
@@ -152,7 +153,9 @@ async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> byte
         return await asyncio.to_thread(decoded, raw, encoding, limit)
 
 
-async def receive(head: RequestHead, route: Route, upload: Upload, settings: Settings) -> tuple[ClientRequest, bytes]:
+async def receive(
+    head: RequestHead, route: Route, upload: Upload, settings: Settings, upstreams: Upstreams
+) -> tuple[ClientRequest, bytes]:
     """The request, and its body as it was on the wire. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
     options = await options_of(head.wishes, settings, route.dialect, head.credential, body)
@@ -175,6 +178,7 @@ async def receive(head: RequestHead, route: Route, upload: Upload, settings: Set
         stale=options.stale,
         record=options.record,
         is_accepted=is_accepted,
+        upstream=upstreams.choose(route.dialect, None).name,
         may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
     )
     return client_request, raw

@@ -4,14 +4,10 @@ Laws
   A chat request is received, prepared and forwarded; so is one that asks for its number of tokens, and nothing is
   remembered of that one; everything else under /v1 is relayed as it comes, both ways. A request that another worker is
   to serve goes there once it is received, and nothing of it is done here.
-  What the upstream sends is passed on at once and unchanged; what reads the reply reads a copy.
-  A reply that breaks off breaks off for the client too: no invented finish_reason, no [DONE], no clean end.
-  Where a client was told to wait, its response has begun: whatever goes wrong afterwards is said in the stream.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -19,26 +15,24 @@ from time import perf_counter
 from aiohttp import web
 from multidict import CIMultiDict
 
-from policies.dialects import DIALECTS, Reply
+from policies.dialects import Reply
 from proxy.config import Settings
 from proxy.config.routes import ROUTES, Route
-from proxy.errors import ApiError, FailedError, internal_error, shutting_down
+from proxy.errors import ApiError
 from proxy.gateway.admission import VISIT, Admission
-from proxy.gateway.downstream import Early, PassedOn, Relayed, Response, Upload, error_response, receive
+from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
 from proxy.gateway.head import RequestHead, head_of
 from proxy.gateway.listener import Connection
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
 from proxy.gateway.resending import Sending
+from proxy.gateway.responder import Responder, between_events
 from proxy.gateway.shadows import Sample, Shadows
 from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply, request_headers
+from proxy.gateway.upstreams import Upstreams
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
-from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
-from proxy.telemetry.record import ID_HEADER
 from proxy.telemetry.tracing import RequestTrace
 
-_MUCH = 2**20
-"""Bytes of a refused body that are received in any case."""
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 """Headers that name a request: each round of a reply is another request."""
@@ -46,10 +40,10 @@ _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 
 @dataclass(frozen=True, slots=True)
 class FlowParts:
-    """What every flow needs; `upstreams` by the API that is spoken."""
+    """What every flow needs."""
 
     settings: Settings
-    upstreams: Mapping[str, Upstream]
+    upstreams: Upstreams
     compaction: Compaction
     telemetry: Telemetry
     secret: bytes
@@ -65,29 +59,26 @@ class Flow:
     def __init__(self, parts: FlowParts, request: web.BaseRequest, is_ending: Callable[[], bool]) -> None:
         self._parts = parts
         self._request = request
-        self._is_ending = is_ending
-        """Whether Narrows is ending what still runs."""
-        self.route = Route("openai_chat")
+        self._route = Route("openai_chat")
         self.rest = ""
         """The target as it came, after /v1."""
         self.record = RequestRecord(request.method)
         self._head: RequestHead | None = None
-        self._early: Early | None = None
-        self._reply: Reply | None = None
         self._sample: Sample | None = None
         self._trace = RequestTrace()
+        self._responder = Responder(
+            request, self.record, is_ending, parts.admission, parts.telemetry, parts.settings.body_limit
+        )
+        self.refuse = self._responder.refuse
 
     @property
-    def early(self) -> Early:
-        """The response to a client that may be told to wait."""
-        if self._early is None:
-            self._early = Early(self._request, self.record.request_id)
-        return self._early
+    def route(self) -> Route:
+        """What is done with the request."""
+        return self._route
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the client was told to wait, so that its response has begun."""
-        return self._early is not None and self._early.prepared
+    @route.setter
+    def route(self, route: Route) -> None:
+        self._route, self._responder.dialect = route, route.dialect
 
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
@@ -105,56 +96,34 @@ class Flow:
 
     def end_trace(self) -> None:
         """The request is over, and its record complete."""
-        self._trace.end(self.record, self._reply.usage if self._reply else None)
-
-    async def refuse(self, error: ApiError) -> web.StreamResponse:
-        """Respond with an error in the form of the API: in the stream, where it has begun."""
-        self.record.trouble = error.code
-        if self.has_begun:
-            self.record.status = self.early.status
-            await self._break_off(self.early, _between_events, error)
-            return self.early
-        self.record.status = error.status
-        response = error_response(error, DIALECTS[self.route.dialect])
-        if self.record.request_id:
-            response.headers[ID_HEADER] = self.record.request_id
-        if error.code == "not_http" or not self._request.content.is_eof():
-            response.force_close()
-            self._end_body()
-        return response
-
-    def _end_body(self) -> None:
-        """Receive no more of a body where there is much to come: without a length, as much again as has come."""
-        connection, came = self._request.protocol, self._request.content.total_bytes
-        length = self._request.content_length
-        left = came if length is None else length - came
-        if left > _MUCH and isinstance(connection, Connection) and not self._parts.admission.drains(left):
-            connection.stop_reading()
+        self._trace.end(self.record, self._responder.reader.usage if self._responder.reader else None)
 
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
+        responder = self._responder
         client_request, raw = await self._receive()
         if self._pass_request_on(client_request, raw):
             return PassedOn()
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
         with self._trace.plan():
-            upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
+            waiting = responder.early.waiting if tells_waiting else None
+            upstream_request = await compaction.prepare(client_request, waiting)
         self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
-        if self.has_begun:
-            await self.early.declare(upstream_request.headers)
-        reply = self._reply = self._reader(upstream_request)
+        if responder.has_begun:
+            await responder.early.declare(upstream_request.headers)
+        reply = responder.reader = self._reader(upstream_request)
         send = self._sender(client_request, raw)
-        if upstream_request.recalls or self.has_begun:
+        if upstream_request.recalls or responder.has_begun:
             loop = RecallLoop(compaction, send, upstream_request, reply, self._trace)
             return await self._chat_in_rounds(loop, send)
         status = 0
         try:
             async with send(upstream_request, 0) as (upstream_request, upstream_reply):
                 record.status = status = upstream_reply.status
-                return await self._pass_on_observed(upstream_reply, upstream_request, reply)
+                return await responder.pass_on_observed(upstream_reply, upstream_request, reply)
         finally:
             self._end_sample(status)
             await compaction.record(upstream_request, reply, status)
@@ -174,30 +143,32 @@ class Flow:
 
     async def _chat_in_rounds(self, loop: RecallLoop, send: Send) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
+        responder = self._responder
         try:
             async with send(loop.upstream_request, 0) as sent:
                 loop.begin(sent)
                 upstream_request, upstream_reply = sent
                 self.record.status = upstream_reply.status
                 readable = upstream_reply.status == 200 and upstream_reply.received_encoding in READABLE
-                if self.has_begun:
+                if responder.has_begun:
                     if not readable or not _is_stream(upstream_reply, upstream_request):
                         raise await loop.refusal(upstream_reply)
-                    return await self._pass_on(self.early, loop.events(upstream_reply, continues=True), _between_events)
+                    events = loop.events(upstream_reply, continues=True)
+                    return await responder.pass_on(responder.early, events, between_events)
                 if not readable:
-                    return await self._pass_on_observed(upstream_reply, upstream_request, loop.reply)
+                    return await responder.pass_on_observed(upstream_reply, upstream_request, loop.reply)
                 if _is_stream(upstream_reply, upstream_request):
                     upstream_reply.rewrite()
-                    response = await self._begin(upstream_reply, upstream_request)
-                    return await self._pass_on(response, loop.events(upstream_reply), _between_events)
+                    response = await responder.begin(upstream_reply, upstream_request)
+                    return await responder.pass_on(response, loop.events(upstream_reply), between_events)
                 try:
                     head, body = await loop.whole(upstream_reply)
                 except CutError as error:
                     raise ApiError(502, str(error), "upstream_cut") from error
                 self.record.status = head.status
                 head.rewrite(len(body))
-                response = await self._begin(head, upstream_request)
-                return await self._pass_on(response, body, None)
+                response = await responder.begin(head, upstream_request)
+                return await responder.pass_on(response, body, None)
         finally:
             self.record.rounds = loop.rounds
             self._end_sample(loop.status)
@@ -219,18 +190,19 @@ class Flow:
         self.record.read_headers(upstream_request.headers)
         async with self._sender(client_request, raw)(upstream_request, 0) as (_, upstream_reply):
             self.record.status = upstream_reply.status
-            response = await self._begin(upstream_reply, upstream_request)
-            return await self._pass_on(response, upstream_reply.chunks(), None)
+            response = await self._responder.begin(upstream_reply, upstream_request)
+            return await self._responder.pass_on(response, upstream_reply.chunks(), None)
 
     async def _relay(self) -> web.StreamResponse:
         request, record = self._request, self.record
         headers = request_headers(request.raw_headers)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
+        upstream = self._parts.upstreams.choose(self.route.dialect, None)
         try:
-            with closing(await self._call(request.method, headers, upload)) as upstream_reply:
+            with closing(await self._call(upstream, request.method, headers, upload)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {})
-                return await self._pass_on(response, upstream_reply.chunks(), None)
+                return await self._responder.pass_on(response, upstream_reply.chunks(), None)
         except ApiError as error:
             raise (upload and upload.fault) or error from None
         finally:
@@ -245,7 +217,7 @@ class Flow:
             connection.head = self._head
         upload = Upload(self._request, settings.body_timeout)
         try:
-            received = await receive(self._head, self.route, upload, settings)
+            received = await receive(self._head, self.route, upload, settings, self._parts.upstreams)
         finally:
             self.record.received = upload.size
         self.record.tenant, self.record.request_id = received[0].tenant, received[0].id
@@ -280,17 +252,20 @@ class Flow:
         for name, value in upstream_request.upstream_headers.items():
             values = headers.getall(name, ())
             headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-        if (self.has_begun or upstream_request.recalls) and "Accept-Encoding" in headers:
+        if (self._responder.has_begun or upstream_request.recalls) and "Accept-Encoding" in headers:
             headers["Accept-Encoding"] = "identity"  # what is read here on its way is to come as it is
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
         planned = upstream_request.planned
         model = planned.context.request.model if planned else ""
-        return await self._call("POST", headers, raw if unchanged else body, model)
+        upstream = self._parts.upstreams[client_request.upstream]
+        return await self._call(upstream, "POST", headers, raw if unchanged else body, model)
 
-    async def _call(self, method: str, headers: CIMultiDict[str], body: Body, model: str = "") -> UpstreamReply:
+    async def _call(
+        self, upstream: Upstream, method: str, headers: CIMultiDict[str], body: Body, model: str = ""
+    ) -> UpstreamReply:
         """The reply to a request. Raises ApiError where none came."""
-        upstream, trace = self._parts.upstreams[self.route.dialect], self._trace
+        trace = self._trace
         trace.call(upstream.host, self.route.dialect if self.route.kind == "chat" else "", model, headers)
         try:
             reply = await upstream.send(method, self.rest, headers, body)
@@ -300,89 +275,12 @@ class Flow:
         trace.replied(reply.status)
         return reply
 
-    async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
-        """Begin the response with what Narrows says of the request that was sent in the end."""
-        self.record.read_headers(upstream_request.headers)
-        declared = {**upstream_request.headers, ID_HEADER: self.record.request_id}
-        return await Relayed.begin(self._request, upstream_reply, declared)
-
-    async def _pass_on_observed(
-        self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest, reply: Reply
-    ) -> web.StreamResponse:
-        """Pass on a reply unchanged while `reply` reads a copy of it."""
-        limit = self._parts.settings.body_limit
-        copy = Copy(reply.feed, upstream_reply.kind, upstream_reply.encoding, limit, reply.feed_all)
-
-        async def observed() -> AsyncGenerator[bytes, None]:
-            async for piece in upstream_reply.chunks():
-                yield piece
-                copy.feed(piece)
-            if not copy.close(upstream_reply.delimited):
-                raise CutError("The upstream ended its reply in the middle.")
-
-        response = await self._begin(upstream_reply, upstream_request)
-        if (body := upstream_reply.all_here()) is not None:
-            try:
-                await self._pass_on(response, body, lambda: copy.amid)
-            finally:  # what has come is billed, whoever has left
-                copy.feed(body)
-                copy.close(upstream_reply.delimited)
-        else:
-            await self._pass_on(response, observed(), lambda: copy.amid)
-        self.record.unread = copy.trouble
-        return response
-
-    async def _pass_on(
-        self, response: Response, body: AsyncGenerator[bytes, None] | bytes, amid: Callable[[], bool] | None
-    ) -> web.StreamResponse:
-        """Send the reply on, as it comes where it is not here yet. `amid` tells whether the client has received half an
-        event; None where no event can say that the reply breaks off."""
-        try:
-            if isinstance(body, bytes):
-                await response.write_eof(body)
-                self.record.replied += len(body)
-                return response
-            async with aclosing(body):
-                async for piece in body:
-                    await response.write(piece)
-                    self.record.replied += len(piece)
-        except CutError as error:
-            await self._break_off(response, amid, ApiError(502, str(error), "upstream_cut"))
-        except ApiError as error:
-            if isinstance(error, FailedError):
-                self._parts.telemetry.log.error("unexpected", error=error.code, exc_info=error.__cause__)
-            await self._break_off(response, amid, error)
-        except asyncio.CancelledError:
-            if not self._is_ending():
-                raise
-            await self._break_off(response, amid, shutting_down())
-        except ConnectionError:  # the client has left
-            raise
-        except Exception as error:  # another response would stand in the middle of this one
-            self._parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
-            await self._break_off(response, amid, internal_error())
-        else:
-            await response.write_eof()
-        return response
-
-    async def _break_off(self, response: Response, amid: Callable[[], bool] | None, error: ApiError) -> None:
-        """End a response that has begun, and say why in the form of the API."""
-        self.record.trouble = error.code
-        dialect = DIALECTS[self.route.dialect]
-        reply = self._reply or dialect.reply()
-        await response.break_off(self._request, amid, reply.last_event(error.body(dialect)))
-
 
 def _is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:
     """Whether the reply is one of events, whatever its media type says."""
     planned = upstream_request.planned
     asked_for = planned is not None and planned.context.request.streams
     return upstream_reply.kind == STREAM or (asked_for and upstream_reply.kind != "application/json")
-
-
-def _between_events() -> bool:
-    """Only whole events were sent."""
-    return False
 
 
 def ms_since(began: float) -> float:

@@ -37,7 +37,8 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.admission import Pressure
 from proxy.gateway.head import RequestHead
-from proxy.gateway.upstream import CutError, Upstream
+from proxy.gateway.upstream import CutError
+from proxy.gateway.upstreams import Upstreams
 from proxy.requests import PlannedRequest, UpstreamRequest
 from proxy.sse import Events
 from proxy.store import Key, Purse, Store, StoreTrouble
@@ -87,7 +88,7 @@ class ShadowParts:
     """What shadows need."""
 
     settings: Settings
-    upstreams: Mapping[str, Upstream]
+    upstreams: Upstreams
     store: Store
     audit_log: AuditLog
     telemetry: Telemetry
@@ -249,7 +250,8 @@ class Shadows:
         is_anthropic = dialect == "anthropic_messages"
         key = self._keys[dialect]
         headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
-        with closing(await self._parts.upstreams[dialect].send("POST", sample.rest, headers, body)) as reply:
+        upstream = self._parts.upstreams[sample.planned.context.client_request.upstream]
+        with closing(await upstream.send("POST", sample.rest, headers, body)) as reply:
             pieces, size = [], 0
             async for piece in reply.chunks():
                 pieces.append(piece)

@@ -26,7 +26,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.breaker import reported_breaker
-from proxy.config import ConfigurationError, Settings
+from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.errors import ApiError
 from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
 from proxy.gateway.troubles import trouble
@@ -189,12 +189,10 @@ class UpstreamReply:
 
 
 class Upstream:
-    """A client of the API at `base`, made within a running loop; it connects with the first request."""
+    """A client of one API, made within a running loop; it connects with the first request."""
 
-    def __init__(self, settings: Settings, base: str | None, telemetry: Telemetry) -> None:
-        if base is None:
-            message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
-            raise ConfigurationError(message)
+    def __init__(self, settings: Settings, row: UpstreamRow, telemetry: Telemetry) -> None:
+        self.row, self.name, base = row, row.name, row.url
         try:
             trust = ssl.create_default_context(cafile=settings.ca_bundle) if settings.ca_bundle else True
         except ssl.SSLError as error:

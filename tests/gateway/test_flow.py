@@ -10,13 +10,12 @@ from aiohttp import web
 from pytest_aiohttp import AiohttpClient, AiohttpRawServer, AiohttpServer
 from yarl import URL
 
-from policies.dialects import DIALECTS
 from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.gateway.admission import Admission
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
-from proxy.gateway.upstream import Upstream
+from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry import RequestRecord, Telemetry
@@ -91,17 +90,17 @@ async def client(
     upstream_app.router.add_route("*", "/{path:.*}", provider.answer)
     server = await aiohttp_server(upstream_app)
     settings = Settings(upstream=str(server.make_url("/v1")), port=0)
-    upstream = Upstream(settings, settings.upstream, Telemetry(stream=io.StringIO()))
+    upstreams = Upstreams(settings, Telemetry(stream=io.StringIO()))
     parts = FlowParts(
         settings=settings,
-        upstreams=dict.fromkeys(DIALECTS, upstream),
+        upstreams=upstreams,
         compaction=Longer(),
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
         admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),
     )
     yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
-    await upstream.close()
+    await upstreams.close()
 
 
 async def test_t1_a_chat_request_is_prepared_and_forwarded(

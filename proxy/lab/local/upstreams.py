@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from policies.dialects import DIALECTS
-from proxy.config import Settings
+from proxy.config import Settings, UpstreamRow
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
 from proxy.identity import is_public
@@ -79,7 +79,8 @@ def _is_anthropic(base: str) -> bool:
 async def check_upstream(settings: Settings, base: str, key_name: str, environment: Mapping[str, str]) -> UpstreamCheck:
     """Ask it once; once more with /v1 behind its address where it does not know the question."""
     key = environment.get(key_name, "")
-    upstream = Upstream(settings, base, Telemetry("critical", "json", io.StringIO()))
+    row = UpstreamRow(name="checked", url=base)
+    upstream = Upstream(settings, row, Telemetry("critical", "json", io.StringIO()))
     try:
         async with asyncio.timeout(_SECONDS):
             answer = await _ask(upstream, "/models", key_name, key)
