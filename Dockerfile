@@ -19,7 +19,8 @@ COPY requirements.lock deploy/build.lock ./
 RUN /opt/pip/bin/pip install --only-binary :all: --require-hashes -r build.lock \
     && /opt/pip/bin/pip --python /opt/narrows/bin/python3 install --only-binary :all: --require-hashes -r requirements.lock
 
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
+COPY deploy/build_hook.py ./deploy/
 COPY policies ./policies
 COPY proxy ./proxy
 RUN /opt/pip/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \

@@ -17,7 +17,7 @@ from importlib.resources import files
 
 _EMPTY = ("meta", "input")
 """Elements without an end."""
-_STYLE = (files("proxy.drawing") / "page.css").read_text(encoding="utf-8")
+_STYLE = (files(__package__) / "page.css").read_text(encoding="utf-8")
 _DIGEST = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
 
 

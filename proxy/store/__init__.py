@@ -346,8 +346,8 @@ def ttl(values: Mapping[str, str]) -> int:
 
 _REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
-BACK_ENDS = {"sqlite": "proxy.store.sqlite.store:from_url"} | dict.fromkeys(_REDIS, "proxy.store.redis.store:from_url")
-"""Scheme of a URL -> what makes a Store of it, imported when it is used."""
+BACK_ENDS = {"sqlite": "sqlite.store:from_url"} | dict.fromkeys(_REDIS, "redis.store:from_url")
+"""Scheme of a URL -> what makes a Store of it, in this package, imported when it is used."""
 
 Announce = Callable[[str], None]
 """Told, in a sentence, that a store of release 0.1 was set aside."""
@@ -365,5 +365,5 @@ def open_store(
     if scheme not in BACK_ENDS:
         schemes = ", ".join(f"{name}://" for name in BACK_ENDS)
         raise ValueError(f"no store is called {scheme!r}: known are {schemes}")
-    from_url: Callable[..., Store] = resolve_name(BACK_ENDS[scheme])
+    from_url: Callable[..., Store] = resolve_name(f"{__name__}.{BACK_ENDS[scheme]}")
     return from_url(url, patience=patience, keyring=keyring, announce=announce)

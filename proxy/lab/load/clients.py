@@ -27,7 +27,7 @@ class Clients:
         self._processes: Sequence[Process] = ()
 
     async def __aenter__(self) -> Self:
-        words = (sys.executable, "-m", "proxy.lab.load.client")
+        words = (sys.executable, "-m", f"{__package__}.client")
         self._processes = [
             await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE)
             for _ in self._plans
