@@ -1,3 +1,17 @@
-"""The fixtures of all tests."""
+"""The fixtures of all tests, and the examples of properties: the same in every run of the same source."""
+
+import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 pytest_plugins = ["tests.kit.running", "tests.kit.fixtures"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples follow from the source of their property alone, so that no run fails by chance. `--hypothesis-seed=N`
+    tries others."""
+    if config.getoption("--hypothesis-seed", None) is None:
+        settings.register_profile("repeatable", derandomize=True, database=None, print_blob=True)
+        settings.load_profile("repeatable")
+        # else examples hold constants of all modules that are loaded, which depends on the tests before
+        providers._get_local_constants = lambda: providers._local_constants

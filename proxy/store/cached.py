@@ -4,13 +4,13 @@ Laws
   A history that was served here is continued without a round trip. Any other asks the store for the newest snapshot of
   it, and for the steps on its own path; a first request asks for nothing.
   The store has a deadline, and is not asked at all while it is in trouble: requests never wait for it.
-  Decisions that follow from the history are written behind the request, those of several requests together. Those that
-  do not are claimed: written before their bytes are sent.
+  Decisions that follow from the history are written behind the request, those of several requests together; here they
+  are read as if they were written. Those that do not follow from it are claimed: written before their bytes are sent.
   Snapshots are taken as often as a history has grown by so much that another process would feel it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
@@ -250,7 +250,7 @@ class CachedStore:
         place of the one that its anchor has. `plan_state`: None where later requests cannot be planned from there."""
         self.note_sent(key, conversation, record)
         if supersedes:
-            self._write_behind("supersede", key, methodcaller("supersede", key, record))
+            self._write_behind("supersede", key, methodcaller("supersede", key, record), record)
         else:
             self._remember_behind(key, record)
         if plan_state is not None:
@@ -306,10 +306,12 @@ class CachedStore:
             self._telemetry.log.warning("store_writes_lost", count=lost)
 
     async def _look_up(self, key: Key, anchors: Sequence[str], lookup: StoreLookup = NO_LOOKUP) -> StoreLookup:
-        """`lookup`, and what the store has for those anchors that were not asked for yet; incomplete in trouble."""
+        """`lookup`, and what the store has for those anchors that were not asked for yet, or will have once all that
+        waits is written; incomplete in trouble."""
         missing = [anchor for anchor in dict.fromkeys(anchors) if anchor not in lookup.anchors]
         steps, inserts, complete = dict(lookup.memory.steps), dict(lookup.memory.inserts), lookup.complete
         summaries = lookup.memory.summaries
+        waiting = self._writes.waiting(key)  # before the store answers: what is written meanwhile waits no more
         try:
             for start in range(0, len(missing), _AT_ONCE):
                 some = missing[start : start + _AT_ONCE]
@@ -319,6 +321,7 @@ class CachedStore:
                 summaries += memory.summaries
         except StoreTrouble:
             complete = False
+        _add_waiting(steps, waiting, frozenset(missing))
         return StoreLookup(Memory(steps, inserts, summaries), lookup.anchors.union(missing), complete)
 
     def _summaries_in(self, key: Key, conversation: Conversation, lookup: StoreLookup) -> tuple[SummaryRecord, ...]:
@@ -353,8 +356,10 @@ class CachedStore:
 
         self._write_behind("snapshot", key, write)
 
-    def _write_behind(self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]]) -> None:
-        self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write, waits=False)))
+    def _write_behind(
+        self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]], record: StepRecord | None = None
+    ) -> None:
+        self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write, waits=False), record=record))
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]], *, waits: bool = True) -> T:
         """The store's answer; `waits`: a request waits for it. Raises StoreTrouble where there is none in time."""
@@ -371,6 +376,15 @@ def _anchors(conversation: Conversation, steps: range) -> list[str]:
     """The anchors that name the records of these steps, and the one that names the history's summaries."""
     ends = [conversation.end_anchor(step) for step in steps]
     return [conversation.beginning, *ends] if conversation.beginning else ends
+
+
+def _add_waiting(steps: dict[str, StepRecord], waiting: Sequence[PendingWrite], anchors: Collection[str]) -> None:
+    """Change records as the store will: the first decision stays, and what was sent last counts."""
+    for pending in waiting:
+        record = pending.record
+        if isinstance(record, StepRecord) and record.anchor in anchors and not pending.is_forgotten:
+            first = steps.get(record.anchor) if pending.together else None  # what is not together takes its place
+            steps[record.anchor] = replace(first, sent=record.sent, at=max(first.at, record.at)) if first else record
 
 
 def _weight(inserts: Inserts) -> int:

@@ -72,6 +72,7 @@ class WriteBehindQueue:
         self._interval = interval
         self._next = 0.0
         self._pending: deque[PendingWrite] = deque()
+        self._by_key: dict[Key, deque[PendingWrite]] = {}
         self._size = 0
         self._writer: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -85,10 +86,15 @@ class WriteBehindQueue:
                 self._telemetry.metrics.store_trouble(self._full)
             return False
         self._pending.append(pending)
+        self._by_key.setdefault(pending.key, deque()).append(pending)
         self._size += pending.size
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all())
         return True
+
+    def waiting(self, key: Key) -> Sequence[PendingWrite]:
+        """What is not written yet of a conversation, the oldest first, and what of it is forgotten."""
+        return tuple(self._by_key.get(key, ()))
 
     def forget(self, tenant: str, conversation: str | None = None) -> None:
         """Do not write what waits of a conversation, or of a whole tenant."""
@@ -114,6 +120,7 @@ class WriteBehindQueue:
                 await self._writer
         lost = len(self._pending)
         self._pending.clear()
+        self._by_key.clear()
         return lost
 
     async def _write_all(self) -> None:
@@ -142,6 +149,9 @@ class WriteBehindQueue:
             for pending in row:
                 self._pending.popleft()
                 self._size -= pending.size
+                self._by_key[pending.key].popleft()
+                if not self._by_key[pending.key]:
+                    del self._by_key[pending.key]
 
     def _row(self) -> Sequence[PendingWrite]:
         """The writes that are to be made next."""

@@ -41,6 +41,10 @@ LINES = st.integers(0, 40)
 NUMBERS = st.integers(0, 30)
 SEEN = {"role": "assistant", "content": "Seen."}
 """What the model says once it has recalled something."""
+Place = tuple[str, str, str]
+"""API, model and history."""
+Step = tuple[Place, str]
+"""The same and the preset."""
 STEP, LEAST = 128, 1_024
 """Tokens by which a provider's cache counts, and fewer than which it does not keep."""
 
@@ -61,6 +65,7 @@ class Talk(RuleBasedStateMachine):
             self.patch.setitem(PRESETS, name, preset)
         self.patch.setattr("proxy.store.cached._PATIENCE", 5.0)
         self.patch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))
+        self.patch.setattr("proxy.store.cached._INTERVAL", 60.0)  # what waits does not depend on how busy a machine is
         self.patch.setattr("proxy.telemetry.LogWriter.start", lambda _: None)
         self.stack = AsyncExitStack()
         self.path = Path(self.stack.enter_context(TemporaryDirectory()))
@@ -69,10 +74,14 @@ class Talk(RuleBasedStateMachine):
         self.history: list[Json] = []
         self.branches: list[list[Json]] = []
         self.api, self.model, self.preset = APIS["openai_chat"], "m", "eager"
-        self.sent: defaultdict[tuple[str, str, str], list[tuple[Exchange, Received]]] = defaultdict(list)
+        self.sent: defaultdict[Place, list[tuple[Exchange, Received]]] = defaultdict(list)
         """By API, model and history: what was sent of it, once or again."""
-        self.remembered: set[tuple[tuple[str, str, str], str]] = set()
-        """What the store must know of, with the preset."""
+        self.first: dict[tuple[str, str], Step] = {}
+        """By API and history: whose decision for its last step the store has, which is the first."""
+        self.used: dict[Step, Step | None] = {}
+        """Whose decision this process has for a step; None where it cannot be said."""
+        self.remembered: dict[Step, list[Step | None]] = {}
+        """What the store must know of, and whose decisions it was sent with, step by step."""
         self.steps, self.is_hurried = 0, False
 
     def run(self, work: Any) -> Any:
@@ -202,6 +211,7 @@ class Talk(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.run(self.app.close(0))
+        self.used.clear()
         self.app = self.run(self._start())
         self.ask()
 
@@ -220,6 +230,7 @@ class Talk(RuleBasedStateMachine):
         """A new process serves before the old one ends."""
         before, self.app = self.app, self.run(self._start())
         self.remembered.clear()  # what the old one has not written yet
+        self.used = {each: None for each in self.path_of_steps() if self.stored(each) != each}
         self.ask()
         self.run(before.close(0))
 
@@ -228,6 +239,8 @@ class Talk(RuleBasedStateMachine):
         self.run(self.app.close(0))
         for file in self.path.iterdir():
             file.unlink()
+        self.first.clear()
+        self.used.clear()
         self.remembered.clear()
         self.app = self.run(self._start())
         self.ask()
@@ -252,12 +265,12 @@ class Talk(RuleBasedStateMachine):
     def check_prefix(self, exchange: Exchange, received: Received, first_round: bytes) -> None:
         """What the reply says of the prefix is true of its first round, by the bytes and by the provider's own cache.
         What is recalled may make room necessary in a later one."""
-        replies = [i for i, message in enumerate(self.history) if message["role"] == "assistant"]
-        before = self.sent[self.place(replies[-1])] if replies else []
-        self.sent[self.place(len(self.history))].append((exchange, received))
-        if replies and (self.place(replies[-1]), self.preset) in self.remembered:
+        *earlier, now = self.path_of_steps()
+        before = self.sent[earlier[-1][0]] if earlier else []
+        self.sent[now[0]].append((exchange, received))
+        if earlier and self.remembered.get(earlier[-1]) == [*map(self.stored, earlier)]:
             assert exchange.prefix != "checkpoint:replayed"
-        self.remembered.add((self.place(len(self.history)), self.preset))
+        self.note_decisions(earlier, now)
         if exchange.prefix not in ("extended", "tail-cut"):
             return
         extended = [old for old in before if moved(self.api, [old[0], replace(exchange, sent=first_round)]) == []]
@@ -267,7 +280,25 @@ class Talk(RuleBasedStateMachine):
             prompts = [old.usage.prompt for _, old in extended if old.usage]
             assert received.usage.cached >= min(prompts) // STEP * STEP or min(prompts) < LEAST
 
-    def place(self, end: int) -> tuple[str, str, str]:
+    def note_decisions(self, earlier: Sequence[Step], now: Step) -> None:
+        """The first decision for a step stays in the store. Who has another model or preset takes it over with the
+        history; but where the step before was planned here, the store is not asked, and this one decided anew."""
+        self.used.setdefault(now, now if earlier and earlier[-1] in self.used else self.stored(now))
+        for each in earlier:
+            self.used.setdefault(each, self.stored(each))
+        self.first.setdefault((now[0][0], now[0][2]), now)
+        self.remembered[now] = [self.used[each] for each in (*earlier, now)]
+
+    def stored(self, step: Step) -> Step:
+        """Whose decision is replayed where nothing of this step is cached."""
+        (dialect, _, history), _ = step
+        return self.first.get((dialect, history), step)
+
+    def path_of_steps(self) -> list[Step]:
+        replies = [i for i, message in enumerate(self.history) if message["role"] == "assistant"]
+        return [(self.place(end), self.preset) for end in (*replies, len(self.history))]
+
+    def place(self, end: int) -> Place:
         return self.api.dialect, self.model, json.dumps(self.history[:end])
 
     def check_nothing_is_lost(self, exchange: Exchange) -> None:
@@ -292,6 +323,20 @@ class Talk(RuleBasedStateMachine):
     @invariant()
     def branches_stay_few(self) -> None:
         del self.branches[4:]
+
+
+def test_s1_a_preset_takes_over_what_another_one_decided_a_moment_before() -> None:
+    """What is decided and not yet written is what the store will have after a restart."""
+    talk = Talk()
+    try:
+        talk.begin(turns=6, api=APIS["anthropic_messages"], lines=17)
+        talk.recall(at=26)
+        talk.switch_preset(preset="keeping")
+        talk.recall(at=13)
+        talk.recall(at=27)
+        talk.restart()
+    finally:
+        talk.teardown()
 
 
 TestConversations = Talk.TestCase
