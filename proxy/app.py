@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from policies.money.catalog import check_overrides
+from proxy.access.gate import Gate
+from proxy.access.registry import KeyRegistry
 from proxy.admin.answers import PageParts
 from proxy.admin.artifacts import ArtifactPages
 from proxy.admin.conversations import ConversationPages
@@ -48,6 +50,7 @@ from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
 from proxy.store import Store, StoreTrouble, open_store, ttl
 from proxy.store.audit_log import AuditLog
+from proxy.store.breaker import GuardedStore
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.store.trimming import keep_within
@@ -125,6 +128,7 @@ class App:
                 compaction = watch(compaction) if watch else compaction
             pass_on = worker.pass_on if worker else None
             admission = Admission(settings, telemetry, payments.states, open_files(settings.requests_limit))
+            registry = await _key_registry(settings, store, telemetry, parts)
             flow_parts = FlowParts(
                 settings=settings,
                 upstreams=upstreams,
@@ -132,6 +136,7 @@ class App:
                 telemetry=telemetry,
                 secret=secret,
                 admission=admission,
+                gate=Gate(settings, registry, secret),
                 pass_on=pass_on,
                 shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
             )
@@ -248,6 +253,19 @@ async def _open_compaction(
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
     return compactor, pages, summaries
+
+
+async def _key_registry(
+    settings: Settings, store: Store | None, telemetry: Telemetry, parts: AsyncExitStack
+) -> KeyRegistry:
+    """The keys of the settings and, where any count, those of the store."""
+    if settings.auth == "passthrough":
+        return KeyRegistry(settings, None)
+    store = store or await _open_store(open_store, settings, telemetry, parts)
+    registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
+    parts.push_async_callback(registry.close)
+    await registry.open()
+    return registry
 
 
 def _shadows(

@@ -27,6 +27,7 @@ class BreakerOptions:
 BREAKERS: Mapping[str, BreakerOptions] = {
     "store": BreakerOptions(1, 5.0, "requests are planned from the histories that they carry"),
     "summaries_store": BreakerOptions(1, 5.0, "no summaries are made for a while"),
+    "keys_store": BreakerOptions(1, 3.0, "the keys that are known here count on, and new ones are refused"),
     "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
     "shadows": BreakerOptions(3, 300.0, "requests are not sampled for a while"),
     "upstream": BreakerOptions(5, 2.0, "requests are refused at once for a moment", lasting=5.0),

@@ -11,6 +11,8 @@ Laws
   ever; neither says anything about the token.
   A web page of another site, opened on this machine, is not this machine.
   A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
+  Who asks with a key of this gateway's own is its name, whatever the key: nothing here is made of the key itself. It
+  reads and deletes what was sent under that name.
 """
 
 import hmac
@@ -25,10 +27,12 @@ from typing import TypeVar
 
 from aiohttp import web
 from cachetools import LRUCache
+from msgspec import Struct
 from pydantic import SecretStr
 from yarl import URL
 
-from proxy.config import Settings
+from proxy.config import KeyRow, Settings
+from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
 
 T = TypeVar("T")
@@ -67,7 +71,50 @@ _FORWARDING = (
 """Headers by which proxies say that they ask for somebody else; few of them set all."""
 
 
+KEY_HEADER = "x-narrows-key"
+"""Where a key of this gateway stands beside a credential for the upstream."""
+
+
+class Access(Struct, frozen=True):
+    """Who asks, as the entrance has found out."""
+
+    key: KeyRow | None
+    """Of this gateway; None where the client's own credential is all that it shows."""
+    credential: str
+    """The client's own; with a key of this gateway, what stands for the name of that key."""
+    tenant: str
+    owner: str
+    request_id: str = ""
+    """The id that a trusted gateway in front has given the request; "" for none."""
+
+    @property
+    def digests(self) -> Collection[str]:
+        """By which rules and lists name the credential."""
+        return digests_of(self.credential) if self.key is None else (self.key.sha256,)
+
+
+ACCESS = web.RequestKey("access", Access)
+"""With each request that the entrance has looked at; it looks at none where there are neither keys nor trusted
+gateways in front."""
+
+
+def access_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Access:
+    """Who asks."""
+    access: Access | None = request.get(ACCESS)
+    if access is not None:
+        return access
+    credential = credential_of(request)
+    tenant = tenant_of(request, credential, secret, settings.tenant)
+    return Access(None, credential, tenant, owner_of(secret, credential))
+
+
 def credential_of(request: web.BaseRequest) -> str:
+    """What stands for whoever asks: the client's credential, where the entrance has found nothing else."""
+    access: Access | None = request.get(ACCESS)
+    return received_credential(request) if access is None else access.credential
+
+
+def received_credential(request: web.BaseRequest) -> str:
     """The client's credential, as the APIs carry it; "" for none. Several are joined, one on each line: one of them may
     be the same for everybody, and the upstream decides which of them it looks at."""
     headers = request.headers
@@ -79,6 +126,8 @@ def credential_of(request: web.BaseRequest) -> str:
 def auth_of(request: web.BaseRequest) -> dict[str, str]:
     """The headers by which the upstream knows who asks."""
     headers = {name: request.headers[name] for name in _AUTH_HEADERS if name in request.headers}
+    if ACCESS in request:  # what is for this gateway is not for the upstream
+        headers = {name: value for name, value in headers.items() if not KEY_SHAPE.search(value)}
     betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
     needed = ",".join(beta for beta in betas if beta.startswith(_OAUTH_BETA))
     return headers | ({_BETAS: needed} if needed else {})
@@ -98,12 +147,20 @@ def is_plain_key(request: web.BaseRequest) -> bool:
 
 def is_allowed(credential: str, digests: Collection[str]) -> bool:
     """Whether the SHA-256 of one of the keys in the credential is among these; `*` stands for all."""
-    keys = (sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key)
-    return "*" in digests or not {each.lower() for each in digests}.isdisjoint(keys)
+    return "*" in digests or not {each.lower() for each in digests}.isdisjoint(digests_of(credential))
+
+
+def digests_of(credential: str) -> Collection[str]:
+    """The SHA-256 of each of the keys in a credential."""
+    return {sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key}
 
 
 def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configured: str | None) -> str:
-    """The configured tenant, or `local` for this machine, or a hash of the credential keyed with `secret`."""
+    """The configured tenant, or `local` for this machine, or a hash of the credential keyed with `secret`; what the
+    entrance has found comes before all of them."""
+    access: Access | None = request.get(ACCESS)
+    if access is not None:
+        return access.tenant
     if configured:
         return configured
     if is_local(request):
@@ -151,6 +208,11 @@ def owner_of(secret: bytes, credential: str) -> str:
     return _hash(secret, f"originals\0{credential}")[:24]
 
 
+def name_of(secret: bytes, person: str) -> str:
+    """A name for a person whom a gateway in front names in words that a tenant cannot have."""
+    return "~" + _hash(secret, f"person\0{person}")[:24]
+
+
 def _hash(secret: bytes, text: str) -> str:
     return (_keyed_hash if len(text) <= _LONGEST_KEY else _keyed_hash.__wrapped__)(secret, text)
 
@@ -180,6 +242,8 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
     owner = owner_of(secret, credential)
     if configured and is_admin(request, settings, secret):
         return Caller(tenant, owner, sees_all=True)
+    if _has_key(request):
+        return Caller(tenant, owner, sees_all=False)
     if asks_here(request, settings.host):
         return Caller(tenant, owner, sees_all=not credential)
     if credential and not is_local(request):
@@ -204,7 +268,7 @@ def viewer_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Vi
     credential = credential_of(request)
     if is_admin(request, settings, secret) or (not credential and asks_here(request, settings.host)):
         return Viewer()
-    if credential and (asks_here(request, settings.host) or not is_local(request)):
+    if credential and (_has_key(request) or asks_here(request, settings.host) or not is_local(request)):
         return Viewer(tenant_of(request, credential, secret, settings.tenant), owner_of(secret, credential))
     message = (
         "Figures are for this machine, asked by address and without a credential, for the `admin_token`, and for the "
@@ -213,9 +277,15 @@ def viewer_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Vi
     raise ApiError(403, message, "forbidden")
 
 
+def _has_key(request: web.BaseRequest) -> bool:
+    """Whether the client has shown a key of this gateway."""
+    access: Access | None = request.get(ACCESS)
+    return access is not None and access.key is not None
+
+
 def is_admin(request: web.BaseRequest, settings: Settings, secret: bytes) -> bool:
     """Whether the request shows the `admin_token`, or, where it only reads, the cookie of a browser that has."""
-    if opens(settings.admin_token, credential_of(request)):
+    if opens(settings.admin_token, received_credential(request)):
         return True
     value = request.cookies.get(COOKIE, "") if request.method in ("GET", "HEAD") else ""
     until = value.partition(".")[0]

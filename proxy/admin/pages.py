@@ -16,7 +16,7 @@ from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
-from proxy.identity import asks_here, credential_of, is_here, is_local, is_public, opens, sender_of
+from proxy.identity import asks_here, is_here, is_local, is_public, opens, received_credential, sender_of
 from proxy.store import conversation_id
 from proxy.telemetry import Telemetry
 
@@ -53,7 +53,7 @@ class AdminPages:
             message = "This name is not known here: ask by address, as `localhost`, or by the name in `host`."
             raise ApiError(403, message, "forbidden")
         if path == "/metrics":
-            if not asks_here(request, host) and not opens(self.settings.metrics_token, credential_of(request)):
+            if not asks_here(request, host) and not opens(self.settings.metrics_token, received_credential(request)):
                 message = "Metrics are for this machine, asked by address, or for the `metrics_token`."
                 raise ApiError(403, message, "forbidden")
             page = self.telemetry.metrics.page

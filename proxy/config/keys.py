@@ -4,16 +4,23 @@ Laws
   No key stands in a file or in a store: a row has its SHA-256.
 """
 
+import re
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field, model_validator
 
-from proxy.config.errors import Table
+from proxy.config.errors import Path, Table, refused, unknown
 from proxy.config.presets import NAME
 from proxy.config.rules import Mode
 
 AuthMode = Literal["passthrough", "keys", "both"]
+KEY_PREFIX = "nrw_"
+KEY_SHAPE = re.compile(r"nrw_[1-9A-HJ-NP-Za-km-z]{39}")
+"""What a key of this gateway looks like, wherever it stands."""
+_THIS_MACHINE = "local"
+"""The tenant of clients on this machine that show no key."""
 
 
 class KeyRow(Table):
@@ -25,7 +32,7 @@ class KeyRow(Table):
     )
     tenant: Annotated[str, Field(pattern=NAME)] | None = Field(default=None, description="else its name")
     upstreams: tuple[str, ...] = Field(default=(), description="the upstreams it may use, by name; else all")
-    models: tuple[str, ...] = Field(
+    models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="the models it may ask: names, or patterns with *; else all"
     )
     presets: tuple[str, ...] = Field(default=(), description="the presets that its requests may choose")
@@ -34,4 +41,30 @@ class KeyRow(Table):
     tpm: Annotated[int, Field(gt=0)] | None = Field(default=None, description="tokens a minute")
     concurrency: Annotated[int, Field(gt=0)] | None = Field(default=None, description="requests in flight in a process")
     usd_per_day: Annotated[float, Field(gt=0)] | None = Field(default=None, description="dollars on a day (UTC)")
-    expires: datetime | None = Field(default=None, description="when it ends, with a time zone")
+    expires: AwareDatetime | None = Field(default=None, description="when it ends, with a time zone")
+
+    @model_validator(mode="after")
+    def _is_not_this_machine(self) -> "KeyRow":
+        if self.name == _THIS_MACHINE and self.tenant is None:
+            raise refused("name", "local is the tenant of this machine; take another name, or give it a tenant")
+        return self
+
+    def has_expired(self, now: datetime) -> bool:
+        return self.expires is not None and self.expires <= now
+
+
+def faults_in(
+    keys: Sequence[KeyRow], presets: Collection[str], upstreams: Collection[str]
+) -> Iterator[tuple[Path, str]]:
+    """What cannot be meant in a list of keys, and where it stands. `presets`, `upstreams`: the names that there are."""
+    for at, row in enumerate(keys):
+        above = keys[:at]
+        if any(other.name == row.name for other in above):
+            yield ("keys", at, "name"), f"there is a key {row.name!r} above; give each a name of its own"
+        if any(other.sha256 == row.sha256 for other in above):
+            yield ("keys", at, "sha256"), "a row above has the same key; make one with `narrows keys new`"
+        named = (("presets", "preset", row.presets, presets), ("upstreams", "upstream", row.upstreams, upstreams))
+        for field, what, names, there in named:
+            for number, name in enumerate(names):
+                if name not in there:
+                    yield ("keys", at, field, number), unknown(what, name, there)

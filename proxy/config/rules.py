@@ -5,8 +5,7 @@ Laws
   No key stands in a file: a rule names a credential by its SHA-256.
 """
 
-from collections.abc import Container, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Collection, Container, Iterator, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -85,7 +84,7 @@ def unreached(rules: Sequence[Rule]) -> Iterator[tuple[int, int]]:
             yield at, above
 
 
-def first_fitting(rules: Sequence[Rule], dialect: str, credential: str, model: str) -> Rule | None:
-    """The rule that counts for a request. A credential may hold several keys, one on each line: any may match."""
-    keys = {sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key}
+def first_fitting(rules: Sequence[Rule], dialect: str, keys: Collection[str], model: str) -> Rule | None:
+    """The rule that counts for a request. `keys`: the SHA-256 of its credential, or of the several keys that this
+    holds: any may match."""
     return next((rule for rule in rules if rule.fits(dialect, keys, model)), None)

@@ -24,6 +24,7 @@ from policies.tools import ToolKind
 from proxy.config import errors, shadows
 from proxy.config.errors import refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
+from proxy.config.keys import faults_in
 from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, loaded
@@ -329,6 +330,17 @@ class Settings(TeamSettings):
         ]
         if never:
             raise refused_at(never)
+        return self
+
+    @model_validator(mode="after")
+    def _keys_count(self) -> Self:
+        faults = list(faults_in(self.keys, self.all_presets(), [row.name for row in self.upstream_rows]))
+        if self.keys and self.auth == "passthrough":
+            faults.append((("keys",), 'they do not count while `auth` is passthrough; set it to "keys" or "both"'))
+        if self.tenant_headers and not self.trusted_proxies:
+            faults.append((("tenant_headers",), "nobody may send them; name networks in `trusted_proxies`"))
+        if faults:
+            raise refused_at(faults)
         return self
 
     @model_validator(mode="after")

@@ -1,11 +1,22 @@
 """The settings of a gateway for a team: where requests go, and who may send them."""
 
-from pydantic import Field
+import re
+from collections.abc import Iterator
+from ipaddress import ip_network
 
+from pydantic import Field, field_validator
+
+from proxy.config.errors import Path, refused_at
 from proxy.config.keys import AuthMode, KeyRow
 from proxy.config.sources import Configured
 from proxy.config.summarizers import Url
 from proxy.config.upstreams import UpstreamRow, VersionedUrl
+
+_NO_PERSONS = frozenset(
+    {"authorization", "api-key", "x-api-key", "x-narrows-key", "cookie", "host", "content-length", "content-type"}
+    | {"x-forwarded-for", "x-real-ip", "forwarded"}
+)
+"""Headers that hold a credential or an address, or are needed for something else."""
 
 
 class TeamSettings(Configured):
@@ -35,6 +46,26 @@ class TeamSettings(Configured):
     )
     compress_api: bool = Field(default=False, description="serve POST /v1/compress and GET /v1/retrieve/HASH")
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        faults = list(_unreadable_networks(value))
+        if faults:
+            raise refused_at(faults)
+        return value
+
+    @field_validator("tenant_headers")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        faults: list[tuple[Path, str]] = [
+            ((at,), f"{name[:64]!r} is no header that names a person; for example X-OpenWebUI-User-Id")
+            for at, name in enumerate(value)
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name.lower() in _NO_PERSONS
+        ]
+        if faults:
+            raise refused_at(faults)
+        return value
+
     @property
     def upstream_rows(self) -> tuple[UpstreamRow, ...]:
         """All upstreams, in the order in which they are looked at."""
@@ -48,3 +79,11 @@ class TeamSettings(Configured):
     def upstream_of(self, dialect: str) -> str | None:
         """Where requests in this API go that name no model."""
         return next((row.url for row in self.upstream_rows if row.fits(dialect, None)), None)
+
+
+def _unreadable_networks(networks: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    for at, network in enumerate(networks):
+        try:
+            ip_network(network)
+        except ValueError:
+            yield (at,), f"{network[:64]!r} is no network; write for example 10.0.0.0/8, or one address: 10.0.0.7"

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.identity import CredentialStates, credential_of
+from proxy.identity import KEY_HEADER, CredentialStates, received_credential
 from proxy.telemetry import QUIET, Telemetry
 
 _CONNECTIONS = 2
@@ -286,7 +286,9 @@ class Admission:
         """A request has come; its connection is not closed to make room until the visit is."""
         connection = request.protocol
         self._idle.pop(connection, None)
-        client = Peer(self._addresses.get(connection, ""), credential_of(request))
+        client = Peer(
+            self._addresses.get(connection, ""), request.headers.get(KEY_HEADER) or received_credential(request)
+        )
         return Visit(self, client, connection)
 
     def drains(self, size: int) -> bool:

@@ -19,6 +19,7 @@ from policies.dialects import Dialect
 from policies.dialects.common import member
 from policies.dialects.limits import TooManyError, check_size
 from policies.model.rawjson import UnreadableError, members
+from proxy.access.gate import check_model
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import first_fitting
@@ -27,6 +28,7 @@ from proxy.gateway.admission import UNPACKED, VISIT, Visit
 from proxy.gateway.head import MODES, RequestHead, RequestOptions
 from proxy.gateway.upstream import UpstreamReply
 from proxy.gateway.upstreams import Upstreams
+from proxy.identity import Access
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.telemetry.record import ID_HEADER
@@ -158,16 +160,19 @@ async def receive(
 ) -> tuple[ClientRequest, bytes]:
     """The request, and its body as it was on the wire. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
-    options = await options_of(head.wishes, settings, route.dialect, head.credential, body)
-    is_accepted = upload.visit.is_accepted(head.owner)
+    access = head.access
+    options = await options_of(head.wishes, settings, route.dialect, access, body)
+    if access.key is not None and access.key.models:
+        check_model(access, await named_model(body, strictly=True))
+    is_accepted = upload.visit.is_accepted(access.owner)
     client_request = ClientRequest(
         dialect=route.dialect,
         body=body,
-        tenant=head.tenant,
+        tenant=access.tenant,
         conversation=head.conversation,
         mode=options.mode,
-        credential=head.credential,
-        owner=head.owner,
+        credential=access.credential,
+        owner=access.owner,
         auth=head.auth,
         is_plain_key=head.is_plain_key,
         implied=route.implied,
@@ -185,14 +190,14 @@ async def receive(
 
 
 async def options_of(
-    asks: RequestOptions, settings: Settings, dialect: str, credential: str, body: bytes
+    asks: RequestOptions, settings: Settings, dialect: str, access: Access, body: bytes
 ) -> RequestOptions:
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
     model, rule = "", None
     if any(rule.model for rule in settings.rules):
-        model = _model(body) if len(body) <= _LARGE_BYTES else await asyncio.to_thread(_model, body)
+        model = await named_model(body)
     if settings.rules:
-        rule = first_fitting(settings.rules, dialect, credential, model)
+        rule = first_fitting(settings.rules, dialect, access.digests, model)
     mode = (rule and rule.mode) or settings.mode
     preset = asks.preset or (rule and rule.preset) or ""
     return RequestOptions(
@@ -205,12 +210,22 @@ async def options_of(
     )
 
 
-def _model(body: bytes) -> str:
-    """The model that a request names; "" where that cannot be read, because what is no request is relayed as it is."""
+async def named_model(body: bytes, strictly: bool = False) -> str:
+    """The model that a request names; "" where that cannot be read, because what is no request is relayed as it is.
+    `strictly`: also where an upstream that does not tell capitals from small letters might read another one."""
+    if len(body) <= _LARGE_BYTES:
+        return _model(body, strictly)
+    return await asyncio.to_thread(_model, body, strictly)
+
+
+def _model(body: bytes, strictly: bool) -> str:
     try:
         if body.count(b":") > _MANY_KEYS:
             check_size(body)
-        model = member(body, members(body), "model")
+        spans = members(body)
+        model = member(body, spans, "model")
+        if strictly and sum(name.casefold() == "model" for name in spans) > 1:
+            return ""
     except (UnreadableError, TooManyError):
         return ""
     return model if isinstance(model, str) else ""

@@ -16,19 +16,21 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from policies.dialects import Reply
+from proxy.access.gate import Gate, check_model, check_path
 from proxy.config import Settings
 from proxy.config.routes import ROUTES, Route
 from proxy.errors import ApiError
 from proxy.gateway.admission import VISIT, Admission
-from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
-from proxy.gateway.head import RequestHead, head_of
+from proxy.gateway.downstream import PassedOn, Relayed, Upload, named_model, receive
+from proxy.gateway.head import RequestHead, forwarded_headers, head_of
 from proxy.gateway.listener import Connection
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
 from proxy.gateway.resending import Sending
 from proxy.gateway.responder import Responder, between_events
 from proxy.gateway.shadows import Sample, Shadows
-from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply, request_headers
+from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply
 from proxy.gateway.upstreams import Upstreams
+from proxy.identity import ACCESS, Access
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry import RequestRecord, Telemetry
 from proxy.telemetry.tracing import RequestTrace
@@ -48,6 +50,7 @@ class FlowParts:
     telemetry: Telemetry
     secret: bytes
     admission: Admission
+    gate: Gate
     pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
     """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
     this one. None where there is one worker."""
@@ -195,11 +198,15 @@ class Flow:
 
     async def _relay(self) -> web.StreamResponse:
         request, record = self._request, self.record
-        headers = request_headers(request.raw_headers)
+        headers = forwarded_headers(request, request.raw_headers, self._parts.settings)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
         upstream = self._parts.upstreams.choose(self.route.dialect, None)
+        access = request.get(ACCESS)
+        body: Body = upload
         try:
-            with closing(await self._call(upstream, request.method, headers, upload)) as upstream_reply:
+            if access is not None and access.key is not None:
+                body = await self._permitted(access, upstream, upload)
+            with closing(await self._call(upstream, request.method, headers, body)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {})
                 return await self._responder.pass_on(response, upstream_reply.chunks(), None)
@@ -207,6 +214,16 @@ class Flow:
             raise (upload and upload.fault) or error from None
         finally:
             record.received = upload.size if upload else 0
+
+    async def _permitted(self, access: Access, upstream: Upstream, upload: Upload | None) -> Body:
+        """The body of a request that is relayed, where the key may send it. Raises ApiError."""
+        if upstream.row.has_key:
+            check_path(self._request.method, self.rest)
+        if upload is None or access.key is None or not access.key.models:
+            return upload
+        raw, body = await upload.whole(self._parts.settings.body_limit)
+        check_model(access, await named_model(body, strictly=True))
+        return raw
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""

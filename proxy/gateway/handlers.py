@@ -27,6 +27,8 @@ from proxy.identity import is_rebound
 
 PREFIX = "/v1"
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_FOR_ALL = ("/healthz", "/readyz")
+"""Pages at which nobody's key is looked at."""
 _NOT_RELAYED = frozenset({"TRACE", "PURGE"})
 """Methods by which an upstream would return a credential in its reply, or take Narrows for an administrator."""
 _FAREWELL_SECONDS = 2.0
@@ -155,6 +157,8 @@ class Gateway:
                     404, "There is nothing here: the API is under /v1, the live page at /narrows/.", "not_found"
                 )
             flow.record.route = "page"
+            if target.path not in _FOR_ALL:
+                await self._parts.gate.recognize(request)
             response = await self._pages.answer(request, target.path)
             response.headers.update(SERVER)
             flow.record.status = response.status
@@ -170,6 +174,7 @@ class Gateway:
             message = "Websockets are not spoken here: send the request with POST, and `stream` for events."
             instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
             raise ApiError(426, message, "no_websockets", headers=instead)
+        await self._parts.gate.enter(request)
         flow.rest = target.rest
         request[VISIT].enter()
         return await flow.run()

@@ -3,12 +3,12 @@
 Laws
   By its mode a request can only lessen what is done with it. By its preset it can choose among those that
   `request_presets` names, and no other, and by its aim and size only where `request_aim` allows that; these count
-  before the rules.
+  before the rules. A key of this gateway may name presets beside those, and a mode beside its client's own.
   What was read of one head counts for the next one of its connection only where both have the same lines.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, get_args
 
 from aiohttp import web
@@ -18,16 +18,18 @@ from multidict import CIMultiDict
 from policies.context import Aim
 from policies.model.parameters import MOST
 from policies.presets import UNSET, StaleOptions
-from proxy.config import Settings
+from proxy.config import KeyRow, Settings
+from proxy.config.keys import KEY_SHAPE
 from proxy.config.rules import FEWEST_TOKENS, Mode
 from proxy.errors import ApiError
 from proxy.gateway.upstream import readable_encodings, request_headers
-from proxy.identity import auth_of, credential_of, is_plain_key, owner_of, tenant_of
+from proxy.identity import ACCESS, Access, access_of, auth_of, is_plain_key
 
 MODES: tuple[Mode, ...] = ("on", "observe", "off")
 """From the mode that does most to the one that does least."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _FRAMING = frozenset({b"content-length"})
+_KEY, _OTHER = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
 
 
 class RequestOptions(NamedTuple):
@@ -53,9 +55,7 @@ class RequestHead(Struct, frozen=True):
     wishes: RequestOptions
     conversation: str | None
     """The id that a header gives the conversation."""
-    credential: str
-    tenant: str
-    owner: str
+    access: Access
     auth: Mapping[str, str]
     is_plain_key: bool
     forwarded: CIMultiDict[str]
@@ -65,39 +65,50 @@ class RequestHead(Struct, frozen=True):
 def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Settings, secret: bytes) -> RequestHead:
     """The head of a request; `before` is that of the one before on its connection. Raises ApiError."""
     lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
-    if before is not None and before.lines == lines:
+    access: Access | None = request.get(ACCESS)
+    if before is not None and before.lines == lines and access in (None, before.access):
         return before
-    asks = _wishes(request, settings)
+    access = access_of(request, settings, secret)
+    asks = _wishes(request, settings, access.key)
     conversation = request.headers.get("x-narrows-conversation")
     if conversation is not None and not (0 < len(conversation) <= 200 and conversation.isprintable()):
         message = "x-narrows-conversation must have 1 to 200 printable characters."
         raise ApiError(400, message, "bad_header", "x-narrows-conversation")
-    credential = credential_of(request)
-    forwarded = request_headers(lines, _FRAMING)
+    forwarded = forwarded_headers(request, lines, settings, _FRAMING)
     readable_encodings(forwarded)
     return RequestHead(
         lines=lines,
         wishes=asks,
         conversation=conversation,
-        credential=credential,
-        tenant=tenant_of(request, credential, secret, settings.tenant),
-        owner=owner_of(secret, credential),
+        access=access,
         auth=auth_of(request),
         is_plain_key=is_plain_key(request),
         forwarded=forwarded,
     )
 
 
-def _wishes(request: web.BaseRequest, settings: Settings) -> RequestOptions:
+def forwarded_headers(
+    request: web.BaseRequest, lines: Iterable[tuple[bytes, bytes]], settings: Settings, but: Collection[bytes] = ()
+) -> CIMultiDict[str]:
+    """The headers that go upstream, without those in `but`: no key of this gateway, and no name of a person."""
+    if ACCESS in request:
+        lines = [line for line in lines if not _KEY.search(line[1])]
+        but = {*but, *(_OTHER.sub("-", name.lower()).encode() for name in settings.tenant_headers)}
+    return request_headers(lines, but)
+
+
+def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) -> RequestOptions:
     """What the headers of a request ask for. Raises ApiError where they may not, or cannot be meant."""
-    headers = request.headers
+    headers, least = request.headers, (key and key.mode) or "on"
     if not any(name in headers for name in _WISHES):
-        return _NO_WISHES
+        return _NO_WISHES if least == "on" else RequestOptions(least)
     values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
     modes = [mode for value in values for mode in MODES if mode == value]
     if len(modes) != len(values):
         raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
     presets, allowed = headers.getall("x-narrows-preset", ()), settings.request_presets
+    if presets and key is not None:
+        allowed += tuple(name for name in key.presets if name in settings.all_presets())
     preset = presets[0].strip() if presets else ""
     if len(presets) > 1 or (presets and preset not in allowed):
         may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
@@ -114,4 +125,4 @@ def _wishes(request: web.BaseRequest, settings: Settings) -> RequestOptions:
     if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
         message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."
         raise ApiError(400, message, "bad_header", "x-narrows-context-tokens")
-    return RequestOptions(max(modes, key=MODES.index, default="on"), preset, aim, size or None)
+    return RequestOptions(max([least, *modes], key=MODES.index), preset, aim, size or None)

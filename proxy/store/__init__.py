@@ -25,6 +25,7 @@ from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import ConversationRow, DayRow, RequestBill
+from proxy.config import KeyRow
 from proxy.config.keyring import Keyring
 
 INSERTS = 8
@@ -48,6 +49,8 @@ DAYS = 400
 """How many days their sums stay."""
 LEASE_SECONDS = 86_400.0
 """How long a lease holds, at most."""
+KEYS = 2_000
+"""Rows of keys that are stored, at most."""
 PURSE_SECONDS = 2 * 86_400
 """After so many seconds in which nothing was taken from the purse of a day, it is deleted."""
 
@@ -281,7 +284,20 @@ class BillStore(Protocol):
         """The bills of a conversation, its summaries' too, oldest first."""
 
 
-class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, BillStore, Protocol):
+class KeyStore(Protocol):
+    """Rows of keys of this gateway, without the keys themselves. They are no tenant's, and do not go with time."""
+
+    async def add_key(self, row: KeyRow) -> bool:
+        """Store a row. False, and nothing is stored, where there is one of this name or with this SHA-256, or KEYS."""
+
+    async def key_rows(self, unless: str = "") -> tuple[str, Sequence[KeyRow]] | None:
+        """All rows, in the order of their names, and what this state of them is called; None where that is `unless`."""
+
+    async def delete_key(self, name: str) -> bool:
+        """Delete the row of this name; whether there was one."""
+
+
+class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, BillStore, KeyStore, Protocol):
     """Memory that workers, restarts and replicas share."""
 
     @property

@@ -31,7 +31,7 @@ VERSION = 4
 
 _HEAD = 5  # one byte of version, four of checksum
 _MESSAGE_PACK, _JSON = b"m", b"j"
-_FOR_PEOPLE = ("summary",)
+_FOR_PEOPLE = ("summary", "key")
 """Kinds of records that are written as JSON, so that people can read them where they are stored."""
 
 P = ParamSpec("P")
@@ -66,6 +66,7 @@ _PARTS: Mapping[str, tuple[Any, ...]] = {
     "conversation": (ConversationRow,),
     "day": (DaySum,),
     "labels": (Labels, str),
+    "key": (dict[str, Any],),
 }
 """The types of what follows the kind in a record."""
 _decoders = {kind: msgspec.msgpack.Decoder(tuple[Literal[kind], *parts]) for kind, parts in _PARTS.items()}  # type: ignore[valid-type]

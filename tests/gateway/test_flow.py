@@ -10,6 +10,8 @@ from aiohttp import web
 from pytest_aiohttp import AiohttpClient, AiohttpRawServer, AiohttpServer
 from yarl import URL
 
+from proxy.access.gate import Gate
+from proxy.access.registry import KeyRegistry
 from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.gateway.admission import Admission
@@ -98,6 +100,7 @@ async def client(
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
         admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),
+        gate=Gate(settings, KeyRegistry(settings, None), b"s"),
     )
     yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
     await upstreams.close()

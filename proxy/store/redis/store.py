@@ -46,6 +46,7 @@ from proxy.store import (
     serialization,
 )
 from proxy.store.redis import scripts, snapshots
+from proxy.store.redis.keys import RedisKeys
 from proxy.store.redis.owners import RedisOwners, numbered_id
 from proxy.store.redis.purses import SPEND, TAKE
 from proxy.store.redis.scripts import Argument, Command, Script
@@ -67,7 +68,7 @@ def from_url(
     return RedisStore(address(url), patience=patience, keyring=keyring, announce=announce)
 
 
-class RedisStore(RedisOwners):
+class RedisStore(RedisOwners, RedisKeys):
     """A Store in Redis; see the contract for what each method promises."""
 
     def __init__(

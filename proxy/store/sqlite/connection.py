@@ -254,7 +254,7 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
 
 
 async def _create_later_tables(connection: aiosqlite.Connection) -> None:
-    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *BILL_TABLES):
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *BILL_TABLES, *sql.KEYS_TABLE):
         await connection.execute_fetchall(statement)
 
 

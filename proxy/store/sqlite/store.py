@@ -47,6 +47,7 @@ from proxy.store.sqlite.announcements import ExchangeAnnouncements
 from proxy.store.sqlite.bills import SqliteBills, added_functions
 from proxy.store.sqlite.connection import MEMORY as MEMORY
 from proxy.store.sqlite.connection import Row, SqliteConnection
+from proxy.store.sqlite.keys import SqliteKeys
 from proxy.store.trimming import Holding, trimmed
 
 _AT_ONCE = 1_000
@@ -78,7 +79,7 @@ def from_url(
     return SqliteStore(path, patience=patience, ttl=seconds, keyring=keyring, announce=announce)
 
 
-class SqliteStore(SqliteBills):
+class SqliteStore(SqliteBills, SqliteKeys):
     """A Store in one file; see the contract for what each method promises."""
 
     def __init__(
