@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "Run two shipped sessions and a long chat through Narrows.",
     "presets": "List the presets, or say what one of them does.",
     "export": "Print a logged conversation as a session, for `narrows replay`.",
+    "keys": "Make, list and revoke keys of the gateway.",
     "usage": "Show what was used, what it cost, and what was saved.",
     "audit": "Show what became of summaries, and what was deleted.",
 }

@@ -23,13 +23,11 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_PREFIX
 from proxy.config.presets import NAME
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, KEY_HEADER, Access, name_of, owner_of, received_credential, tenant_of
+from proxy.identity import ACCESS, KEY_HEADER, STANDS_FOR, Access, name_of, owner_of, received_credential, tenant_of
 from proxy.store import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
 _LONGEST_ID = 128
-_STANDS_FOR = "\0"
-"""How begins what stands for a key, or for a person: no header can hold it."""
 
 
 _SHARED_PATHS = tuple(
@@ -91,10 +89,10 @@ class Gate:
             credential = received_credential(request)
             tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
         else:
-            credential = _STANDS_FOR + row.name
+            credential = STANDS_FOR + row.name
             tenant = row.tenant or self._settings.tenant or row.name
         if person:
-            credential, tenant = f"{credential}\n{_STANDS_FOR}{person}", f"{tenant}/{person}"
+            credential, tenant = f"{credential}\n{STANDS_FOR}{person}", f"{tenant}/{person}"
         return Access(
             key=row,
             credential=credential,

@@ -1,7 +1,7 @@
 """The store of `narrows serve`, read by other commands for people.
 
-Law: they only read, and where there is no store, none is created. An older file is brought up to date, as by any
-opening.
+Law: they only read, but for rows of keys, and where there is no store, none is created. An older file is brought up to
+date, as by any opening.
 """
 
 import sqlite3
@@ -44,17 +44,25 @@ class StoreSettings(Configured):
     encryption_key_env: str = ""
 
 
+S = TypeVar("S", bound=StoreSettings)
+
+
 def store_settings(store: str, config: Path | None) -> StoreSettings:
+    """As `settings_of`, where nothing else of the settings is wanted."""
+    return settings_of(StoreSettings, store, config)
+
+
+def settings_of(kind: type[S], store: str, config: Path | None) -> S:
     """The settings with these options; an empty one comes from the environment, the file or the default.
 
     Raises ConfigurationError.
     """
     options: Mapping[str, Any] = {"store": store, "config": str(config or "")}
     try:
-        return StoreSettings(**{name: value for name, value in options.items() if value})
+        return kind(**{name: value for name, value in options.items() if value})
     except ValidationError as error:
-        (name,), wish = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise ConfigurationError(f"{name}: {wish}") from error
+        place, wish = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+        raise ConfigurationError(f"{place}: {wish}") from error
 
 
 async def read_store(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:
