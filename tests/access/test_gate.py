@@ -1,15 +1,24 @@
 """Who is let in with which key, what it may ask, and what becomes of the key."""
 
+import json
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
+from proxy.access.gate import check_path
 from proxy.access.keys import digest_of, is_sound, new_key
+from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
+from proxy.errors import ApiError
 from tests.kit.running import Running, Start
 
-BODY = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}
+BODY: Any = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}
 ALICE, BOB = new_key(), new_key()
+CHAT, MESSAGES = "/chat/completions", "/messages"
 
 
 def keys(**rows: dict[str, Any]) -> list[dict[str, Any]]:
@@ -17,16 +26,22 @@ def keys(**rows: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"name": name, "sha256": digest_of(of[name]), **row} for name, row in rows.items()]
 
 
-async def ask(setup: Running, headers: dict[str, str], body: Any = BODY, path: str = "/chat/completions") -> Any:
-    async with setup.client.post(setup.url + path, json=body, headers=headers) as reply:
-        return reply.status, dict(reply.headers), await reply.json(content_type=None)
-
-
 def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def test_keys_are_told_from_what_looks_like_one() -> None:
+async def ask(
+    setup: Running, headers: dict[str, str], body: Any = BODY, path: str = CHAT, method: str = "POST"
+) -> tuple[int, Any, Any]:
+    """The status, the headers and the error, if any."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else None
+    head = {"Content-Type": "application/json", **headers}
+    async with setup.client.request(method, setup.url + path, data=data, headers=head) as reply:
+        content = await reply.json(content_type=None)
+        return reply.status, reply.headers, content.get("error") if isinstance(content, dict) else None
+
+
+def test_a_key_is_told_from_what_looks_like_one() -> None:
     made = [new_key() for _ in range(200)]
     assert len(set(made)) == 200
     assert all(is_sound(key) and KEY_SHAPE.fullmatch(key) for key in made)
@@ -37,12 +52,214 @@ def test_keys_are_told_from_what_looks_like_one() -> None:
 
 @pytest.mark.parametrize("header", ["Authorization", "api-key", "x-api-key", "x-narrows-key"])
 async def test_x4_a_key_is_read_where_clients_put_one_and_never_goes_upstream(narrows: Start, header: str) -> None:
-    setup = await narrows(auth="keys", keys=keys(alice={}), log_level="debug")
+    setup = await narrows(auth="keys", keys=keys(alice={}))
     value = f"Bearer {ALICE}" if header == "Authorization" else ALICE
-    assert (await ask(setup, {header: value, "x-copy": f"key={ALICE}", "x-other": "stays"}))[0] == 200
-    (received,) = setup.upstream.seen
-    assert ALICE not in str(received.headers)
-    assert received.one("x-other") == "stays"
+    for path, method in ((CHAT, "POST"), ("/models", "GET"), ("/embeddings", "POST")):
+        head = {header: value, "x-copy": f"key={ALICE}", "x-other": "stays"}
+        assert (await ask(setup, head, BODY if method == "POST" else None, path, method))[0] == 200
+        received = setup.upstream.seen[-1]
+        assert (ALICE in str(received.headers), received.one("x-other")) == (False, "stays")
     client_request = setup.compaction.seen[0].client_request
-    assert client_request.tenant == "alice"
-    assert ALICE not in str(client_request)
+    assert (client_request.tenant, ALICE in repr(client_request)) == ("alice", False)
+
+
+async def test_x4_beside_a_key_the_clients_own_credential_goes_upstream(narrows: Start) -> None:
+    setup = await narrows(auth="both", keys=keys(alice={"tenant": "team"}))
+    for own in ("sk-one", "sk-two"):
+        assert (await ask(setup, {"x-narrows-key": ALICE, **bearer(own)}))[0] == 200
+        assert setup.upstream.seen[-1].one("Authorization") == f"Bearer {own}"
+    first, second = (noted.client_request for noted in setup.compaction.seen)
+    assert (first.tenant, first.owner, first.credential) == ("team", second.owner, second.credential)
+    assert first.auth == {"Authorization": "Bearer sk-one"}
+
+
+@pytest.mark.parametrize("auth", ["keys", "both"])
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        (bearer(new_key()), "unknown here"),
+        (bearer(ALICE[:-1]), "mistyped"),
+        (bearer("nrw_"), "mistyped"),
+        ({"x-narrows-key": "sk-something"}, "mistyped"),
+        (bearer(BOB), "has expired at 2026-01-31T12:00:00+00:00"),
+        ({}, "send a key of this gateway"),
+        (bearer("sk-own"), "send a key of this gateway"),
+    ],
+    ids=["unknown", "cut", "empty", "other", "expired", "none", "foreign"],
+)
+async def test_who_has_no_key_that_counts_is_refused_in_the_words_of_the_api(
+    narrows: Start, auth: str, headers: dict[str, str], words: str
+) -> None:
+    setup = await narrows(auth=auth, keys=keys(alice={}, bob={"expires": "2026-01-31T13:00:00+01:00"}))
+    is_let_in = auth == "both" and "send a key" in words
+    for path, kind in ((CHAT, "invalid_request_error"), (MESSAGES, "authentication_error"), ("/models", "")):
+        status, head, error = await ask(setup, headers, path=path)
+        assert status == (200 if is_let_in else 401)
+        if not is_let_in:
+            assert words in error["message"]
+            assert kind in ("", error["type"])
+            assert (error.get("code") or error["details"]["error_code"]) == "invalid_api_key"
+            assert (head["x-should-retry"], head["WWW-Authenticate"]) == ("false", "Bearer")
+            assert not any(key in str(error) for key in headers.values())
+    assert len(setup.upstream.seen) == (3 if is_let_in else 0)
+
+
+async def test_pages_for_supervisors_need_no_key(narrows: Start) -> None:
+    setup = await narrows(auth="keys", keys=keys(alice={}))
+    for page in ("/healthz", "/readyz"):
+        async with setup.client.get(setup.url.removesuffix("/v1") + page, headers=bearer("nrw_wrong")) as reply:
+            assert reply.status == 200
+
+
+async def test_both_sdks_raise_what_they_have_for_it_and_ask_once(narrows: Start) -> None:
+    setup = await narrows(auth="keys", keys=keys(alice={"models": ["gpt-5*"]}))
+    base = setup.url.removesuffix("/v1")
+    messages: Any = BODY["messages"]
+    refused: list[type[Exception]] = []
+    for key in (new_key(), ALICE):
+        async with (
+            openai.AsyncOpenAI(base_url=setup.url, api_key=key) as one,
+            anthropic.AsyncAnthropic(base_url=base, api_key=key) as other,
+        ):
+            for asking in (
+                one.chat.completions.create(model="o3", messages=messages),
+                other.messages.create(model="claude-sonnet-5", messages=messages, max_tokens=9),
+            ):
+                with pytest.raises(Exception, match=r"No access|may ask") as error:
+                    await asking
+                refused.append(error.type)
+    assert refused[:2] == [openai.AuthenticationError, anthropic.AuthenticationError]
+    assert refused[2:] == [openai.PermissionDeniedError, anthropic.PermissionDeniedError]
+    assert not setup.upstream.seen
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "status"),
+    [
+        (b'{"model": "gpt-5.4-mini"}', CHAT, 200),
+        (b'{"model": "o3"}', CHAT, 403),
+        (b'{"model": "gpt-5.4", "model": "o3"}', CHAT, 403),
+        (b'{"model": "gpt-5.4", "Model": "o3"}', CHAT, 403),
+        (b'{"messages": []}', CHAT, 403),
+        (b"no json", CHAT, 403),
+        (b'{"model": "gpt-5.4-embed"}', "/embeddings", 200),
+        (b'{"model": "o3"}', "/embeddings", 403),
+        (b'{"requests": [{"params": {"model": "gpt-5.4"}}]}', "/messages/batches", 403),
+        (b"", "/models", 200),
+    ],
+)
+async def test_a_key_asks_its_models_and_no_others(narrows: Start, body: bytes, path: str, status: int) -> None:
+    setup = await narrows(auth="keys", keys=keys(alice={"models": ["gpt-5*"]}))
+    answered, _, error = await ask(setup, bearer(ALICE), body, path, "POST" if body else "GET")
+    assert answered == status
+    if status == 403:
+        assert "gpt-5*" in error["message"]
+        assert not setup.upstream.seen
+    else:
+        assert setup.upstream.seen[-1].body == body
+
+
+async def test_a_key_lessens_the_mode_and_adds_presets(narrows: Start) -> None:
+    rows = keys(alice={"mode": "observe", "presets": ["chat", "deep"]}, bob={})
+    setup = await narrows(auth="keys", keys=rows, request_presets=["gentle"])
+    for headers in ({}, {"x-narrows": "on", "x-narrows-preset": "chat"}, {"x-narrows": "off"}):
+        assert (await ask(setup, {**bearer(ALICE), **headers}))[0] == 200
+    served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
+    assert served == [("observe", ""), ("observe", "chat"), ("off", "")]
+    assert (await ask(setup, {**bearer(BOB), "x-narrows-preset": "gentle"}))[0] == 200
+    assert (await ask(setup, {**bearer(BOB), "x-narrows-preset": "chat"}))[0] == 400
+
+
+async def test_a_rule_names_a_client_by_its_key(narrows: Start) -> None:
+    rules = [{"key_sha256": digest_of(ALICE), "mode": "off"}]
+    setup = await narrows(auth="keys", keys=keys(alice={}, bob={}), rules=rules)
+    for key in (ALICE, BOB):
+        assert (await ask(setup, bearer(key)))[0] == 200
+    assert [noted.client_request.mode for noted in setup.compaction.seen] == ["off", "on"]
+
+
+@pytest.mark.parametrize(
+    ("method", "rest", "passes"),
+    [
+        ("GET", "/models", True),
+        ("GET", "/models/gpt-5.4?x=1", True),
+        ("POST", "/embeddings", True),
+        ("POST", "/audio/transcriptions", True),
+        ("GET", "/responses/resp_0123456789abcdef0123", True),
+        ("POST", "/responses/resp_0123456789abcdef0123/cancel", True),
+        ("GET", "/responses/", False),
+        ("GET", "/files", False),
+        ("GET", "/chat/completions", False),
+        ("DELETE", "/models/ft:gpt-5:me", False),
+        ("POST", "/batches", False),
+        ("POST", "/embeddings/../files", False),
+        ("GET", "/organization/admin_api_keys", False),
+    ],
+)
+def test_x5_what_others_have_in_a_shared_account_is_for_no_key(method: str, rest: str, passes: bool) -> None:
+    if passes:
+        check_path(method, rest)
+    else:
+        with pytest.raises(ApiError, match="share an account"):
+            check_path(method, rest)
+
+
+# --- behind another gateway ---
+
+PEOPLE = ["X-OpenWebUI-User-Id", "x-litellm-user_api_key_user_id"]
+
+
+@pytest.mark.parametrize("trusted", ["127.0.0.0/8", "10.0.0.0/8"])
+@pytest.mark.parametrize("auth", ["passthrough", "keys"])
+async def test_x5_a_trusted_gateway_says_who_asks_and_nobody_else_does(narrows: Start, trusted: str, auth: str) -> None:
+    more: Any = {"auth": auth, "keys": keys(alice={})} if auth == "keys" else {}
+    setup = await narrows(trusted_proxies=[trusted], tenant_headers=PEOPLE, tenant_secret="s", **more)
+    credential = bearer(ALICE if auth == "keys" else "sk-shared")
+    for head in (
+        {PEOPLE[0]: "ann", "x-request-id": "from-litellm"},
+        {PEOPLE[1].upper(): "ben@example.com", PEOPLE[0]: " ", "x-request-id": 129 * "x"},
+        {PEOPLE[0]: "ann", "X-Forwarded-For": "10.0.0.1"},
+        {},
+    ):
+        assert (await ask(setup, {**credential, **head}))[0] == 200
+    one, other, _, nobody = [noted.client_request for noted in setup.compaction.seen]
+    base = "alice" if auth == "keys" else "local"
+    assert nobody.tenant == base
+    if trusted.startswith("127"):
+        assert one.tenant == f"{base}/ann"
+        assert other.tenant.startswith(f"{base}/~")
+        assert "ben" not in repr(other)
+        assert len({each.owner for each in (one, other, nobody)}) == 3
+    else:
+        assert {(each.tenant, each.owner) for each in (one, other)} == {(base, nobody.owner)}
+    passed_on = {name.lower() for asked in setup.upstream.seen for name, _ in asked.headers}
+    assert passed_on.isdisjoint(map(str.lower, PEOPLE))
+
+
+# --- what the settings refuse ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"keys": keys(alice={})}, "they do not count while `auth` is passthrough"),
+        ({"auth": "keys", "keys": [*keys(alice={}), *keys(alice={})]}, "there is a key 'alice' above"),
+        ({"auth": "keys", "keys": [*keys(alice={}), {**keys(alice={})[0], "name": "b"}]}, "has the same key"),
+        ({"auth": "keys", "keys": keys(alice={"presets": ["chta"]})}, "did you mean chat?"),
+        ({"auth": "keys", "keys": keys(alice={"upstreams": ["azure"]})}, "there is no upstream 'azure'"),
+        ({"auth": "keys", "keys": keys(alice={"expires": "2026-01-31T12:00:00"})}, "timezone"),
+        ({"auth": "keys", "keys": [{"name": "local", "sha256": 64 * "a"}]}, "local is the tenant of this machine"),
+        ({"trusted_proxies": ["10.0.0.1/8"]}, "is no network"),
+        ({"trusted_proxies": ["10.0.0.1"], "tenant_headers": ["Authorization"]}, "no header that names a person"),
+        ({"tenant_headers": ["x-user"]}, "name networks in `trusted_proxies`"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_when_it_is_loaded(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Settings(upstream="http://127.0.0.1:1", **settings)
+
+
+def test_a_key_ends_at_its_time_and_not_before() -> None:
+    until = datetime(2027, 1, 31, tzinfo=UTC)
+    row = KeyRow(name="a", sha256=64 * "a", expires=until)
+    assert [row.has_expired(until + timedelta(seconds=s)) for s in (-1, 0, 1)] == [False, True, True]
