@@ -41,6 +41,7 @@ class Rule(Table):
     summary_ttl: Annotated[float, Field(gt=0)] | None = None
     summary_same_model: Annotated[bool, Field(strict=True)] | None = None
     record: Annotated[bool, Field(strict=True)] | None = None
+    upstream: str | None = Field(default=None, description="the name of the upstream that these requests go to")
 
     @field_validator("path")
     @classmethod

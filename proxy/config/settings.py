@@ -322,6 +322,12 @@ class Settings(TeamSettings):
         named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
         presets = self.all_presets()
         strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
+        upstreams = [row.name for row in self.upstream_rows]
+        strange += [
+            (("rules", at, "upstream"), unknown("upstream", rule.upstream, upstreams))
+            for at, rule in enumerate(self.rules)
+            if rule.upstream is not None and rule.upstream not in upstreams
+        ]
         if strange:
             raise refused_at(strange)
         never = [

@@ -160,10 +160,13 @@ async def receive(
 ) -> tuple[ClientRequest, bytes]:
     """The request, and its body as it was on the wire. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
-    access = head.access
-    options = await options_of(head.wishes, settings, route.dialect, access, body)
-    if access.key is not None and access.key.models:
-        check_model(access, await named_model(body, strictly=True))
+    access, model = head.access, ""
+    has_models = access.key is not None and bool(access.key.models)
+    if has_models or upstreams.needs_model(route.dialect) or any(rule.model for rule in settings.rules):
+        model = await named_model(body, strictly=has_models)
+    options = options_of(head.wishes, settings, route.dialect, access, model)
+    if has_models:
+        check_model(access, model)
     is_accepted = upload.visit.is_accepted(access.owner)
     client_request = ClientRequest(
         dialect=route.dialect,
@@ -183,30 +186,25 @@ async def receive(
         stale=options.stale,
         record=options.record,
         is_accepted=is_accepted,
-        upstream=upstreams.choose(route.dialect, None).name,
+        upstream=upstreams.choose(route.dialect, model or None, rule=options.upstream).name,
         may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
     )
     return client_request, raw
 
 
-async def options_of(
-    asks: RequestOptions, settings: Settings, dialect: str, access: Access, body: bytes
-) -> RequestOptions:
+def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Access, model: str) -> RequestOptions:
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
-    model, rule = "", None
-    if any(rule.model for rule in settings.rules):
-        model = await named_model(body)
-    if settings.rules:
-        rule = first_fitting(settings.rules, dialect, access.digests, model)
+    rule = first_fitting(settings.rules, dialect, access.digests, model) if settings.rules else None
     mode = (rule and rule.mode) or settings.mode
     preset = asks.preset or (rule and rule.preset) or ""
     return RequestOptions(
-        max(asks.mode, mode, key=MODES.index),
-        "" if preset == settings.preset else preset,
-        asks.aim or (rule.aim if rule else None),
-        asks.context_tokens or (rule.context_tokens if rule else None),
-        rule.stale if rule else asks.stale,
-        rule.record if rule else None,
+        mode=max(asks.mode, mode, key=MODES.index),
+        preset="" if preset == settings.preset else preset,
+        aim=asks.aim or (rule.aim if rule else None),
+        context_tokens=asks.context_tokens or (rule.context_tokens if rule else None),
+        stale=rule.stale if rule else asks.stale,
+        record=rule.record if rule else None,
+        upstream=(rule and rule.upstream) or "",
     )
 
 

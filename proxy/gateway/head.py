@@ -34,7 +34,8 @@ _KEY, _OTHER = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
 
 class RequestOptions(NamedTuple):
     """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
-    and the size to keep below where a header or a rule says so; of stale summaries and recordings what a rule says."""
+    and the size to keep below where a header or a rule says so; of stale summaries, recordings and the upstream what a
+    rule says."""
 
     mode: Mode
     preset: str = ""
@@ -42,6 +43,7 @@ class RequestOptions(NamedTuple):
     context_tokens: int | None = None
     stale: StaleOptions = UNSET
     record: bool | None = None
+    upstream: str = ""
 
 
 _WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens")

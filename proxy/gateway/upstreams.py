@@ -6,9 +6,13 @@ Law: the first row that fits counts, of those that the request may use.
 from collections.abc import Collection, Iterator, Sequence
 
 from proxy.config import ConfigurationError, Settings, UpstreamRow
+from proxy.config.upstreams import APIS
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
 from proxy.telemetry import Telemetry
+
+_LONGEST_MODEL = 128
+"""Characters of a model's name in an error."""
 
 
 class Upstreams:
@@ -19,7 +23,9 @@ class Upstreams:
         if not rows:
             message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
             raise ConfigurationError(message)
+        self._rows = rows
         self._upstreams = {row.name: Upstream(settings, row, telemetry) for row in rows}
+        self._need_model = {api: any(row.models for row in rows if row.fits(api, None)) for api in APIS}
 
     def __iter__(self) -> Iterator[Upstream]:
         return iter(self._upstreams.values())
@@ -27,19 +33,35 @@ class Upstreams:
     def __getitem__(self, name: str) -> Upstream:
         return self._upstreams[name]
 
-    def choose(self, dialect: str, model: str | None, allowed: Collection[str] = ()) -> Upstream:
+    def choose(self, dialect: str, model: str | None, allowed: Collection[str] = (), rule: str = "") -> Upstream:
         """Where a request in this API to this model goes; None where no model is known. `allowed`: the names of those
-        it may use, where not all. Raises ApiError where none fits."""
-        for upstream in self:
-            if (not allowed or upstream.name in allowed) and upstream.row.fits(dialect, model):
-                return upstream
-        raise ApiError(404, "No upstream serves this model in this API.", "no_upstream", "model")
+        it may use, where not all; `rule`: the one that a rule names, which serves any model then. Raises ApiError where
+        none fits."""
+        return self[chosen(self._rows, dialect, model, allowed, rule).name]
 
     def needs_model(self, dialect: str) -> bool:
         """Whether it depends on the model where requests in this API go."""
-        fitting = [upstream for upstream in self if upstream.row.fits(dialect, None)]
-        return any(upstream.row.models for upstream in fitting)
+        return self._need_model[dialect]
 
     async def close(self) -> None:
         for upstream in self:
             await upstream.close()
+
+
+def chosen(
+    rows: Sequence[UpstreamRow], dialect: str, model: str | None, allowed: Collection[str], rule: str
+) -> UpstreamRow:
+    """The first row that fits."""
+    for row in rows:
+        is_allowed = not allowed or row.name in allowed
+        if is_allowed and (row.fits(dialect, None) if row.name == rule else not rule and row.fits(dialect, model)):
+            return row
+    raise _no_upstream(dialect, model, rule)
+
+
+def _no_upstream(dialect: str, model: str | None, rule: str) -> ApiError:
+    """The error for a request that no upstream serves."""
+    name = ascii(model)[1:-1][:_LONGEST_MODEL] if model else ""
+    what = f"The model `{name}` is" if name else "Requests without a model are"
+    where = f"the upstream {rule}, which a rule names for it" if rule else f"any upstream that speaks {APIS[dialect]}"
+    return ApiError(404, f"{what} not served here by {where}; see `upstreams`.", "no_upstream", "model")

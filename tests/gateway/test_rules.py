@@ -10,7 +10,7 @@ import pytest
 from policies.presets import PRESETS, Preset
 from policies.tools import Toolbox
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.gateway.downstream import RequestOptions, options_of
+from proxy.gateway.downstream import RequestOptions, named_model, options_of
 from proxy.identity import Access
 from tests.kit.histories import EAGER
 from tests.kit.running import Running, Start
@@ -57,19 +57,17 @@ async def test_the_first_rule_that_fits_counts_alone(
     dialect: str, credential: str, model: str, asked: RequestOptions, expected: RequestOptions
 ) -> None:
     settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
-    assert await options_of(asked, settings, dialect, Access(None, credential, "t", "o"), body(model)) == expected
+    access = Access(None, credential, "t", "o")
+    assert options_of(asked, settings, dialect, access, await named_model(body(model))) == expected
 
 
 @pytest.mark.parametrize("unread", [b"", b"[]", b'{"model": 5}', b'{"model": "\xff"}', b'{"a":' + b"[" * 100_000])
 async def test_x8_a_body_without_a_model_fits_no_rule_about_one(unread: bytes) -> None:
-    settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
-    assert await options_of(RequestOptions("on"), settings, CHAT, NOBODY, unread) == RequestOptions("on")
+    assert await named_model(unread) == ""
 
 
 async def test_a_large_body_is_looked_through_beside_the_others() -> None:
-    settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
-    large = b'{"pad":"' + b"x" * 2**22 + b'","model":"o1"}'
-    assert await options_of(RequestOptions("on"), settings, CHAT, NOBODY, large) == RequestOptions("observe")
+    assert await named_model(b'{"pad":"' + b"x" * 2**22 + b'","model":"o1"}') == "o1"
 
 
 @pytest.mark.parametrize(
