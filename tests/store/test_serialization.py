@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
-from proxy.store import Event, open_store, serialization
+from proxy.config import KeyRow
+from proxy.store import Event, key_rows, open_store, serialization
 from tests import examples
 from tests.store.test_store import INSERT, KEY, RECORD, SENT
 from tests.store.test_store_events import EVENT
@@ -100,6 +101,7 @@ EVENTS = st.builds(
     details=st.dictionaries(TEXTS, TEXTS | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9), max_size=4),
 )
 
+ROW = KeyRow(name="alice", sha256=64 * "a")
 ABOUT: dict[str, str | int | float] = {"tool": "read\udcff", "characters": 7, "at": 1.5}
 KINDS: dict[str, tuple[bytes, Callable[[object], object]]] = {
     "decision": (serialization.decision_bytes(RECORD), lambda stored: serialization.decision("anchor", stored)),
@@ -112,6 +114,7 @@ KINDS: dict[str, tuple[bytes, Callable[[object], object]]] = {
         partial(serialization.spent, "compaction"),
     ),
     "event": (serialization.packed("event", EVENT), lambda stored: serialization.event(b"conversation", stored)),
+    "key": (key_rows.packed(ROW), partial(key_rows.key_row, "alice")),
 }
 """What is sealed: how it is written, and what reads it."""
 
@@ -226,6 +229,7 @@ def test_x7_another_version_is_unreadable(monkeypatch: pytest.MonkeyPatch, versi
         "about": serialization.packed("about", ABOUT),
         "spent": serialization.packed("spent", "compaction", SPENT),
         "event": serialization.packed("event", EVENT),
+        "key": key_rows.packed(ROW),
     }
     monkeypatch.undo()
     for kind, (_, read) in KINDS.items():
