@@ -6,7 +6,7 @@ identity     who the client is                                 telemetry/ the me
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
 warmup       what is loaded once a process listens, its garbage, and its free memory
 store/       what outlives a process: SQLite or Redis, cached, written behind requests
-access/      whose requests these are, and what they may: keys of this gateway, gateways in front
+access/      whose requests these are, what they may and how much: keys of this gateway, gateways in front
 requests     what flows: the values that one request becomes
 archive/     texts, logs and recordings kept for people           drawing/   what pages are drawn with
 billing/     both bills of each request, added up by day and conversation; the holdout

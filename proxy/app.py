@@ -15,6 +15,7 @@ from aiohttp import web
 
 from policies.money.catalog import check_overrides
 from proxy.access.gate import Gate
+from proxy.access.limits import Counts, Limits, open_limits
 from proxy.access.registry import KeyRegistry
 from proxy.admin.answers import PageParts
 from proxy.admin.artifacts import ArtifactPages
@@ -101,10 +102,11 @@ class App:
         watch: Callable[[Compaction], Compaction] | None = None,
         patience: float | None = None,
         worker: Worker | None = None,
+        counts: Counts | None = None,
     ) -> Self:
         """Make everything and listen; `watch` may stand in front of the compactor. `patience`: seconds that requests
         wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan less then. `worker`:
-        this process's part of a team that shares a port.
+        this process's part of a team that shares a port. `counts`: what keys have used, after a reload.
 
         Raises ConfigurationError where it cannot be.
         """
@@ -119,14 +121,14 @@ class App:
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
             forgets = ForgetRegistry(worker.forget if worker else None)
+            limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
             compaction: Compaction = Bypass()
             payments = Payments(settings, CredentialStates(), secret)
             pages, summaries = AdminPages(settings, telemetry, secret), None
             if store is not None:
-                compacting = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience)
-                compaction, pages, summaries = await compacting
+                work = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience, limits)
+                compaction, pages, summaries = await work
                 compaction = watch(compaction) if watch else compaction
-            pass_on = worker.pass_on if worker else None
             admission = Admission(settings, telemetry, payments.states, open_files(settings.requests_limit))
             registry = await _key_registry(settings, store, telemetry, parts)
             flow_parts = FlowParts(
@@ -137,8 +139,9 @@ class App:
                 secret=secret,
                 admission=admission,
                 gate=Gate(settings, registry, secret),
-                pass_on=pass_on,
+                pass_on=worker.pass_on if worker else None,
                 shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
+                limits=limits,
             )
             gateway = Gateway(flow_parts, pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
@@ -204,6 +207,7 @@ async def _open_compaction(
     forgets: ForgetRegistry,
     payments: Payments,
     patience: float | None,
+    limits: Limits | None,
 ) -> tuple[Compactor, AdminPages, SummaryMaker]:
     """What compacts, the pages of what is stored, and what writes summaries."""
     try:
@@ -218,7 +222,8 @@ async def _open_compaction(
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings, payments.states)
-    billing = Billing(unhurried, telemetry, forgets, Holdout(settings.holdout, secret), settings.preset)
+    holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
+    billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
     services = SummaryServices(

@@ -30,6 +30,7 @@ BREAKERS: Mapping[str, BreakerOptions] = {
     "keys_store": BreakerOptions(1, 3.0, "the keys that are known here count on, and new ones are refused"),
     "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
     "shadows": BreakerOptions(3, 300.0, "requests are not sampled for a while"),
+    "limits": BreakerOptions(1, 5.0, "each process counts for itself what keys use"),
     "upstream": BreakerOptions(5, 2.0, "requests are refused at once for a moment", lasting=5.0),
 }
 """One entry for each thing that may fail."""

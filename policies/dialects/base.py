@@ -75,6 +75,8 @@ class Fault:
     message: str
     code: str
     param: str | None = None
+    kind: str = ""
+    """The type that OpenAI's APIs give such an error; "" for the one of its status."""
 
 
 Added = tuple[int, bytes]

@@ -153,6 +153,6 @@ def answered_calls(exchange: Exchange, texts: Sequence[str]) -> Iterator[tuple[d
 
 def failure(fault: Fault) -> bytes:
     """The body of an error reply in the words of OpenAI's APIs."""
-    kind = "server_error" if fault.status >= 500 else "invalid_request_error"
+    kind = fault.kind or ("server_error" if fault.status >= 500 else "invalid_request_error")
     error = {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}
     return as_json({"error": error})

@@ -18,6 +18,7 @@ from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
 from policies.money.bills import BillSums, Labels, RequestBill
 from policies.money.prices import Prices
+from proxy.billing.charges import summary_dollars
 from proxy.billing.holdout import Holdout
 from proxy.billing.measures import sums_of
 from proxy.requests import ReplyRound
@@ -46,13 +47,16 @@ class Billing:
         holdout: Holdout,
         preset: str,
         clock: Callable[[], float] = time.time,
+        charge: Callable[[str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`preset`: the name of the one that requests are served by where they choose none."""
+        """`preset`: the name of the one that requests are served by where they choose none. `charge`: called with the
+        owner, the tokens and the dollars of each summary."""
         self._store = store
         self._telemetry = telemetry
         self.holdout = holdout
         self._preset = preset
         self._clock = clock
+        self._charge = charge
         self._writes = WriteBehindQueue(
             telemetry, limit=_PENDING, tries=None, trouble="bills", full="bills_full", interval=_INTERVAL
         )
@@ -86,6 +90,7 @@ class Billing:
         )
         self._telemetry.metrics.bill(bill)
         self._telemetry.summary_spent(spent)
+        self._charge(labels.owner, spent.prompt + spent.completion, summary_dollars(spent))
         self._write(bill)
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ Laws
   to serve goes there once it is received, and nothing of it is done here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,8 @@ from multidict import CIMultiDict
 
 from policies.dialects import Reply
 from proxy.access.gate import Gate, check_model, check_path
+from proxy.access.limits import Admitted, Limits
+from proxy.billing.charges import charge_of
 from proxy.config import Settings
 from proxy.config.routes import ROUTES, Route
 from proxy.errors import ApiError
@@ -56,6 +58,8 @@ class FlowParts:
     this one. None where there is one worker."""
     shadows: Shadows | None = None
     """None where no request is sampled."""
+    limits: Limits | None = None
+    """None where no keys are taken."""
 
 
 class Flow:
@@ -68,6 +72,10 @@ class Flow:
         self.record = RequestRecord(request.method)
         self._head: RequestHead | None = None
         self._sample: Sample | None = None
+        self._admitted: Admitted | None = None
+        """Of a key that has limits."""
+        self._model = ""
+        """Of a request that was not planned, and is charged to such a key."""
         self._trace = RequestTrace()
         self._responder = Responder(
             request, self.record, is_ending, parts.admission, parts.telemetry, parts.settings.body_limit
@@ -97,8 +105,10 @@ class Flow:
             case "relay":
                 return await self._relay()
 
-    def end_trace(self) -> None:
+    def close(self) -> None:
         """The request is over, and its record complete."""
+        if self._admitted is not None:
+            self._admitted.close()
         self._trace.end(self.record, self._responder.reader.usage if self._responder.reader else None)
 
     async def _chat(self) -> web.StreamResponse:
@@ -107,11 +117,14 @@ class Flow:
         client_request, raw = await self._receive()
         if self._pass_request_on(client_request, raw):
             return PassedOn()
+        await self._admit()
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
         with self._trace.plan():
             waiting = responder.early.waiting if tells_waiting else None
             upstream_request = await compaction.prepare(client_request, waiting)
+        if self._admitted is not None and upstream_request.planned is None:
+            self._model = await named_model(client_request.body)
         self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
@@ -130,7 +143,7 @@ class Flow:
         finally:
             self._end_sample(status)
             await compaction.record(upstream_request, reply, status)
-            record.read_bill(compaction.bill([ReplyRound(upstream_request, status, reply.usage)]))
+            self._bill([ReplyRound(upstream_request, status, reply.usage)])
 
     def _reader(self, upstream_request: UpstreamRequest) -> Reply:
         """A fresh reader of the reply; where the request is sampled, one that holds what the client receives."""
@@ -178,13 +191,23 @@ class Flow:
             compaction = self._parts.compaction
             await compaction.record(loop.upstream_request, loop.reply, loop.status)
             last = ReplyRound(loop.upstream_request, loop.status, loop.reply.usage)
-            self.record.read_bill(compaction.bill([*loop.ended, last]))
+            self._bill([*loop.ended, last])
+
+    def _bill(self, rounds: Sequence[ReplyRound]) -> None:
+        """A reply is over: say what it came to over all its rounds, to whoever is to know."""
+        bill = self._parts.compaction.bill(rounds)
+        self.record.read_bill(bill)
+        if self._admitted is not None:
+            row = self._parts.upstreams[rounds[0].request.client_request.upstream].row
+            overrides = {**self._parts.settings.models, **row.overrides}
+            self._admitted.charge(*charge_of(rounds, bill, self._model, overrides))
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
         client_request, raw = await self._receive()
         if self._pass_request_on(client_request, raw):
             return PassedOn()
+        await self._admit()
         began = perf_counter()
         with self._trace.plan():
             upstream_request = await self._parts.compaction.preview(client_request)
@@ -205,7 +228,9 @@ class Flow:
         body: Body = upload
         try:
             if access is not None and access.key is not None:
+                self._check_limits()
                 body = await self._permitted(access, upstream, upload)
+                await self._admit()
             with closing(await self._call(upstream, request.method, headers, body)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {})
@@ -232,6 +257,7 @@ class Flow:
         self._head = head_of(self._request, before, settings, self._parts.secret)
         if isinstance(connection, Connection):
             connection.head = self._head
+        self._check_limits()
         upload = Upload(self._request, settings.body_timeout)
         try:
             received = await receive(self._head, self.route, upload, settings, self._parts.upstreams)
@@ -239,6 +265,19 @@ class Flow:
             self.record.received = upload.size
         self.record.tenant, self.record.request_id = received[0].tenant, received[0].id
         return received
+
+    def _check_limits(self) -> None:
+        """Raises ApiError where a key has used what it may, so far as that is known: its body need not be read then."""
+        access, limits = self._request.get(ACCESS), self._parts.limits
+        if limits is not None and access is not None:
+            limits.check(access.key, self.route.dialect)
+
+    async def _admit(self) -> None:
+        """Count the request of a key that has limits, now that it is served here. Raises ApiError."""
+        access, limits = self._request.get(ACCESS), self._parts.limits
+        if limits is not None and access is not None:
+            self._admitted = await limits.admit(access.key, access.owner, self.route.dialect)
+            self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
 
     def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
         """Pass it on to the worker that is to serve it; false where that is this one."""
@@ -290,6 +329,8 @@ class Flow:
             trace.replied(0, error.code)
             raise
         trace.replied(reply.status)
+        if self._admitted is not None:
+            self._admitted.put_headers(reply.headers)
         return reply
 
 

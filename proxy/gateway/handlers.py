@@ -87,6 +87,7 @@ class Gateway:
         self._parts = parts
         self.shadows = parts.shadows
         self.admission = parts.admission
+        self.limits = parts.limits
         self._pages = pages
         self._telemetry = parts.telemetry
         self._running: set[asyncio.Task[Any]] = set()
@@ -106,7 +107,7 @@ class Gateway:
             visit.close()
             self._running.discard(task)
             flow.record.ms = ms_since(began)
-            flow.end_trace()
+            flow.close()
             self._telemetry.request(flow.record)
 
     @property

@@ -7,7 +7,7 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from aiohttp import web
@@ -48,6 +48,8 @@ class Responder:
         self._early: Early | None = None
         self.dialect = "openai_chat"
         """The API in whose form errors are."""
+        self.limit_headers: Mapping[str, str] = {}
+        """What the client's key may still use."""
         self.reader: Reply | None = None
         """What reads the reply, once it is there."""
 
@@ -56,6 +58,7 @@ class Responder:
         """The response to a client that may be told to wait."""
         if self._early is None:
             self._early = Early(self._request, self._record.request_id)
+            self._early.headers.update(self.limit_headers)
         return self._early
 
     @property

@@ -40,7 +40,11 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
     "prefix_rewritten_tokens": ("Tokens written to the provider's cache again.", "reason"),
-    "refused": ("Requests refused because too much is in flight, by limit and by whose.", "limit", "whose"),
+    "refused": (
+        "Requests refused by a limit, and by whose: too much is in flight, or a key has used what it may.",
+        "limit",
+        "whose",
+    ),
     "thrashing": ("Conversations in which room must be made for each request because of what is protected.",),
     "shed": ("Requests for which nothing new was planned, by the reason.", "reason"),
     "shed_tokens": ("Prompt tokens of these requests, as they were sent.",),

@@ -1,0 +1,365 @@
+"""The limits of keys: what each may use, whether a request is let in, and what it is charged once its reply is over.
+
+A request is let in by what is charged already. What it costs is known when its reply is over, and is charged then: so a
+limit of tokens or dollars is overshot by at most what is in flight.
+
+Laws
+  A request is counted once, by the process that serves it; what a reply came to is charged once, over all its rounds.
+  No request waits longer than a moment for a shared count, and none fails by it: where Redis is away, each process goes
+  by what it has counted itself, and dollars that could not be stored are stored later.
+  A key without limits costs a comparison.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from math import nextafter
+from typing import TYPE_CHECKING, NamedTuple
+
+from cachetools import LRUCache
+from multidict import CIMultiDict
+
+from proxy.access.standing import MINUTE, RATE_HEADERS, Limit, LimitError, Standing, rate_headers
+from proxy.breaker import reported_breaker
+from proxy.config import ConfigurationError, KeyRow, Settings
+from proxy.store import Purse, Store, StoreTrouble
+from proxy.telemetry import QUIET, Telemetry
+
+if TYPE_CHECKING:  # it imports for a tenth of a second what only keys with limits need
+    from proxy.access.windows import LocalWindows, SharedWindows
+
+PATIENCE = 0.1
+"""Seconds that a request waits for a shared count, at most."""
+_PAUSE = 0.05
+"""Seconds between two writes of what was charged, so that many charges are written together."""
+_CLOSING_SECONDS = 2.0
+_OWNERS = 4_096
+"""Owners whose summaries are charged to their keys."""
+_DAY = 86_400
+
+
+class Refusal(NamedTuple):
+    """Why a key's requests are refused, and until when (seconds since 1970): nothing comes free before."""
+
+    limit: Limit
+    allowed: float
+    """The limit as it was: where the key has another one, this counts no more."""
+    until: float
+    standing: Standing
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this process has counted, by the name of the key. A reload hands it on to the next Narrows."""
+
+    windows: "LocalWindows"
+    running: dict[str, int] = field(default_factory=dict)
+    """Requests in flight."""
+    spent: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """The newest day, and the dollars that were charged here on it."""
+    budgets: dict[str, tuple[str, float, bool]] = field(default_factory=dict)
+    """The day and the limit for which the store was asked last, and whether the limit was reached."""
+    owed: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Dollars of a key and a day that are still to be stored."""
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+
+
+class Admitted:
+    """A request of a key, let in. `headers` are those of its reply."""
+
+    __slots__ = ("_key", "_limits", "_running", "headers")
+
+    def __init__(self, limits: "Limits", key: KeyRow) -> None:
+        self._limits, self._key, self._running = limits, key, True
+        self.headers: Mapping[str, str] = {}
+
+    def put_headers(self, headers: CIMultiDict[str]) -> None:
+        """What the key may still use stands in the place of what the gateway's own key may."""
+        if self.headers:
+            for name in [name for name in headers if name.lower().startswith(RATE_HEADERS)]:
+                headers.popall(name, None)
+            headers.update(self.headers)
+
+    def charge(self, tokens: int, dollars: float) -> None:
+        """The reply is over, and came to so much over all its rounds. Never waits."""
+        self._limits.charge(self._key, tokens, dollars)
+
+    def close(self) -> None:
+        """The request is over. Harmless a second time."""
+        if self._running:
+            self._running = False
+            self._limits.leave(self._key)
+
+
+class Limits:
+    """Lets requests of keys in. `counts` are those of the Narrows before, at a reload. `is_alone`: whether nobody else
+    spends from the store's purses, so that it is asked for them only once a day."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        counts: Counts,
+        store: Store | None = None,
+        shared: "SharedWindows | None" = None,
+        is_alone: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.counts = counts
+        self._telemetry = telemetry
+        self._store = store
+        self._shared = shared
+        self._is_alone = is_alone
+        self._clock = clock
+        self._breaker = reported_breaker("limits", telemetry)
+        self._owed_tokens: dict[str, int] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._owners: LRUCache[str, KeyRow] = LRUCache(_OWNERS)
+        self._last_refusals: dict[tuple[str, Limit], float] = {}
+
+    async def open(self) -> None:
+        """Connect to the Redis that counts, if there is one."""
+        if self._shared is not None:
+            try:
+                await self._shared.open()
+            except StoreTrouble as error:
+                self._breaker.failed(str(error))
+
+    async def close(self) -> None:
+        """Store what is still to be stored, for a moment at most."""
+        self._breaker.end_pause()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await self._write_soon()
+        if self._shared is not None:
+            await self._shared.close()
+
+    # Requests
+
+    def check(self, key: KeyRow | None, dialect: str) -> None:
+        """Raises LimitError where it is known without asking anybody that the request is refused: before its body is
+        read."""
+        if key is None:
+            return
+        refusal = self.counts.refusals.get(key.name)
+        if refusal is not None:
+            if refusal.until > self._clock() and refusal.allowed == getattr(key, refusal.limit):
+                raise self._error(key, refusal, dialect)
+            del self.counts.refusals[key.name]
+        if key.concurrency is not None and self.counts.running.get(key.name, 0) >= key.concurrency:
+            raise self._error(key, Refusal("concurrency", key.concurrency, self._clock() + 1, Standing()), dialect)
+
+    async def admit(self, key: KeyRow | None, owner: str, dialect: str) -> Admitted | None:
+        """Count a request that is to be served now; None where nothing limits it. Raises LimitError."""
+        if key is None or not _is_limited(key):
+            return None
+        self.check(key, dialect)
+        running = self.counts.running
+        running[key.name] = running.get(key.name, 0) + 1
+        admitted = Admitted(self, key)
+        try:
+            standing, is_used_up = await self._count(key)
+            now = self._clock()
+            refusal = _refusal(key, standing, is_used_up, now)
+            if refusal is not None:
+                self.counts.refusals[key.name] = refusal
+                raise self._error(key, refusal, dialect)
+        except BaseException:
+            admitted.close()
+            raise
+        self._owners[owner] = key
+        admitted.headers = rate_headers(dialect, key, standing, now)
+        return admitted
+
+    def leave(self, key: KeyRow) -> None:
+        """A request that was let in is over."""
+        running = self.counts.running
+        running[key.name] -= 1
+        if not running[key.name]:
+            del running[key.name]
+
+    # Charges
+
+    def charge(self, key: KeyRow, tokens: int, dollars: float) -> None:
+        """Charge a reply that is over."""
+        if key.tpm is not None and tokens > 0:
+            self.counts.windows.charge(key.name, tokens)
+            if self._shared is not None:
+                self._owed_tokens[key.name] = self._owed_tokens.get(key.name, 0) + tokens
+        if key.usd_per_day is not None and dollars > 0:
+            today = self._today()
+            day, spent = self.counts.spent.get(key.name, (today, 0.0))
+            self.counts.spent[key.name] = today, dollars + (spent if day == today else 0.0)
+            if self._store is not None:
+                self._owe((key.name, today), dollars)
+        if self.counts.owed or self._owed_tokens:
+            self._write_soon()
+
+    def charge_owner(self, owner: str, tokens: int, dollars: float) -> None:
+        """Charge the key of this owner, if it has one with limits, for a summary that was made for it."""
+        if (key := self._owners.get(owner)) is not None:
+            self.charge(key, tokens, dollars)
+
+    # Counting
+
+    async def _count(self, key: KeyRow) -> tuple[Standing, bool]:
+        """How the key stands, with this request counted if it is within the limits; and whether its dollars are used
+        up."""
+        is_shared = self._shared is not None and (key.rpm is not None or key.tpm is not None)
+        if (is_shared or self._asks_store(key)) and self._breaker.admits():
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    counted = await self._count_shared(key, is_shared)
+                self._breaker.succeeded()
+                if self.counts.owed:
+                    self._write_soon()
+                return counted
+            except (StoreTrouble, TimeoutError) as error:
+                self._breaker.failed(str(error) or "it did not answer in time")
+        is_used_up = self._is_used_up(key)
+        return self.counts.windows.admit(key, not is_used_up), is_used_up
+
+    async def _count_shared(self, key: KeyRow, is_shared: bool) -> tuple[Standing, bool]:
+        """As `_count`, by what everybody has counted. Raises StoreTrouble."""
+        windows = self.counts.windows
+        if self._shared is None or not is_shared:
+            await self._ask_store(key)
+            is_used_up = self._is_used_up(key)
+            return windows.admit(key, not is_used_up), is_used_up
+        if self._asks_store(key):
+            standing, _ = await asyncio.gather(self._shared.admit(key), self._ask_store(key))
+        else:
+            standing = await self._shared.admit(key)
+        if standing.is_within:
+            windows.count(key)  # so that it is known here if Redis goes away
+        return standing, self._is_used_up(key)
+
+    def _asks_store(self, key: KeyRow) -> bool:
+        """Whether the store is to say what was spent: where others spend, too, each time."""
+        if self._store is None or key.usd_per_day is None:
+            return False
+        was_asked = self.counts.budgets.get(key.name, ("", 0.0, False))[:2] == (self._today(), key.usd_per_day)
+        return not (was_asked and self._is_alone)
+
+    async def _ask_store(self, key: KeyRow) -> None:
+        """Learn whether the dollars of the day are used up, by all that is stored. Raises StoreTrouble."""
+        today, limit = self._today(), key.usd_per_day
+        assert self._store is not None
+        assert limit is not None
+        below = nextafter(limit, 0.0)  # nothing fits into what is full
+        is_used_up = not await self._store.take(_purse(key.name, today), 0.0, below)
+        self.counts.budgets[key.name] = today, limit, is_used_up
+
+    def _is_used_up(self, key: KeyRow) -> bool:
+        """Whether the dollars of the day are used up, by what is known here."""
+        if key.usd_per_day is None:
+            return False
+        today = self._today()
+        day, spent = self.counts.spent.get(key.name, ("", 0.0))
+        budget = self.counts.budgets.get(key.name)
+        return budget == (today, key.usd_per_day, True) or (day == today and spent >= key.usd_per_day)
+
+    def _today(self) -> str:
+        return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+
+    # What is written behind the requests
+
+    def _write_soon(self) -> "asyncio.Future[None]":
+        """Store what is owed; what is charged meanwhile goes with it."""
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        return self._writing
+
+    def _owe(self, whose: tuple[str, str], dollars: float) -> None:
+        self.counts.owed[whose] = self.counts.owed.get(whose, 0.0) + dollars
+
+    async def _write(self) -> None:
+        while self.counts.owed or self._owed_tokens:
+            if not self._breaker.admits():
+                self._owed_tokens.clear()  # they count for a minute, and here they are counted
+                return
+            tokens, self._owed_tokens = self._owed_tokens, {}
+            try:
+                if tokens and self._shared is not None:
+                    await self._shared.charge(list(tokens.items()))
+                while self.counts.owed:
+                    await self._store_dollars(*self.counts.owed.popitem())
+            except StoreTrouble as error:
+                self._breaker.failed(str(error))
+                return
+            self._breaker.succeeded()
+            await asyncio.sleep(_PAUSE)
+
+    async def _store_dollars(self, whose: tuple[str, str], dollars: float) -> None:
+        """Store what a key owes for a day. Raises StoreTrouble."""
+        assert self._store is not None
+        name, day = whose
+        try:
+            await self._store.take(_purse(name, day), dollars)
+        except BaseException:
+            self._owe(whose, dollars)
+            raise
+        budget = self.counts.budgets.get(name)
+        if budget is not None and budget[0] == day and not budget[2]:  # what others have stored counts, too
+            is_used_up = not await self._store.take(_purse(name, day), 0.0, nextafter(budget[1], 0.0))
+            self.counts.budgets[name] = day, budget[1], is_used_up
+
+    # Refusals
+
+    def _error(self, key: KeyRow, refusal: Refusal, dialect: str) -> LimitError:
+        self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")
+        now, series = self._clock(), (key.name, refusal.limit)
+        if now - self._last_refusals.get(series, -QUIET) >= QUIET:
+            self._telemetry.log.warning("refusing", limit=refusal.limit, whose=f"key:{key.name}")
+        self._last_refusals[series] = now
+        wait = max(0.0, refusal.until - now)
+        headers = rate_headers(dialect, key, refusal.standing, now) if refusal.limit != "concurrency" else {}
+        return LimitError(key, refusal.limit, wait, headers)
+
+
+def _refusal(key: KeyRow, standing: Standing, is_used_up: bool, now: float) -> Refusal | None:
+    """Why a request is not let in; None where it is. Of several reasons the one that lasts longest."""
+    if key.usd_per_day is not None and is_used_up:
+        return Refusal("usd_per_day", key.usd_per_day, now + _DAY - now % _DAY, standing)
+    if key.tpm is not None and standing.tokens >= key.tpm:
+        return Refusal("tpm", key.tpm, now + standing.token_wait, standing)
+    if key.rpm is not None and not standing.is_within:
+        return Refusal("rpm", key.rpm, now + min(standing.request_wait, MINUTE), standing)
+    return None
+
+
+def _purse(name: str, day: str) -> Purse:
+    """What a key has spent on a day. No tenant has such a name."""
+    return Purse(tenant=f"key:{name}", day=day)
+
+
+def _is_limited(key: KeyRow) -> bool:
+    return not (key.rpm is key.tpm is key.usd_per_day is key.concurrency is None)
+
+
+async def open_limits(
+    settings: Settings,
+    telemetry: Telemetry,
+    store: Store | None,
+    worker: int | None,
+    counts: Counts | None,
+    parts: AsyncExitStack,
+) -> Limits | None:
+    """What counts what keys use, until `parts` are closed; None where no keys are taken. `worker`: the number of this
+    one, where there are several. Raises ConfigurationError."""
+    if settings.auth == "passthrough":
+        return None
+    from proxy.access.windows import LocalWindows, SharedWindows
+
+    try:
+        shared = None if settings.store.startswith("sqlite:") else SharedWindows(settings.store, PATIENCE)
+    except ValueError as error:
+        raise ConfigurationError(f"store: {error}") from error
+    if worker == 0 and shared is None and any(key.rpm or key.tpm for key in settings.keys):
+        telemetry.log.warning("limits_per_worker", effect="each worker counts for itself: name a Redis in `store`")
+    is_alone = worker is None and shared is None
+    limits = Limits(telemetry, counts or Counts(LocalWindows()), store, shared, is_alone)
+    parts.push_async_callback(limits.close)
+    await limits.open()
+    return limits
