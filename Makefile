@@ -59,9 +59,9 @@ laws: $(READY)
 redis-test: $(READY)
 	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/store/test_store.py tests/store/test_redis*.py
 
-# Needs docker-compose, haproxy and prometheus; names what is missing.
+# Needs caddy, docker-compose, haproxy, kubectl, nginx, prometheus and systemd-analyze; names what is missing.
 deploy-test: $(READY)
-	$(BIN)/pytest tests/long/deployed.py
+	$(BIN)/pytest tests/long/deployed.py tests/long/deployment.py
 
 # All pages in a real browser, with axe-core. Needs Chromium from the system; names what is missing.
 page-test: $(READY)

@@ -42,7 +42,7 @@ MARK = '["summary",'
 def program(name: str) -> str:
     """Where it is."""
     program = shutil.which(name)
-    packages = "docker-compose haproxy prometheus"
+    packages = "caddy docker-compose haproxy kubernetes-client nginx-light prometheus systemd"
     assert program, f"{name} is not installed: apt-get install --no-install-recommends {packages}"
     return program
 
