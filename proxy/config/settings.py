@@ -24,12 +24,11 @@ from policies.tools import ToolKind
 from proxy.config import errors, shadows
 from proxy.config.errors import refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
-from proxy.config.keys import faults_in
 from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, loaded
 from proxy.config.summarizers import Credential, SummarizerSettings, SummaryBudget
-from proxy.config.team import TeamSettings
+from proxy.config.team import TeamSettings, check_keys
 
 Recall = Literal["tools", "always", "never"]
 
@@ -340,13 +339,7 @@ class Settings(TeamSettings):
 
     @model_validator(mode="after")
     def _keys_count(self) -> Self:
-        faults = list(faults_in(self.keys, self.all_presets(), [row.name for row in self.upstream_rows]))
-        if self.keys and self.auth == "passthrough":
-            faults.append((("keys",), 'they do not count while `auth` is passthrough; set it to "keys" or "both"'))
-        if self.tenant_headers and not self.trusted_proxies:
-            faults.append((("tenant_headers",), "nobody may send them; name networks in `trusted_proxies`"))
-        if faults:
-            raise refused_at(faults)
+        check_keys(self, self.all_presets())
         return self
 
     @model_validator(mode="after")

@@ -1,13 +1,13 @@
 """The settings of a gateway for a team: where requests go, and who may send them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from ipaddress import ip_network
 
 from pydantic import Field, field_validator
 
 from proxy.config.errors import Path, refused_at
-from proxy.config.keys import AuthMode, KeyRow
+from proxy.config.keys import AuthMode, KeyRow, faults_in
 from proxy.config.sources import Configured
 from proxy.config.summarizers import Url
 from proxy.config.upstreams import UpstreamRow, VersionedUrl
@@ -79,6 +79,17 @@ class TeamSettings(Configured):
     def upstream_of(self, dialect: str) -> str | None:
         """Where requests in this API go that name no model."""
         return next((row.url for row in self.upstream_rows if row.fits(dialect, None)), None)
+
+
+def check_keys(settings: TeamSettings, presets: Collection[str]) -> None:
+    """Raises ValidationError where keys, or gateways in front, cannot be meant so. `presets`: the names of all."""
+    faults = list(faults_in(settings.keys, presets, [row.name for row in settings.upstream_rows]))
+    if settings.keys and settings.auth == "passthrough":
+        faults.append((("keys",), 'they do not count while `auth` is passthrough; set it to "keys" or "both"'))
+    if settings.tenant_headers and not settings.trusted_proxies:
+        faults.append((("tenant_headers",), "nobody may send them; name networks in `trusted_proxies`"))
+    if faults:
+        raise refused_at(faults)
 
 
 def _unreadable_networks(networks: tuple[str, ...]) -> Iterator[tuple[Path, str]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryCost
+from proxy.config import KeyRow
 from proxy.store import Event, Key, Purse, open_store
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server
@@ -36,6 +37,9 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         await put_originals(store, KEY, {"123456": "text"})
         assert await original(store, "t", "123456", None)
         assert await store.ready()
+        assert await store.add_key(KeyRow(name="alice", sha256=64 * "a"))
+        assert await store.key_rows()
+        assert await store.delete_key("alice")
         await store.own(KEY, "somebody")
         assert list(await store.owned("t", "somebody")) == ["c"]
         await store.add_bills([bill(1, tenant="t", conversation="c")])
