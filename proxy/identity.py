@@ -143,7 +143,7 @@ def is_plain_key(request: web.BaseRequest) -> bool:
     headers = request.headers
     if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
         return False
-    words = credential_of(request).replace('"', " ").split()  # whatever space an upstream takes before the token
+    words = received_credential(request).replace('"', " ").split()  # whatever space an upstream takes before the token
     if _BETAS in headers and _BETAS in auth_of(request):
         return False
     return not any(word.startswith(_TOKENS) for word in words)

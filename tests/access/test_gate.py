@@ -14,6 +14,7 @@ from proxy.access.keys import digest_of, is_sound, new_key
 from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
+from proxy.identity import is_allowed
 from tests.kit.running import Running, Start
 
 BODY: Any = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}
@@ -71,6 +72,13 @@ async def test_x4_beside_a_key_the_clients_own_credential_goes_upstream(narrows:
     first, second = (noted.client_request for noted in setup.compaction.seen)
     assert (first.tenant, first.owner, first.credential) == ("team", second.owner, second.credential)
     assert first.auth == {"Authorization": "Bearer sk-one"}
+    await ask(setup, {"x-narrows-key": ALICE, **bearer("sk-ant-oat01-sign-in")})
+    await ask(setup, bearer(ALICE))
+    signed_in, alone = (noted.client_request for noted in setup.compaction.seen[2:])
+    assert [first.is_plain_key, signed_in.is_plain_key, alone.is_plain_key] == [True, False, True]
+    assert alone.auth == {}
+    assert is_allowed(alone.credential, ())
+    assert not is_allowed("sk-one", ())
 
 
 @pytest.mark.parametrize("auth", ["keys", "both"])

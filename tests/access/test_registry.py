@@ -99,6 +99,15 @@ async def test_a_row_of_the_file_counts_before_one_of_the_store(narrows: Start, 
     assert await status(setup, CAROL) == 401
 
 
+async def test_t9_keys_of_the_store_count_where_nothing_else_needs_one(
+    narrows: Start, shared: tuple[str, Store]
+) -> None:
+    url, store = shared
+    assert await store.add_key(row_of(CAROL))
+    setup = await narrows(auth="keys", store=url, mode="off", real=True)
+    assert [await status(setup, CAROL), await status(setup, new_key())] == [200, 401]
+
+
 @pytest.mark.usefixtures("_hurried")
 async def test_f_while_the_store_is_away_known_keys_count_and_others_are_told_to_ask_again(
     narrows: Start, tmp_path: Path

@@ -20,7 +20,7 @@ from tests.archive.test_originals import references
 from tests.kit.histories import Json
 from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, working
-from tests.kit.visiting import BEHIND, Page, bearer, page
+from tests.kit.visiting import BEHIND, NOBODY, Page, bearer, page
 
 NAMES = ("alice", "bob", "carol")
 KEYS = {name: new_key() for name in NAMES}
@@ -84,6 +84,8 @@ async def test_x5_holders_of_keys_see_nothing_of_each_other(stage: Stage, place:
             else:
                 found = [(await seen(stage, app, name, place)).status for place in places]
             assert set(found) == ({200} if other == name else {404}), (name, other, found)
+    by_tenant = (await page(stage, app, "usage?by=tenant", NOBODY)).json["rows"]
+    assert {row["tenant"] for row in by_tenant} == (set(of_row.values()) or set(NAMES))
     foreign = await page(stage, app, "conversations/of%20bob", *bearer(KEYS["alice"]), method="DELETE")
     assert foreign.status == 404
     assert (await seen(stage, app, "bob", "conversations/of%20bob/history")).status == 200
