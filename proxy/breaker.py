@@ -27,7 +27,7 @@ class BreakerOptions:
 BREAKERS: Mapping[str, BreakerOptions] = {
     "store": BreakerOptions(1, 5.0, "requests are planned from the histories that they carry"),
     "summaries_store": BreakerOptions(1, 5.0, "no summaries are made for a while"),
-    "keys_store": BreakerOptions(1, 3.0, "the keys that are known here count on, and new ones are refused"),
+    "keys_store": BreakerOptions(1, 2.0, "the keys that are known here count on, and new ones are refused"),
     "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
     "shadows": BreakerOptions(3, 300.0, "requests are not sampled for a while"),
     "limits": BreakerOptions(1, 5.0, "each process counts for itself what keys use"),

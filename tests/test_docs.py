@@ -16,7 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from proxy.cli import command_line
-from proxy.config import Settings, load_settings
+from proxy.config import KeyRow, Settings, load_settings
 from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
@@ -130,6 +130,14 @@ def test_every_setting_is_described_with_its_default_and_meaning(setting: str) -
     assert row
     if isinstance(field.default, (bool, float, str)) and field.default != "":
         assert row[1] == f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+
+
+@pytest.mark.parametrize("name", KeyRow.model_fields)
+def test_every_field_of_a_key_is_described(name: str) -> None:
+    section = PROXY[PROXY.index("\n## Keys") :]
+    description = KeyRow.model_fields[name].description
+    assert description
+    assert re.search(rf"^\| `{name}` \| \w+ \| {re.escape(description)} \|$", section, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", SummarizerSettings.model_fields)

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proxy.access.keys import digest_of, new_key
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.admission import Admission
 from proxy.gateway.listener import Listener
@@ -37,13 +38,20 @@ preset = "eager"
 floor = 0
 mode = "{mode}"
 log_level = "info"
+auth = "both"
 [models.m]
 input = 1
 output = 1
 read = 0.5
 write = 1.0
 window = 100000
+[[keys]]
+name = "alice"
+sha256 = "{digest}"
+tenant = "local"
 """
+KEY = new_key()
+"""It goes with the requests that are passed on, and is looked at again where they are served."""
 SESSION = load("long_day")["messages"]
 
 
@@ -73,7 +81,7 @@ class Serving:
         self.url = (await asyncio.to_thread(self.process.stdout.readline)).split()[-1]
 
     def configure(self, mode: str) -> None:
-        self.config.write_text(CONFIG.format(mode=mode))
+        self.config.write_text(CONFIG.format(mode=mode, digest=digest_of(KEY)))
 
     def workers(self) -> list[int]:
         pid = self.process.pid
@@ -104,7 +112,8 @@ class Serving:
         """Send a request; the headers of its reply."""
         for attempt in (1, 2):  # a worker that was killed takes the client's idle connection with it
             try:
-                async with self.client.post(f"{self.url}/chat/completions", data=body) as reply:
+                place, head = f"{self.url}/chat/completions", {"x-narrows-key": KEY}
+                async with self.client.post(place, data=body, headers=head) as reply:
                     await reply.read()
                     assert reply.status == 200
                     return reply.headers
