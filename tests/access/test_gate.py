@@ -112,6 +112,26 @@ async def test_who_has_no_key_that_counts_is_refused_in_the_words_of_the_api(
     assert len(setup.upstream.seen) == (3 if is_let_in else 0)
 
 
+async def test_a_new_key_of_the_same_name_has_what_the_old_one_had(narrows: Start) -> None:
+    owners = []
+    for key in (ALICE, BOB):
+        row = {"name": "alice", "sha256": digest_of(key)}
+        setup = await narrows(auth="keys", keys=[row], tenant_secret="s")
+        assert (await ask(setup, bearer(key)))[0] == 200
+        owners.append(setup.compaction.seen[0].client_request.owner)
+    assert len(set(owners)) == 1
+
+
+async def test_a_page_of_our_own_knows_a_key_and_refuses_a_wrong_one(narrows: Start) -> None:
+    setup = await narrows(auth="both", keys=keys(alice={}), real=True)
+    page = setup.url.removesuffix("/v1") + "/narrows/usage"
+    statuses = []
+    for headers in (bearer(ALICE), bearer(new_key()), bearer("sk-own"), {}):
+        async with setup.client.get(page, headers={**headers, "X-Forwarded-For": "203.0.113.9"}) as reply:
+            statuses.append(reply.status)
+    assert statuses == [200, 401, 200, 403]
+
+
 async def test_pages_for_supervisors_need_no_key(narrows: Start) -> None:
     setup = await narrows(auth="keys", keys=keys(alice={}))
     for page in ("/healthz", "/readyz"):
@@ -230,9 +250,10 @@ async def test_x5_a_trusted_gateway_says_who_asks_and_nobody_else_does(narrows: 
         {},
     ):
         assert (await ask(setup, {**credential, **head}))[0] == 200
-    one, other, _, nobody = [noted.client_request for noted in setup.compaction.seen]
+    one, other, elsewhere, nobody = [noted.client_request for noted in setup.compaction.seen]
     base = "alice" if auth == "keys" else "local"
     assert nobody.tenant == base
+    assert ("/ann" in elsewhere.tenant) == trusted.startswith("127"), "no header makes anybody trusted"
     if trusted.startswith("127"):
         assert one.tenant == f"{base}/ann"
         assert other.tenant.startswith(f"{base}/~")

@@ -67,7 +67,9 @@ async def test_an_agent_runs_behind_a_narrows_of_its_own(tmp_path: Path) -> None
     (tmp_path / "agent.py").write_text(AGENT)
     provider = Provider(prices=prices_for, count=len)
     async with await start(provider) as running:
+        (tmp_path / "narrows.toml").write_text('auth = "keys"')  # of the gateway, and not of this one
         options = ("--upstream", running.url, "--store", f"sqlite:///{tmp_path}/narrows.db")
+        options += ("--config", str(tmp_path / "narrows.toml"))
         command = (sys.executable, str(tmp_path / "agent.py"), "--upstream", "its own")
         process = await program(*NARROWS, "run", *options, "--", *command)
         out, err = await process.communicate(b"from stdin")

@@ -44,6 +44,7 @@ def run(
     words = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
     with refusing():
         settings = settings_for_clients([*words, *_ALONE], os.environ)
+        settings = settings.model_copy(update={"auth": "passthrough", "keys": ()})  # the command has no key of this one
         if "log_level" not in settings.model_fields_set:
             settings = settings.model_copy(update={"log_level": "warning"})
         code = run_command(settings, command, os.environ)
