@@ -33,6 +33,7 @@ from yarl import URL
 
 from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
+from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 
 T = TypeVar("T")
@@ -200,14 +201,6 @@ def is_here(request: web.BaseRequest, host: str) -> bool:
         return name in ("localhost", host) or bool(ip_address(name))
     except ValueError:
         return False
-
-
-def is_public(host: str) -> bool:
-    """Whether an address to listen on can be reached from other machines; a name counts as one that can."""
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
 
 
 def owner_of(secret: bytes, credential: str) -> str:

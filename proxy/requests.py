@@ -75,6 +75,8 @@ class ClientRequest(Struct, frozen=True):
     """Whether an upstream last accepted the credential through this process."""
     upstream: str = ""
     """The name of the upstream that it goes to."""
+    model: str = ""
+    """The model that it asks, where somebody had to know that before it was read: of the body, or of a deployment."""
     id: str = field(default_factory=request_id)
     """In the reply, the log and the bill."""
     may_plan: bool = True

@@ -16,9 +16,9 @@ from proxy.app import App, base_url, shared_secret
 from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
+from proxy.config.upstreams import is_public
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast
-from proxy.identity import is_public
 from proxy.store import StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up

@@ -14,9 +14,10 @@ from proxy.admin.targets import CONVERSATIONS
 from proxy.admin.usage import USAGE, usage_page
 from proxy.archive.texts import Originals
 from proxy.config import Settings
+from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
-from proxy.identity import asks_here, is_here, is_local, is_public, opens, received_credential, sender_of
+from proxy.identity import asks_here, is_here, is_local, opens, received_credential, sender_of
 from proxy.store import conversation_id
 from proxy.telemetry import Telemetry
 

@@ -28,7 +28,7 @@ from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, loaded
 from proxy.config.summarizers import Credential, SummarizerSettings, SummaryBudget
-from proxy.config.team import TeamSettings, check_keys
+from proxy.config.team import TeamSettings, check_keys, check_upstreams
 
 Recall = Literal["tools", "always", "never"]
 
@@ -321,12 +321,6 @@ class Settings(TeamSettings):
         named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
         presets = self.all_presets()
         strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
-        upstreams = [row.name for row in self.upstream_rows]
-        strange += [
-            (("rules", at, "upstream"), unknown("upstream", rule.upstream, upstreams))
-            for at, rule in enumerate(self.rules)
-            if rule.upstream is not None and rule.upstream not in upstreams
-        ]
         if strange:
             raise refused_at(strange)
         never = [
@@ -338,7 +332,8 @@ class Settings(TeamSettings):
         return self
 
     @model_validator(mode="after")
-    def _keys_count(self) -> Self:
+    def _upstreams_and_keys_count(self) -> Self:
+        check_upstreams(self, [rule.upstream for rule in self.rules], self.host)
         check_keys(self, self.all_presets())
         return self
 

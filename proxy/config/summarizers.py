@@ -13,7 +13,7 @@ SAME = "same"
 """In the place of a model's name: the model of the conversation."""
 
 
-def _whole_url(value: str) -> str:
+def whole_url(value: str) -> str:
     """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
@@ -25,7 +25,7 @@ def _whole_url(value: str) -> str:
     return value.rstrip("/")
 
 
-Url = Annotated[str, AfterValidator(_whole_url)]
+Url = Annotated[str, AfterValidator(whole_url)]
 
 
 class SummarizerSettings(Table):

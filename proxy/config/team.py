@@ -1,16 +1,16 @@
 """The settings of a gateway for a team: where requests go, and who may send them."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from ipaddress import ip_network
 
 from pydantic import Field, field_validator
 
-from proxy.config.errors import Path, refused_at
+from proxy.config.errors import Path, refused_at, unknown
 from proxy.config.keys import AuthMode, KeyRow, faults_in
 from proxy.config.sources import Configured
 from proxy.config.summarizers import Url
-from proxy.config.upstreams import UpstreamRow, VersionedUrl
+from proxy.config.upstreams import UpstreamRow, VersionedUrl, upstream_faults
 
 _NO_PERSONS = frozenset(
     {"authorization", "api-key", "x-api-key", "x-narrows-key", "cookie", "host", "content-length", "content-type"}
@@ -98,3 +98,19 @@ def _unreadable_networks(networks: tuple[str, ...]) -> Iterator[tuple[Path, str]
             ip_network(network)
         except ValueError:
             yield (at,), f"{network[:64]!r} is no network; write for example 10.0.0.0/8, or one address: 10.0.0.7"
+
+
+def check_upstreams(settings: TeamSettings, ruled: Sequence[str | None], host: str) -> None:
+    """Refuse what cannot be meant of upstreams. `ruled`: the one that each rule names."""
+    pairs = {"anthropic": "anthropic_upstream", "default": "upstream"}
+    own_names = {name: setting for name, setting in pairs.items() if getattr(settings, setting) is not None}
+    named = [*ruled, *(name for key in settings.keys for name in key.upstreams)]
+    faults = list(upstream_faults(settings.upstreams, own_names, named, host, settings.auth))
+    names = [row.name for row in settings.upstream_rows]
+    faults += [
+        (("rules", at, "upstream"), unknown("upstream", name, names))
+        for at, name in enumerate(ruled)
+        if name is not None and name not in names
+    ]
+    if faults:
+        raise refused_at(faults)

@@ -5,18 +5,23 @@ Laws
   No key stands in a file: a row names the variable or the file that has it.
 """
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from policies.model.parameters import MOST
+from policies.money.catalog import check_overrides
 from policies.money.marks import OwnMarks
-from proxy.config.errors import Table
+from proxy.config.errors import Path as Place
+from proxy.config.errors import Table, refused, refused_at
 from proxy.config.presets import NAME
-from proxy.config.summarizers import Url
+from proxy.config.summarizers import Url, whole_url
 
 # clients of Anthropic's API are told a base_url without /v1, and add it themselves
 VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
@@ -28,13 +33,30 @@ APIS: Mapping[str, Api] = {
 }
 """The names of the APIs in a row, by dialect."""
 Auth = Literal["passthrough", "bearer", "api-key", "x-api-key"]
+AUTH_HEADERS: Mapping[Auth, tuple[str, str]] = {
+    "bearer": ("Authorization", "Bearer "),
+    "api-key": ("api-key", ""),
+    "x-api-key": ("x-api-key", ""),
+}
+"""The header for a key, and what stands in it before the key."""
+MODEL = "{model}"
+"""In the path of a URL: the model that is asked."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_MODEL_STANDS_HERE = "narrows-model-here"
+_NOT_OURS = re.compile(
+    r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-.*|host|expect|x-narrows.*"
+)
+"""Headers that belong to a connection or a body, or are ours."""
 
 
 class UpstreamRow(Table):
     """An API that requests may go to: one entry of the list `upstreams`."""
 
     name: Annotated[str, Field(pattern=NAME)] = Field(description="its name in rules, keys, metrics and on the page")
-    url: str = Field(description="the base_url of its clients, for example https://api.openai.com/v1")
+    url: str = Field(
+        description="the base_url of its clients, for example https://api.openai.com/v1; {model} in its path: the "
+        "model that is asked"
+    )
     apis: tuple[Api, ...] = Field(default=(), description="chat, responses or messages: what it speaks; else all")
     models: tuple[str, ...] = Field(default=(), description="the models it serves: names, or patterns with *; else all")
     auth: Auth = Field(default="passthrough", description="the header for a key of the gateway's own")
@@ -54,6 +76,62 @@ class UpstreamRow(Table):
         default_factory=dict, description="prices and windows by model, before those of `models`"
     )
 
+    @field_validator("url")
+    @classmethod
+    def _whole(cls, value: str) -> str:
+        before, has_model, after = value.partition(MODEL)
+        if has_model and ("/" not in before.partition("://")[2] or MODEL in after):
+            raise refused("url", f"write {MODEL} once, as a part of the path")
+        url = whole_url(value.replace(MODEL, _MODEL_STANDS_HERE, 1))
+        if "{" in url or "}" in url:
+            raise refused("url", f"only {MODEL} may stand in braces")
+        return url.replace(_MODEL_STANDS_HERE, MODEL, 1) if has_model else url
+
+    @field_validator("ca")
+    @classmethod
+    def _readable(cls, value: Path | None) -> Path | None:
+        if value is not None and not os.path.isfile(value):
+            raise refused("ca", f"there is no file {value}; give a PEM file")
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, value: dict[str, str]) -> dict[str, str]:
+        faults = list(_unsendable(value))
+        if faults:
+            raise refused_at(faults)
+        return value
+
+    @field_validator("overrides")
+    @classmethod
+    def _priced(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        try:
+            check_overrides(value)
+        except ValueError as error:
+            raise refused("overrides", str(error)) from error
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if self.key_env and self.key_file:
+            raise refused_at([(("key_file",), "leave it out, or leave key_env out: one key is enough")])
+        if self.has_key and self.auth == "passthrough":
+            reason = 'say in which header the key goes: "bearer", "api-key" or "x-api-key"'
+            raise refused_at([(("auth",), reason)])
+        if self.auth != "passthrough" and not self.has_key:
+            raise refused_at(
+                [(("key_env",), f"name the variable, or in key_file the file, with the key for {self.auth}")]
+            )
+        if self.has_key:
+            try:
+                key_in(self)
+            except ValueError as error:
+                raise refused_at([(("key_env" if self.key_env else "key_file",), str(error))]) from error
+            own = [name for name in self.headers if name.lower() in ("authorization", "api-key", "x-api-key")]
+            if own:
+                raise refused_at([(("headers", own[0]), "the key stands there; leave the header or the key out")])
+        return self
+
     @property
     def has_key(self) -> bool:
         """Whether a key of the gateway's own is sent in the place of the client's."""
@@ -63,3 +141,70 @@ class UpstreamRow(Table):
         """Whether it serves requests in this API to this model; None where no model is known."""
         speaks = not self.apis or APIS[dialect] in self.apis
         return speaks and (model is None or not self.models or any(fnmatchcase(model, each) for each in self.models))
+
+    def covers(self, other: "UpstreamRow") -> bool:
+        """Whether it fits all that the other fits. What a rule or a key names by its name is another matter."""
+        speaks = not self.apis or (bool(other.apis) and set(other.apis) <= set(self.apis))
+        return speaks and (not self.models or (bool(other.models) and set(other.models) <= set(self.models)))
+
+
+def key_in(row: UpstreamRow) -> str:
+    """The key that a row names. Raises ValueError, which does not show it."""
+    if row.key_file is None:
+        key, where = os.environ.get(row.key_env, "").strip(), f"the environment variable {row.key_env}"
+    else:
+        where = f"the file {row.key_file}"
+        try:
+            key = row.key_file.read_bytes().decode("ascii").strip()
+        except OSError as error:
+            raise ValueError(f"cannot read {where} ({error.strerror})") from error
+        except UnicodeDecodeError:
+            raise ValueError(f"{where} holds something that is no key") from None
+    if not key:
+        raise ValueError(f"{where} is empty or not set" if row.key_env else f"{where} is empty")
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError(f"{where} holds something that is no key; put the key alone into it")
+    return key
+
+
+def is_public(host: str) -> bool:
+    """Whether an address to listen on can be reached from other machines; a name counts as one that can."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def upstream_faults(
+    rows: Sequence[UpstreamRow], own: Mapping[str, str], named: Sequence[str | None], host: str, auth: str
+) -> Iterator[tuple[Place, str]]:
+    """What cannot be meant in a list of upstreams, and where it stands. `own`: names that settings give to upstreams,
+    with those settings; `named`: those that rules and keys name; `host`, `auth`: the settings."""
+    for at, row in enumerate(rows):
+        above = rows[:at]
+        if row.name in own:
+            yield ("upstreams", at, "name"), f"{row.name!r} is the one of `{own[row.name]}`; take another name"
+        if any(other.name == row.name for other in above):
+            yield ("upstreams", at, "name"), f"there is an upstream {row.name!r} above; give each a name of its own"
+        covering = next((number for number, other in enumerate(above) if other.covers(row)), None)
+        if covering is not None and row.name not in named:
+            reason = (
+                f"it is never reached: upstreams.{covering} fits all that it fits; move it up, or let a rule name it"
+            )
+            yield ("upstreams", at), reason
+        if row.has_key and auth == "passthrough" and is_public(host):
+            reason = (
+                f'its key would pay for whoever reaches {host}: set auth = "keys" (`narrows keys new NAME` makes one), '
+                "or host to 127.0.0.1"
+            )
+            yield ("upstreams", at, "key_env" if row.key_env else "key_file"), reason
+
+
+def _unsendable(headers: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            yield (name,), "it is no name of a header"
+        elif _NOT_OURS.fullmatch(name.lower()):
+            yield (name,), "Narrows sets or drops this header itself; leave it out"
+        elif not (value.isascii() and value.isprintable()):
+            yield (name,), "its value has characters that no header can hold"

@@ -16,9 +16,6 @@ from typing import Self
 from aiohttp import HttpVersion11, web
 
 from policies.dialects import Dialect
-from policies.dialects.common import member
-from policies.dialects.limits import TooManyError, check_size
-from policies.model.rawjson import UnreadableError, members
 from proxy.access.gate import check_model
 from proxy.config import Settings
 from proxy.config.routes import Route
@@ -26,6 +23,7 @@ from proxy.config.rules import first_fitting
 from proxy.errors import ApiError, too_large
 from proxy.gateway.admission import UNPACKED, VISIT, Visit
 from proxy.gateway.head import MODES, RequestHead, RequestOptions
+from proxy.gateway.models import check_named, named_model
 from proxy.gateway.upstream import UpstreamReply
 from proxy.gateway.upstreams import Upstreams
 from proxy.identity import Access
@@ -39,8 +37,6 @@ _LAST_WORDS_SECONDS = 1.0
 """How long a client has to take the event that says why its reply breaks off."""
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
-_MANY_KEYS = 20_000
-"""Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 """Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
 _LONGEST_VALUE = 256
@@ -50,8 +46,6 @@ _EXPECTED = 2**16
 _BLOCK = 2**19
 """Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
 gone. To join a MiB lets go of the interpreter, and then the event loop waits for it."""
-_LARGE_BYTES = 2**22
-"""A larger body is searched for its model in a thread, so that nobody else waits."""
 
 
 class Upload:
@@ -156,17 +150,31 @@ async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> byte
 
 
 async def receive(
-    head: RequestHead, route: Route, upload: Upload, settings: Settings, upstreams: Upstreams
+    head: RequestHead,
+    route: Route,
+    upload: Upload,
+    settings: Settings,
+    upstreams: Upstreams,
+    *,
+    deployment: str = "",
+    spends: bool = True,
 ) -> tuple[ClientRequest, bytes]:
-    """The request, and its body as it was on the wire. Raises ApiError."""
+    """The request, and its body as it was on the wire. `deployment`: the model that the path names; `spends`: whether a
+    key of the gateway's own may go with it. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
-    access, model = head.access, ""
+    access, named = head.access, ""
     has_models = access.key is not None and bool(access.key.models)
-    if has_models or upstreams.needs_model(route.dialect) or any(rule.model for rule in settings.rules):
-        model = await named_model(body, strictly=has_models)
+    is_ruled = any(rule.model for rule in settings.rules)
+    if deployment or has_models or is_ruled or upstreams.needs_model(route.dialect):
+        named = await named_model(body, strictly=has_models)
+    model = deployment or named
     options = options_of(head.wishes, settings, route.dialect, access, model)
     if has_models:
         check_model(access, model)
+    allowed = access.key.upstreams if access.key is not None else ()
+    upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
+    if deployment and not upstream.has_deployments:
+        check_named(deployment, named)
     is_accepted = upload.visit.is_accepted(access.owner)
     client_request = ClientRequest(
         dialect=route.dialect,
@@ -186,7 +194,8 @@ async def receive(
         stale=options.stale,
         record=options.record,
         is_accepted=is_accepted,
-        upstream=upstreams.choose(route.dialect, model or None, rule=options.upstream).name,
+        upstream=upstream.name,
+        model=model,
         may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
     )
     return client_request, raw
@@ -206,27 +215,6 @@ def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: A
         record=rule.record if rule else None,
         upstream=(rule and rule.upstream) or "",
     )
-
-
-async def named_model(body: bytes, strictly: bool = False) -> str:
-    """The model that a request names; "" where that cannot be read, because what is no request is relayed as it is.
-    `strictly`: also where an upstream that does not tell capitals from small letters might read another one."""
-    if len(body) <= _LARGE_BYTES:
-        return _model(body, strictly)
-    return await asyncio.to_thread(_model, body, strictly)
-
-
-def _model(body: bytes, strictly: bool) -> str:
-    try:
-        if body.count(b":") > _MANY_KEYS:
-            check_size(body)
-        spans = members(body)
-        model = member(body, spans, "model")
-        if strictly and sum(name.casefold() == "model" for name in spans) > 1:
-            return ""
-    except (UnreadableError, TooManyError):
-        return ""
-    return model if isinstance(model, str) else ""
 
 
 async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[bytes]:

@@ -21,18 +21,20 @@ from proxy.access.limits import Admitted, Limits
 from proxy.billing.charges import charge_of
 from proxy.config import Settings
 from proxy.config.routes import ROUTES, Route
+from proxy.config.rules import first_fitting
 from proxy.errors import ApiError
 from proxy.gateway.admission import VISIT, Admission
-from proxy.gateway.downstream import PassedOn, Relayed, Upload, named_model, receive
+from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
 from proxy.gateway.head import RequestHead, forwarded_headers, head_of
 from proxy.gateway.listener import Connection
+from proxy.gateway.models import check_named, named_model
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
 from proxy.gateway.resending import Sending
 from proxy.gateway.responder import Responder, between_events
 from proxy.gateway.shadows import Sample, Shadows
 from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply
 from proxy.gateway.upstreams import Upstreams
-from proxy.identity import ACCESS, Access
+from proxy.identity import ACCESS, Access, access_of, asks_here
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry import RequestRecord, Telemetry
 from proxy.telemetry.tracing import RequestTrace
@@ -69,6 +71,8 @@ class Flow:
         self._route = Route("openai_chat")
         self.rest = ""
         """The target as it came, after /v1."""
+        self.deployment = ""
+        """The model that the path names."""
         self.record = RequestRecord(request.method)
         self._head: RequestHead | None = None
         self._sample: Sample | None = None
@@ -223,15 +227,18 @@ class Flow:
         request, record = self._request, self.record
         headers = forwarded_headers(request, request.raw_headers, self._parts.settings)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
-        upstream = self._parts.upstreams.choose(self.route.dialect, None)
-        access = request.get(ACCESS)
-        body: Body = upload
+        access = access_of(request, self._parts.settings, self._parts.secret)
         try:
-            if access is not None and access.key is not None:
-                self._check_limits()
-                body = await self._permitted(access, upstream, upload)
-                await self._admit()
-            with closing(await self._call(upstream, request.method, headers, body)) as upstream_reply:
+            self._check_limits()
+            body, named = await self._body_and_model(access, upload)
+            upstream = self._upstream_of(access, self.deployment or named)
+            if access.key is not None and upstream.row.has_key:
+                check_path(request.method, self.rest)
+            if self.deployment and not upstream.has_deployments and named:
+                check_named(self.deployment, named)
+            await self._admit()
+            model = self.deployment or named
+            with closing(await self._call(upstream, request.method, headers, body, model)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {})
                 return await self._responder.pass_on(response, upstream_reply.chunks(), None)
@@ -240,15 +247,39 @@ class Flow:
         finally:
             record.received = upload.size if upload else 0
 
-    async def _permitted(self, access: Access, upstream: Upstream, upload: Upload | None) -> Body:
-        """The body of a request that is relayed, where the key may send it. Raises ApiError."""
-        if upstream.row.has_key:
-            check_path(self._request.method, self.rest)
-        if upload is None or access.key is None or not access.key.models:
-            return upload
-        raw, body = await upload.whole(self._parts.settings.body_limit)
-        check_model(access, await named_model(body, strictly=True))
-        return raw
+    async def _body_and_model(self, access: Access, upload: Upload | None) -> tuple[Body, str]:
+        """The body of a request that is relayed, and the model in it: read only where something depends on that, ""
+        where it is not JSON. Raises ApiError."""
+        settings, has_models = self._parts.settings, access.key is not None and bool(access.key.models)
+        depends = self._parts.upstreams.needs_model(self.route.dialect) and not self.deployment
+        depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
+        is_json = "json" in self._request.headers.get("Content-Type", "").lower()
+        if upload is None or not (has_models or ((depends or self.deployment) and is_json)):
+            return upload, ""
+        raw, body = await upload.whole(settings.body_limit)
+        named = await named_model(body, strictly=has_models)
+        if has_models:
+            check_model(access, named)
+        return raw, named
+
+    def _upstream_of(self, access: Access, model: str) -> Upstream:
+        """Where a request that is relayed goes. Raises ApiError."""
+        rules, dialect = self._parts.settings.rules, self.route.dialect
+        rule = None
+        if any(each.upstream for each in rules):
+            rule = first_fitting(rules, dialect, access.digests, model)
+        allowed = access.key.upstreams if access.key is not None else ()
+        named = (rule and rule.upstream) or ""
+        return self._parts.upstreams.choose(dialect, model or None, allowed, named, spends=self._spends)
+
+    @property
+    def _spends(self) -> bool:
+        """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
+        are none, for this machine."""
+        settings, access = self._parts.settings, self._request.get(ACCESS)
+        if not self._parts.upstreams.has_keys or (access is not None and access.key is not None):
+            return True
+        return settings.auth == "passthrough" and asks_here(self._request, settings.host)
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
@@ -260,7 +291,15 @@ class Flow:
         self._check_limits()
         upload = Upload(self._request, settings.body_timeout)
         try:
-            received = await receive(self._head, self.route, upload, settings, self._parts.upstreams)
+            received = await receive(
+                self._head,
+                self.route,
+                upload,
+                settings,
+                self._parts.upstreams,
+                deployment=self.deployment,
+                spends=self._spends,
+            )
         finally:
             self.record.received = upload.size
         self.record.tenant, self.record.request_id = received[0].tenant, received[0].id
@@ -313,7 +352,7 @@ class Flow:
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
         planned = upstream_request.planned
-        model = planned.context.request.model if planned else ""
+        model = client_request.model or (planned.context.request.model if planned else "")
         upstream = self._parts.upstreams[client_request.upstream]
         return await self._call(upstream, "POST", headers, raw if unchanged else body, model)
 
@@ -324,7 +363,7 @@ class Flow:
         trace = self._trace
         trace.call(upstream.host, self.route.dialect if self.route.kind == "chat" else "", model, headers)
         try:
-            reply = await upstream.send(method, self.rest, headers, body)
+            reply = await upstream.send(method, self.rest, headers, body, model)
         except ApiError as error:
             trace.replied(0, error.code)
             raise

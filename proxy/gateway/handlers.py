@@ -26,6 +26,8 @@ from proxy.gateway.flow import Flow, FlowParts, ms_since
 from proxy.identity import is_rebound
 
 PREFIX = "/v1"
+_INSIDE = re.compile(r"/v1(?=/|$)|/openai/deployments/([^/]+)(?=/)|/openai/v1(?=/|$)|/openai(?=/)(?!/+v1(?:/|$))")
+"""How paths of the API begin: OpenAI's own, and Azure's, whose client names the model there."""
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _FOR_ALL = ("/healthz", "/readyz")
 """Pages at which nobody's key is looked at."""
@@ -37,10 +39,12 @@ _FAREWELL_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request asks for: `path` decoded and normalised, to choose by; `rest` as it came, after /v1, or None."""
+    """What a request asks for: `path` decoded and normalised, to choose by, in the API as if it were under /v1; `rest`
+    as it came, after /v1 or what stands for that, None for what is not of the API; the model that it names itself."""
 
     path: str
     rest: str | None
+    deployment: str = ""
 
     @classmethod
     @lru_cache
@@ -64,9 +68,14 @@ class Target:
         if dots or not plain.isprintable() or _NO_ESCAPE.search(path):
             message = "The path has dot segments, control characters or a % that escapes nothing."
             raise ApiError(400, message, "bad_target")
-        inside = path == PREFIX or path.startswith(PREFIX + "/")
-        rest = path.removeprefix(PREFIX) + question + query if inside else None
-        return cls("/" + "/".join(filter(None, segments)), rest)
+        inside = _INSIDE.match(path)
+        if inside is None:
+            return cls("/" + "/".join(filter(None, segments)), None)
+        rest, deployment = path[inside.end() :], unquote(inside[1] or "")
+        if set(deployment) & set("/\\%?#"):
+            raise ApiError(400, "No deployment can have this name.", "bad_target")
+        below = plain.replace("\\", "/").split("/")[inside[0].count("/") + 1 :]
+        return cls("/".join((PREFIX, *filter(None, below))), rest + question + query, deployment)
 
 
 class OwnPages(Protocol):
@@ -176,7 +185,7 @@ class Gateway:
             instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
             raise ApiError(426, message, "no_websockets", headers=instead)
         await self._parts.gate.enter(request)
-        flow.rest = target.rest
+        flow.rest, flow.deployment = target.rest, target.deployment
         request[VISIT].enter()
         return await flow.run()
 

@@ -25,8 +25,10 @@ from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
+from proxy.access.outbound import Outbound
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
+from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
 from proxy.gateway.troubles import trouble
@@ -192,19 +194,26 @@ class Upstream:
     """A client of one API, made within a running loop; it connects with the first request."""
 
     def __init__(self, settings: Settings, row: UpstreamRow, telemetry: Telemetry) -> None:
-        self.row, self.name, base = row, row.name, row.url
+        self.row, self.name, self.outbound = row, row.name, Outbound(row)
+        base = self.outbound.origin
+        trusted = row.ca or settings.ca_bundle
         try:
-            trust = ssl.create_default_context(cafile=settings.ca_bundle) if settings.ca_bundle else True
+            trust = ssl.create_default_context(cafile=trusted) if trusted else True
         except ssl.SSLError as error:
-            raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
+            name = f"ca of the upstream {row.name}" if row.ca else "ca_bundle"
+            raise ConfigurationError(f"{name}: {trusted} holds no certificates in PEM") from error
         self._telemetry = telemetry
+        self.has_deployments = MODEL in row.url
+        """Whether its paths say which model is asked."""
         self.host = URL(base).authority
-        trial = settings.connect_timeout + TRIAL_MARGIN
-        self._breaker = reported_breaker("upstream", telemetry, trial, host=self.host)
+        connecting = row.connect_timeout or settings.connect_timeout
+        self._breaker = reported_breaker(
+            "upstream", telemetry, connecting + TRIAL_MARGIN, host=self.host, upstream=row.name
+        )
         self._session = aiohttp.ClientSession(
             connector=UpstreamConnector(self._breaker, limit=0, ssl=trust),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+                total=None, sock_connect=connecting, sock_read=row.read_timeout or settings.read_timeout
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -214,7 +223,6 @@ class Upstream:
             max_headers=HEADER_LIMIT,
         )
         self._session._retry_connection = False  # else it sends GET, PUT and DELETE again, whatever was received
-        self._base = base
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
         is_plain = self._proxy is None and URL(base).raw_user is None
         self._direct = DirectClient(self._session, URL(base, encoded=True)) if is_plain else None
@@ -222,31 +230,37 @@ class Upstream:
     async def close(self) -> None:
         await self._session.close()
 
-    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> UpstreamReply:
-        """Send a request once and return the head of the reply, which is to be closed. Raises ApiError where no reply
-        came."""
+    async def send(
+        self, method: str, rest: str, headers: CIMultiDict[str], body: Body, model: str = ""
+    ) -> UpstreamReply:
+        """Send a request once and return the head of the reply, which is to be closed. `rest`: the target below the URL
+        of this upstream; `model`: for a URL that has it in its path. Raises ApiError where no reply came."""
         metrics, began = self._telemetry.metrics, perf_counter()
+        target = self.outbound.path + rest or "/"
+        if self.outbound.changes:
+            target = self.outbound.target(rest, model)
+            self.outbound.dress(headers)
         try:
-            reply = await self._sent(method, rest, headers, body)
+            reply = await self._sent(method, target, headers, body)
         except ApiError as error:
-            metrics.count("upstream_requests", self.host, error.code)
+            metrics.count("upstream_requests", self.name, error.code)
             raise
-        metrics.count("upstream_requests", self.host, str(reply.status))
-        metrics.observe("time_to_first_byte_seconds", perf_counter() - began, self.host)
+        metrics.count("upstream_requests", self.name, str(reply.status))
+        metrics.observe("time_to_first_byte_seconds", perf_counter() - began, self.name)
         return reply
 
-    async def _sent(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> UpstreamReply:
+    async def _sent(self, method: str, target: str, headers: CIMultiDict[str], body: Body) -> UpstreamReply:
         headers.update(self._proxy_headers)
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
         try:
             try:
-                response = await self._send(method, rest, headers, body)
+                response = await self._send(method, target, headers, body)
             except UnreceivedError:
                 if body is not None and not isinstance(body, bytes):  # what was read of it is gone
                     raise
                 with only_fresh_connections():
-                    response = await self._send(method, rest, headers, body)
+                    response = await self._send(method, target, headers, body)
         except PausedError as error:
             seconds = max(1, ceil(self._breaker.pause_left))
             message = f"The upstream {self.host} cannot be reached; it is tried again in {seconds} s."
@@ -261,13 +275,13 @@ class Upstream:
         return UpstreamReply(response, self.host)
 
     async def _send(
-        self, method: str, rest: str, headers: CIMultiDict[str], body: Body
+        self, method: str, target: str, headers: CIMultiDict[str], body: Body
     ) -> "aiohttp.ClientResponse | DirectReply":
         if self._direct is not None and isinstance(body, bytes) and len(body) <= _ONE_WRITE:
-            return await self._direct.send(method, rest, headers, body)
+            return await self._direct.send(method, target, headers, body)
         return await self._session.request(
             method,
-            URL(self._base + rest, encoded=True),
+            URL(self.outbound.origin + target, encoded=True),
             headers=headers,
             data=_in_slices(body) if isinstance(body, bytes) else body,
             allow_redirects=False,
@@ -318,9 +332,8 @@ class DirectClient:
         self._kind = aiohttp.ClientRequest("POST", base, loop=self._loop, ssl=True)
         """Any request to this host: what the pool knows a connection by."""
         self._host = self._kind.headers["Host"]
-        self._path = base.raw_path.removesuffix("/") if base.raw_path == "/" else base.raw_path
 
-    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: bytes) -> DirectReply:
+    async def send(self, method: str, target: str, headers: CIMultiDict[str], body: bytes) -> DirectReply:
         """Raises what `ClientSession.request` raises."""
         try:
             connection = await self._connector.connect(self._kind, [], self._timeout)
@@ -340,7 +353,7 @@ class DirectClient:
             )
             writer = StreamWriter(protocol, self._loop)
             head = CIMultiDict([("Host", self._host), *headers.items()])
-            await writer.write_headers(f"{method} {self._path}{rest} HTTP/1.1", head)
+            await writer.write_headers(f"{method} {target} HTTP/1.1", head)
             await writer.write(body, drain=False)  # an upstream may answer before it has taken all of it
             writer.set_eof()
             protocol.start_timeout()

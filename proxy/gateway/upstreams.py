@@ -3,14 +3,17 @@
 Law: the first row that fits counts, of those that the request may use.
 """
 
+import asyncio
 from collections.abc import Collection, Iterator, Sequence
 
 from proxy.config import ConfigurationError, Settings, UpstreamRow
-from proxy.config.upstreams import APIS
+from proxy.config.upstreams import APIS, MODEL
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
 from proxy.telemetry import Telemetry
 
+_LOOK = 2.0
+"""Seconds between two looks at a file with a key."""
 _LONGEST_MODEL = 128
 """Characters of a model's name in an error."""
 
@@ -24,8 +27,14 @@ class Upstreams:
             message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
             raise ConfigurationError(message)
         self._rows = rows
+        self._telemetry = telemetry
+        self.has_keys = any(row.has_key for row in rows)
+        """Whether a key of the gateway's own may go with requests."""
         self._upstreams = {row.name: Upstream(settings, row, telemetry) for row in rows}
-        self._need_model = {api: any(row.models for row in rows if row.fits(api, None)) for api in APIS}
+        self._need_model = {
+            api: any(row.models or MODEL in row.url for row in rows if row.fits(api, None)) for api in APIS
+        }
+        self._following = [asyncio.create_task(self._follow(each)) for each in self if each.row.key_file is not None]
 
     def __iter__(self) -> Iterator[Upstream]:
         return iter(self._upstreams.values())
@@ -33,29 +42,57 @@ class Upstreams:
     def __getitem__(self, name: str) -> Upstream:
         return self._upstreams[name]
 
-    def choose(self, dialect: str, model: str | None, allowed: Collection[str] = (), rule: str = "") -> Upstream:
+    def choose(
+        self, dialect: str, model: str | None, allowed: Collection[str] = (), rule: str = "", *, spends: bool = True
+    ) -> Upstream:
         """Where a request in this API to this model goes; None where no model is known. `allowed`: the names of those
-        it may use, where not all; `rule`: the one that a rule names, which serves any model then. Raises ApiError where
-        none fits."""
-        return self[chosen(self._rows, dialect, model, allowed, rule).name]
+        it may use, where not all; `rule`: the one that a rule names, which serves any model then; `spends`: whether a
+        key of the gateway's own may go with it. Raises ApiError where none fits."""
+        return self[chosen(self._rows, dialect, model, allowed, rule, spends=spends).name]
 
     def needs_model(self, dialect: str) -> bool:
         """Whether it depends on the model where requests in this API go."""
         return self._need_model[dialect]
 
+    async def _follow(self, upstream: Upstream) -> None:
+        """Look at the file with its key now and then; what is wrong with it is logged once."""
+        trouble = ""
+        while True:
+            await asyncio.sleep(_LOOK)
+            before, trouble = trouble, await upstream.outbound.reread()
+            if trouble and trouble != before:
+                effect = "the key before it counts on"
+                self._telemetry.log.warning("upstream_key", upstream=upstream.name, fault=trouble, effect=effect)
+
     async def close(self) -> None:
+        for task in self._following:
+            task.cancel()
         for upstream in self:
             await upstream.close()
 
 
 def chosen(
-    rows: Sequence[UpstreamRow], dialect: str, model: str | None, allowed: Collection[str], rule: str
+    rows: Sequence[UpstreamRow],
+    dialect: str,
+    model: str | None,
+    allowed: Collection[str] = (),
+    rule: str = "",
+    *,
+    spends: bool = True,
 ) -> UpstreamRow:
-    """The first row that fits."""
+    """The first row that fits. Raises ApiError."""
+    needs_key = False
     for row in rows:
         is_allowed = not allowed or row.name in allowed
         if is_allowed and (row.fits(dialect, None) if row.name == rule else not rule and row.fits(dialect, model)):
-            return row
+            if spends or not row.has_key:
+                return row
+            needs_key = True
+    if needs_key:
+        message = (
+            "This is paid with a key of the gateway: send a key of this gateway (nrw_...), or ask from its machine."
+        )
+        raise ApiError(401, message, "invalid_api_key", headers={"x-should-retry": "false"})
     raise _no_upstream(dialect, model, rule)
 
 

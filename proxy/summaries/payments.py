@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache, TTLCache
 
 from proxy.config import Settings, SummaryBudget
-from proxy.identity import CredentialStates, is_allowed, is_public, owner_of
+from proxy.config.upstreams import is_public
+from proxy.identity import CredentialStates, is_allowed, owner_of
 from proxy.store import Key, Purse, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
 from proxy.telemetry import Telemetry

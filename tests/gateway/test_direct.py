@@ -131,7 +131,9 @@ async def test_x1_where_a_proxy_or_a_credential_in_the_url_matters_the_session_s
     base, settings = setup.upstream.url, setup.app.settings
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     for url in (base.replace("127.0.0.1", "host.test"), base.replace("//", "//me:secret@")):
-        upstream = Upstream(settings, UpstreamRow(name="default", url=url), Telemetry())
+        upstream = Upstream(
+            settings, UpstreamRow(name="default", url=base).model_copy(update={"url": url}), Telemetry()
+        )
         assert upstream._direct is None
         await upstream.close()
 

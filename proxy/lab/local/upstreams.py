@@ -19,9 +19,9 @@ from yarl import URL
 
 from policies.dialects import DIALECTS
 from proxy.config import Settings, UpstreamRow
+from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
-from proxy.identity import is_public
 from proxy.lab.local.findings import Finding
 from proxy.telemetry import Telemetry
 
