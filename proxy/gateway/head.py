@@ -22,6 +22,7 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.config.rules import FEWEST_TOKENS, Mode
 from proxy.errors import ApiError
+from proxy.gateway.sessions import is_name, session_of
 from proxy.gateway.upstream import readable_encodings, request_headers
 from proxy.identity import ACCESS, Access, access_of, auth_of, is_plain_key
 
@@ -73,7 +74,7 @@ def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Sett
     access = access_of(request, settings, secret)
     asks = _wishes(request, settings, access.key)
     conversation = request.headers.get("x-narrows-conversation")
-    if conversation is not None and not (0 < len(conversation) <= 200 and conversation.isprintable()):
+    if conversation is not None and not is_name(conversation):
         message = "x-narrows-conversation must have 1 to 200 printable characters."
         raise ApiError(400, message, "bad_header", "x-narrows-conversation")
     forwarded = forwarded_headers(request, lines, settings, _FRAMING)
@@ -81,7 +82,7 @@ def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Sett
     return RequestHead(
         lines=lines,
         wishes=asks,
-        conversation=conversation,
+        conversation=conversation or session_of(request.headers),
         access=access,
         auth=auth_of(request),
         is_plain_key=is_plain_key(request),

@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +42,7 @@ from proxy.lab.agree.display import print_agreement
 from proxy.lab.agree.plan import AgreePlan
 from proxy.lab.replay.recorded import session_of
 from proxy.store import open_store
+from tests.kit.paths import revision
 from tests.kit.sdks import APIS, TASK, Json
 
 NAME = "smollm2"
@@ -263,6 +266,7 @@ def main() -> int:
         faults = [fault for play in PLAYS for fault in asyncio.run(played(upstream, play))]
         faults += asyncio.run(agreed(upstream))
     print("\n".join(faults) or "\nwhat was declared is what the model's cache saw")
+    print(f"{datetime.now(UTC):%Y-%m-%d}, revision {revision()}, xllamacpp {version('xllamacpp')}")
     return int(bool(faults))
 
 

@@ -1,0 +1,31 @@
+"""What every script of a client is given: the address, the model, the API, the tasks, and one tool."""
+
+import json
+import os
+import subprocess
+import sys
+
+BASE_URL = os.environ["BASE_URL"]
+KEY = os.environ["AGENT_KEY"]
+MODEL = os.environ["MODEL"]
+API = os.environ["API"]
+STREAM = bool(os.environ["STREAM"])
+HEADERS = json.loads(os.environ["HEADERS"])
+TASKS = sys.argv[1:]
+MOST_STEPS = 60
+BASH = {
+    "name": "bash",
+    "description": "Run a command in the shell, and get what it prints.",
+    "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+}
+
+
+def bash(command: str) -> str:
+    """Run a command in the shell, and get what it prints."""
+    return subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout  # noqa: S602
+
+
+def called(name: str, arguments: str) -> str:
+    """The output of a call of the tool; any other tool is none of the client's."""
+    assert name == "bash", name
+    return bash(**json.loads(arguments))
