@@ -95,6 +95,8 @@ class Client:
     """How it is called to go on with what it did last; empty where one call is given both tasks."""
     model: str = "gpt-5.4"
     streams: bool = True
+    hides: bool = True
+    """Whether its outputs travel as outputs of tools, so that one can be hidden."""
     continues: bool = True
     """Whether it can be asked for more when its task is done."""
     calls: bool = True
@@ -110,7 +112,9 @@ class Client:
     front: Relay | None = None
     behind: Relay | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What it sends besides; a header of Narrows must arrive there."""
+    """What it sends besides."""
+    arrives: Mapping[str, str] = field(default_factory=dict)
+    """What must arrive at Narrows through a gateway in front."""
 
     async def run(self, words: Sequence[str], place: Place) -> tuple[int | None, str, str]:
         """Let it do a task: exit code, and what it printed; one that does not come to its end is killed."""

@@ -64,7 +64,7 @@ async def _called(client: Client, home: Path, work: Path) -> Iterable[str]:
         *model.faults,
         *refused(provider.requests),
         *promises(ear.heard, requests),
-        *unseen(ear.heard, requests),
+        *unseen(client.hides, ear.heard, requests),
         *broken(client.dialect, client.streams, ear),
         *_unforwarded(client, ear),
         *lost(client.dialect, model.thoughts[: None if client.continues else -1], requests),
@@ -100,8 +100,9 @@ async def _chain(client: Client, provider: Provider, home: Path, work: Path) -> 
 async def _narrows(home: Path, upstream: str) -> AsyncIterator[str]:
     """The base_url of a `narrows serve`."""
     (home / "narrows.toml").write_text(
-        f'upstream = "{upstream}"\nport = 0\nstore = "sqlite:///{home}/narrows.db"\nlog_level = "error"\n'
+        f'port = 0\nstore = "sqlite:///{home}/narrows.db"\nlog_level = "error"\n'
         f'preset = "clients"\nsummaries = false\n{PRESET}'
+        f'[[upstreams]]\nname = "provider"\nurl = "{upstream}"\n'
     )
     words = [str(Path(sys.executable).with_name("narrows")), "serve", "--config", str(home / "narrows.toml")]
     async with _serving(words, {"PATH": os.environ["PATH"], "HOME": str(home)}) as url:
@@ -151,7 +152,6 @@ def _unfinished(ends: Iterable[tuple[int | None, str, str]], result: Path, wante
 
 
 def _unforwarded(client: Client, ear: Ear) -> Iterable[str]:
-    """Headers of Narrows that a gateway in front did not pass on."""
-    named = {name: value for name, value in client.headers.items() if name.startswith("x-narrows")}
+    """What a gateway in front did not pass on."""
     for each in ear.heard:
-        yield from (f"{name} did not arrive" for name, value in named.items() if each.sent.get(name) != value)
+        yield from (f"{name} did not arrive" for name, value in client.arrives.items() if each.sent.get(name) != value)

@@ -139,10 +139,11 @@ def refused(requests: Iterable[Received]) -> Iterable[str]:
     return (f"{r.method} {r.path} was refused: {r.violation}" for r in requests if r.violation)
 
 
-def unseen(heard: Sequence[Heard], requests: Sequence[Received]) -> Iterable[str]:
+def unseen(hides: bool, heard: Sequence[Heard], requests: Sequence[Received]) -> Iterable[str]:
     """What did not happen, or was heard though it should not be."""
-    seen = {"extended": any(each.prefix == "extended" for each in heard), "edit": any(each.edits for each in heard)}
-    seen["recall"] = len(requests) > len(heard)
+    seen = {"extended": any(each.prefix == "extended" for each in heard)}
+    if hides:
+        seen |= {"edit": any(each.edits for each in heard), "recall": len(requests) > len(heard)}
     yield from (f"there was no {what}" for what, happened in seen.items() if not happened)
     yield from ("the client heard of a recall" for each in heard if RECALL.encode() in each.raw)
     yield from ("a reply declared no prefix" for each in heard if not each.prefix)

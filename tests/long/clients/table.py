@@ -29,7 +29,9 @@ OPENAI_SCRIPT, ANTHROPIC_SCRIPT = ("python", "openai_sdk.py"), ("python", "anthr
 LANGCHAIN_SCRIPT, PYDANTIC_SCRIPT = ("python", "langchain_agent.py"), ("python", "pydantic_agent.py")
 AGENTS_SCRIPT, LITELLM_SCRIPT = ("python", "openai_agent.py"), ("python", "litellm_sdk.py")
 NAMED = {"x-narrows-conversation": "the-task"}
-"""What must arrive at Narrows through a gateway in front of it."""
+"""What a client says to Narrows, whatever stands in front."""
+ASKING = {"x-litellm-user_api_key_user_id": "default_user_id"}
+"""Who asks, as LiteLLM calls the holder of its master key."""
 PORTKEYS = {
     "x-portkey-provider": "openai",
     "x-portkey-custom-host": "{asked}",
@@ -69,7 +71,13 @@ CLIENTS = (
     Client("OpenAI Agents", RESPONSES, AGENTS, AGENTS_SCRIPT),
     Client("LiteLLM SDK", CHAT, LITELLM, LITELLM_SCRIPT),
     Client(
-        "LiteLLM proxy in front", CHAT, LITELLM, OPENAI_SCRIPT, front=Relay(LITELLM, "litellm_proxy.py"), headers=NAMED
+        "LiteLLM proxy in front",
+        CHAT,
+        LITELLM,
+        OPENAI_SCRIPT,
+        front=Relay(LITELLM, "litellm_proxy.py"),
+        headers=NAMED,
+        arrives=NAMED | ASKING,
     ),
     Client("LiteLLM proxy behind", CHAT, LITELLM, OPENAI_SCRIPT, behind=Relay(LITELLM, "litellm_proxy.py")),
     Client(
@@ -88,6 +96,7 @@ CLIENTS = (
         front=Relay(PORTKEY, "portkey.mjs"),
         streams=False,
         headers=NAMED | PORTKEYS,
+        arrives=NAMED,
     ),
     Client(
         "llm",
@@ -97,7 +106,7 @@ CLIENTS = (
         ("llm", "-m", "narrows", "--functions", programs.LLM_TOOL, "--chain-limit", "60", "-c"),
         configured=programs.llm,
     ),
-    Client("smolagents", CHAT, SMOLAGENTS, ("python", "smol_agent.py"), end=programs.final_answer),
+    Client("smolagents", CHAT, SMOLAGENTS, ("python", "smol_agent.py"), end=programs.final_answer, hides=False),
     Client(
         "mini-swe-agent",
         CHAT,

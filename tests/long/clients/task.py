@@ -17,6 +17,8 @@ from tests.long.clients.client import Client, Json
 
 PARTS = 24
 LINES = 150
+FEWEST = 8
+"""How many parts are looked at where nothing is hidden."""
 AFTER = 4
 """How many more parts are looked at when all is done."""
 TASK = "Count what the parts hold, and note the code word of one of them in result.txt."
@@ -77,6 +79,9 @@ class Model:
         hidden = _HIDDEN.search(received.body)
         if hidden is not None:
             return self._recall(received, int(hidden[1]), hidden[2].decode())
+        if self._parts == FEWEST and not self.client.hides:
+            self.wanted = 0
+            return self._write(received)
         if self._parts == PARTS:
             self.faults.append("nothing was hidden")
             return self._end(received)

@@ -24,7 +24,7 @@ parameters = {
 config = {
     "model_list": [{"model_name": model, "litellm_params": parameters}],
     "general_settings": {"forward_client_headers_to_llm_api": True, "master_key": KEY},
-    "litellm_settings": {"num_retries": 0, "drop_params": False},
+    "litellm_settings": {"num_retries": 0, "add_user_information_to_llm_headers": True},
 }
 file = Path(tempfile.mkdtemp(), "config.yaml")
 file.write_text(json.dumps(config))  # JSON is YAML
