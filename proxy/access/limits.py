@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from math import nextafter
+from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachetools import LRUCache
@@ -114,6 +115,9 @@ class Limits:
         self._clock = clock
         self._breaker = reported_breaker("limits", telemetry)
         self._owed_tokens: dict[str, int] = {}
+        self._sending: dict[tuple[str, str], tuple[str, float]] = {}
+        """Dollars of a key and a day that are on their way, with the mark by which they are known: where the answer is
+        lost they are sent again, and count once."""
         self._writing: asyncio.Task[None] | None = None
         self._owners: LRUCache[str, KeyRow] = LRUCache(_OWNERS)
         self._last_refusals: dict[tuple[str, Limit], float] = {}
@@ -132,6 +136,8 @@ class Limits:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_SECONDS):
                 await self._write_soon()
+        for whose, (_, dollars) in self._sending.items():
+            self._owe(whose, dollars)
         if self._shared is not None:
             await self._shared.close()
 
@@ -191,7 +197,7 @@ class Limits:
             today = self._today()
             day, spent = self.counts.spent.get(key.name, (today, 0.0))
             self.counts.spent[key.name] = today, dollars + (spent if day == today else 0.0)
-            if self._store is not None:
+            if self._store is not None or self._shared is not None:
                 self._owe((key.name, today), dollars)
         if self.counts.owed or self._owed_tokens:
             self._write_soon()
@@ -206,13 +212,12 @@ class Limits:
     async def _count(self, key: KeyRow) -> tuple[Standing, bool]:
         """How the key stands, with this request counted if it is within the limits; and whether its dollars are used
         up."""
-        is_shared = self._shared is not None and (key.rpm is not None or key.tpm is not None)
-        if (is_shared or self._asks_store(key)) and self._breaker.admits():
+        if self._asks_others(key) and self._breaker.admits():
             try:
                 async with asyncio.timeout(PATIENCE):
-                    counted = await self._count_shared(key, is_shared)
+                    counted = await self._count_with_others(key)
                 self._breaker.succeeded()
-                if self.counts.owed:
+                if self.counts.owed or self._sending:
                     self._write_soon()
                 return counted
             except (StoreTrouble, TimeoutError) as error:
@@ -220,36 +225,35 @@ class Limits:
         is_used_up = self._is_used_up(key)
         return self.counts.windows.admit(key, not is_used_up), is_used_up
 
-    async def _count_shared(self, key: KeyRow, is_shared: bool) -> tuple[Standing, bool]:
-        """As `_count`, by what everybody has counted. Raises StoreTrouble."""
-        windows = self.counts.windows
-        if self._shared is None or not is_shared:
-            await self._ask_store(key)
-            is_used_up = self._is_used_up(key)
-            return windows.admit(key, not is_used_up), is_used_up
-        if self._asks_store(key):
-            standing, _ = await asyncio.gather(self._shared.admit(key), self._ask_store(key))
-        else:
-            standing = await self._shared.admit(key)
-        if standing.is_within:
-            windows.count(key)  # so that it is known here if Redis goes away
-        return standing, self._is_used_up(key)
-
-    def _asks_store(self, key: KeyRow) -> bool:
-        """Whether the store is to say what was spent: where others spend, too, each time."""
+    def _asks_others(self, key: KeyRow) -> bool:
+        """Whether Redis or the store is to say what was used; of the store what was spent, where nobody else spends
+        only once for a day and a limit."""
+        if self._shared is not None:
+            return not (key.rpm is key.tpm is key.usd_per_day is None)
         if self._store is None or key.usd_per_day is None:
             return False
         was_asked = self.counts.budgets.get(key.name, ("", 0.0, False))[:2] == (self._today(), key.usd_per_day)
         return not (was_asked and self._is_alone)
 
-    async def _ask_store(self, key: KeyRow) -> None:
-        """Learn whether the dollars of the day are used up, by all that is stored. Raises StoreTrouble."""
-        today, limit = self._today(), key.usd_per_day
+    async def _count_with_others(self, key: KeyRow) -> tuple[Standing, bool]:
+        """As `_count`, by what everybody has counted. Raises StoreTrouble."""
+        today, windows, limit = self._today(), self.counts.windows, key.usd_per_day
+        purse = _purse(key.name, today)
+        if self._shared is not None:
+            standing, is_full = await self._shared.admit(key, purse)
+            if standing.is_within:
+                windows.count(key)  # so that it is known here if Redis goes away
+        else:
+            standing, is_full = None, limit is not None and await self._is_full(purse, limit)
+        if limit is not None:
+            self.counts.budgets[key.name] = today, limit, is_full
+        is_used_up = self._is_used_up(key)
+        return standing or windows.admit(key, not is_used_up), is_used_up
+
+    async def _is_full(self, purse: Purse, limit: float) -> bool:
+        """Whether the store has so many dollars in a purse, or more. Raises StoreTrouble."""
         assert self._store is not None
-        assert limit is not None
-        below = nextafter(limit, 0.0)  # nothing fits into what is full
-        is_used_up = not await self._store.take(_purse(key.name, today), 0.0, below)
-        self.counts.budgets[key.name] = today, limit, is_used_up
+        return not await self._store.take(purse, 0.0, nextafter(limit, 0.0))
 
     def _is_used_up(self, key: KeyRow) -> bool:
         """Whether the dollars of the day are used up, by what is known here."""
@@ -275,35 +279,35 @@ class Limits:
         self.counts.owed[whose] = self.counts.owed.get(whose, 0.0) + dollars
 
     async def _write(self) -> None:
-        while self.counts.owed or self._owed_tokens:
+        while self.counts.owed or self._sending or self._owed_tokens:
             if not self._breaker.admits():
                 self._owed_tokens.clear()  # they count for a minute, and here they are counted
                 return
+            if not self._sending:
+                self._sending = {whose: (token_hex(16), sum_) for whose, sum_ in self.counts.owed.items()}
+                self.counts.owed.clear()
             tokens, self._owed_tokens = self._owed_tokens, {}
             try:
-                if tokens and self._shared is not None:
-                    await self._shared.charge(list(tokens.items()))
-                while self.counts.owed:
-                    await self._store_dollars(*self.counts.owed.popitem())
+                await self._send(tokens)
             except StoreTrouble as error:
                 self._breaker.failed(str(error))
                 return
             self._breaker.succeeded()
             await asyncio.sleep(_PAUSE)
 
-    async def _store_dollars(self, whose: tuple[str, str], dollars: float) -> None:
-        """Store what a key owes for a day. Raises StoreTrouble."""
-        assert self._store is not None
-        name, day = whose
-        try:
-            await self._store.take(_purse(name, day), dollars)
-        except BaseException:
-            self._owe(whose, dollars)
-            raise
-        budget = self.counts.budgets.get(name)
-        if budget is not None and budget[0] == day and not budget[2]:  # what others have stored counts, too
-            is_used_up = not await self._store.take(_purse(name, day), 0.0, nextafter(budget[1], 0.0))
-            self.counts.budgets[name] = day, budget[1], is_used_up
+    async def _send(self, tokens: Mapping[str, int]) -> None:
+        """Charge what is owed where all see it. Raises StoreTrouble; dollars go again then, under the same mark."""
+        if self._shared is not None:
+            dollars = [(_purse(*whose), mark, sum_) for whose, (mark, sum_) in self._sending.items()]
+            await self._shared.charge(tokens, dollars)
+            self._sending = {}
+        while self._sending and self._store is not None:
+            (name, day), (_, sum_) = next(iter(self._sending.items()))
+            await self._store.take(_purse(name, day), sum_)
+            del self._sending[name, day]
+            _, limit, is_full = self.counts.budgets.get(name, ("", 0.0, True))
+            if not is_full:  # what others have stored, or a process before this one, counts too
+                self.counts.budgets[name] = day, limit, await self._is_full(_purse(name, day), limit)
 
     # Refusals
 

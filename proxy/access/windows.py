@@ -1,5 +1,6 @@
 """Requests and tokens of the last minute by the name of a key, counted as the library `limits` does: requests in a
-moving window, tokens in a sliding window of two counters, in which the minute before counts less and less.
+moving window, tokens in a sliding window of two counters, in which the minute before counts less and less. In Redis
+also the dollars of a day, in the store's purses, so that all of it is one round trip.
 
 Laws
   To charge tokens never fails for their number, however far above the limit that is.
@@ -7,10 +8,12 @@ Laws
   of those who count, which should agree to a second or so.
 """
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from math import floor
+from collections.abc import Callable, Mapping, Sequence
+from math import floor, nextafter
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 from limits.storage import MemoryStorage
@@ -19,9 +22,12 @@ from limits.util import get_package_data
 from proxy.access import standing as times
 from proxy.access.standing import Standing
 from proxy.config.keys import KeyRow
+from proxy.store import PURSE_SECONDS, Purse
 from proxy.store.redis.connection import RedisConnection
-from proxy.store.redis.scripts import Command, Script
+from proxy.store.redis.purses import TAKE
+from proxy.store.redis.scripts import Command, Keys, Script, ScriptCommand
 from proxy.store.redis.url import address
+from proxy.store.serialization import name_bytes
 
 _NO_LIMIT = 2**53
 _SWEEP = 60.0
@@ -83,7 +89,7 @@ class SharedWindows:
 
     def __init__(self, url: str, patience: float, clock: Callable[[], float] = time.time) -> None:
         where = address(url)
-        self._prefix = f"{where.prefix}:limits"
+        self._prefix, self._keys = f"{where.prefix}:limits", Keys(where.prefix)
         self._connection = RedisConnection(where, patience)
         self._clock = clock
 
@@ -94,8 +100,9 @@ class SharedWindows:
     async def close(self) -> None:
         await self._connection.close()
 
-    async def admit(self, key: KeyRow) -> Standing:
-        """As in memory, but a request that is refused for its tokens has counted. Raises StoreTrouble."""
+    async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
+        """As in memory, but a request that is refused for its tokens has counted; and whether the dollars in this purse
+        are used up. Raises StoreTrouble."""
         now, seconds, commands = self._clock(), times.MINUTE, list[Command]()
         if key.rpm is not None:
             requests = [self._name(key.name, "requests")]
@@ -103,17 +110,29 @@ class SharedWindows:
             commands.append(_REQUESTS.on(requests, now - seconds, key.rpm))
         if key.tpm is not None:
             commands.append(_TOKENS.on(self._counters(key.name), seconds))
+        if key.usd_per_day is not None:
+            commands.append(self._take(purse, token_hex(16), 0.0, nextafter(key.usd_per_day, 0.0)))
         replies = await self._connection.trip(*commands)
-        tokens = _NO_TOKENS if key.tpm is None else _tokens(key.tpm, _numbers(replies[-1]))
+        is_full = key.usd_per_day is not None and not replies.pop()[0]
+        tokens = _NO_TOKENS if key.tpm is None else _tokens(key.tpm, _numbers(replies.pop()))
         if key.rpm is None:
-            return Standing(True, 0, 0.0, *tokens)
+            return Standing(True, 0, 0.0, *tokens), is_full
         oldest, count = replies[1] or (now, 0)
-        return Standing(bool(replies[0]), int(count), max(0.0, float(oldest) + seconds - now), *tokens)
+        wait = max(0.0, float(oldest) + seconds - now)
+        return Standing(bool(replies[0]), int(count), wait, *tokens), is_full
 
-    async def charge(self, charges: Sequence[tuple[str, int]]) -> None:
-        """Add tokens to those of keys. Raises StoreTrouble."""
-        counted = ((self._counters(name), tokens) for name, tokens in charges)
-        await self._connection.trip(*(_CHARGE.on(keys, _NO_LIMIT, times.MINUTE, tokens) for keys, tokens in counted))
+    async def charge(self, tokens: Mapping[str, int], dollars: Sequence[tuple[Purse, str, float]]) -> None:
+        """Add to the tokens of keys, by their names, and to what purses hold: once for each mark. Raises
+        StoreTrouble."""
+        counters = ((self._counters(name), count) for name, count in tokens.items())
+        commands = [_CHARGE.on(keys, _NO_LIMIT, times.MINUTE, count) for keys, count in counters]
+        commands += [self._take(purse, mark, sum_, sys.float_info.max) for purse, mark, sum_ in dollars]
+        await self._connection.trip(*commands)
+
+    def _take(self, purse: Purse, mark: str, dollars: float, limit: float) -> ScriptCommand:
+        """As the store takes from a purse."""
+        key = self._keys.purse(name_bytes(purse.tenant), name_bytes(purse.day))
+        return TAKE.on([key], PURSE_SECONDS, mark, dollars, limit)
 
     def _name(self, name: str, what: str) -> str:
         return f"{self._prefix}:{{{name}}}:{what}"

@@ -19,7 +19,7 @@ from proxy.access.windows import LocalWindows, SharedWindows
 from proxy.config.keys import KeyRow
 from proxy.store import Purse, Store, open_store
 from proxy.telemetry import Telemetry
-from tests.kit.redis_servers import Park, servers_of_a_test, shared_server  # noqa: F401 - fixtures
+from tests.kit.redis_servers import Park, Relay, servers_of_a_test, shared_server  # noqa: F401 - fixtures
 
 CHAT, MESSAGES = "openai_chat", "anthropic_messages"
 
@@ -57,8 +57,7 @@ async def settled(limits: Limits) -> None:
     """What was charged is where all see it."""
     if limits._writing is not None:
         await limits._writing
-    assert not limits.counts.owed
-    assert not limits._owed_tokens
+    assert not any((limits.counts.owed, limits._sending, limits._owed_tokens))
 
 
 @given(st.data())
@@ -102,9 +101,10 @@ async def test_so_many_at_once_as_the_limit_says_and_a_charge_far_beyond_it_coun
         assert {each.code for each in came if isinstance(each, LimitError)} == {"rate_limit_exceeded"}
         next(each for each in came if isinstance(each, Admitted)).charge(10_000_000, 0.0)
         await settled(limits)
-        counted = limits.counts.windows if limits._shared is None else limits._shared
-        standing = counted.admit(key)
-        assert (standing if isinstance(standing, Standing) else await standing).tokens == 10_000_000
+        standing = limits.counts.windows.admit(key)
+        if limits._shared is not None:
+            standing, _ = await limits._shared.admit(key, Purse("key:k", day="2026-01-31"))
+        assert standing.tokens == 10_000_000
 
 
 async def test_two_that_share_a_redis_let_through_what_one_would(redis_url: str) -> None:
@@ -128,6 +128,23 @@ async def test_what_one_replica_charges_counts_for_the_other(redis_url: str) -> 
             assert (refused.headers.get("x-should-retry") == "false") == (int(refused.headers["Retry-After"]) > 60)
 
 
+async def test_redis_is_asked_once_a_request_and_a_charge_whose_answer_was_lost_counts_once(servers: Park) -> None:
+    key, purse = row(rpm=100, tpm=1_000, usd_per_day=10), Purse("key:alice", day="2026-01-31")
+    async with Relay(servers.server()) as relay, counting(relay.url) as limits:
+        await outcome(limits, key)  # the server learns the scripts
+        trips = relay.trips
+        for _ in range(5):
+            assert isinstance(await outcome(limits, key), Admitted)
+        assert relay.trips - trips == 5
+        shared = limits._shared
+        assert shared is not None
+        for _ in range(3):
+            await shared.charge({}, [(purse, "a" * 32, 6.0)])
+        assert not (await shared.admit(key, purse))[1]
+        await shared.charge({}, [(purse, "b" * 32, 6.0)])
+        assert (await shared.admit(key, purse))[1]
+
+
 async def test_without_redis_each_counts_for_itself_and_dollars_are_stored_once_it_is_back(
     servers: Park,
 ) -> None:
@@ -143,6 +160,7 @@ async def test_without_redis_each_counts_for_itself_and_dollars_are_stored_once_
             limits.charge(key, 0, 6.0)
             await asyncio.sleep(0)
             assert limits.counts.owed
+            await limits._write_soon()
         limits.counts.refusals.clear()
         limits._breaker.end_pause()
         await outcome(limits, key)
