@@ -90,7 +90,8 @@ class Access(Struct, frozen=True):
     tenant: str
     owner: str
     request_id: str = ""
-    """The id that a trusted gateway in front has given the request; "" for none."""
+    """The id that a trusted gateway in front has given the request; "" for none. It may come twice: whoever sends a
+    request again keeps it."""
 
     @property
     def digests(self) -> Collection[str]:

@@ -302,7 +302,8 @@ class Flow:
             )
         finally:
             self.record.received = upload.size
-        self.record.tenant, self.record.request_id = received[0].tenant, received[0].id
+        self.record.tenant = received[0].tenant
+        self.record.request_id = self._head.access.request_id or received[0].id
         return received
 
     def _check_limits(self) -> None:

@@ -15,6 +15,7 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
 from proxy.identity import is_allowed
+from proxy.telemetry.record import ID_HEADER
 from tests.kit.running import Running, Start
 
 BODY: Any = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}
@@ -243,13 +244,18 @@ async def test_x5_a_trusted_gateway_says_who_asks_and_nobody_else_does(narrows: 
     more: Any = {"auth": auth, "keys": keys(alice={})} if auth == "keys" else {}
     setup = await narrows(trusted_proxies=[trusted], tenant_headers=PEOPLE, tenant_secret="s", **more)
     credential = bearer(ALICE if auth == "keys" else "sk-shared")
+    ids = []
     for head in (
         {PEOPLE[0]: "ann", "x-request-id": "from-litellm"},
         {PEOPLE[1].upper(): "ben@example.com", PEOPLE[0]: " ", "x-request-id": 129 * "x"},
         {PEOPLE[0]: "ann", "X-Forwarded-For": "10.0.0.1"},
         {},
     ):
-        assert (await ask(setup, {**credential, **head}))[0] == 200
+        status, answer, _ = await ask(setup, {**credential, **head})
+        assert status == 200
+        ids.append(answer[ID_HEADER])
+    assert [each == "from-litellm" for each in ids] == [trusted.startswith("127"), False, False, False]
+    assert max(map(len, ids)) == 36
     one, other, elsewhere, nobody = [noted.client_request for noted in setup.compaction.seen]
     base = "alice" if auth == "keys" else "local"
     assert nobody.tenant == base
