@@ -15,7 +15,8 @@ compaction/  from the client's bytes to the bytes that go upstream
 gateway/     requests received, forwarded upstream, and answered
 admin/       Narrows' own pages
 workers/     several processes on one port
-app          the only place where objects are made
+generation   what follows from the settings: made, used and let go of as one
+app          what lasts; with `generation` the only place where objects are made
 serving      `narrows serve`: one process, or several workers
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
 cli          the command

@@ -10,17 +10,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from proxy.admin import live
 from proxy.admin.answers import PRIVATE
 from proxy.admin.conversations import ConversationPages
-from proxy.admin.targets import CONVERSATIONS
+from proxy.admin.targets import CONVERSATIONS, allow_only
 from proxy.admin.usage import USAGE, usage_page
 from proxy.archive.texts import Originals
-from proxy.config import Settings
+from proxy.config import ConfigurationError, Settings
 from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
-from proxy.identity import asks_here, is_here, is_local, opens, received_credential, sender_of
+from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of
 from proxy.store import conversation_id
 from proxy.telemetry import Telemetry
 
+_RELOAD = "/narrows/reload"
 _ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
 
 
@@ -36,10 +37,13 @@ class AdminPages:
     ready: bool = True
     scrape: Callable[[], Awaitable[bytes]] | None = None
     """The metrics of all workers, where there are several."""
+    reload: Callable[[], Awaitable[str]] | None = None
+    """Has the settings read anew; the digest of those that count then, or "" where other workers take over. Raises
+    ConfigurationError. None where that cannot be asked for."""
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
-        fixed = ("/healthz", "/readyz", "/metrics", CONVERSATIONS, USAGE, *live.PATHS)
+        fixed = ("/healthz", "/readyz", "/metrics", _RELOAD, CONVERSATIONS, USAGE, *live.PATHS)
         return path in fixed or path.startswith((_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/"))
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -60,6 +64,8 @@ class AdminPages:
             page = self.telemetry.metrics.page
             metrics = await (self.scrape() if self.scrape is not None else asyncio.to_thread(page))
             return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        if path == _RELOAD:
+            return await self._reload(request)
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))
         if self.conversations is None:
@@ -76,6 +82,26 @@ class AdminPages:
             if not live.wants_page(request):
                 raise
             return self.conversations.live.refused(request, error)
+
+    async def _reload(self, request: web.BaseRequest) -> web.Response:
+        """Have the settings read anew. A cookie is not enough for that."""
+        allow_only(request, ("POST",))
+        if not is_admin(request, self.settings, self.secret) and (
+            received_credential(request) or not asks_here(request, self.settings.host)
+        ):
+            message = (
+                "A reload is for the `admin_token`, or for this machine, asked by address and without a credential."
+            )
+            raise ApiError(403, message, "forbidden")
+        if self.reload is None:
+            raise ApiError(404, "This Narrows was not started by `narrows serve`.", "not_found")
+        try:
+            digest = await self.reload()
+        except ConfigurationError as error:
+            raise ApiError(400, str(error), "bad_configuration") from error
+        if not digest:
+            return web.json_response({"status": "reloading"}, status=202)
+        return web.json_response({"status": "reloaded", "settings": digest})
 
     async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:
         if self.originals is None:

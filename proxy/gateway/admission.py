@@ -110,7 +110,7 @@ class Pressure:
 
     def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
         self._telemetry = telemetry
-        self._slow = _SLOW + patience
+        self.apply(patience)
         self._clock = clock
         self._planning: dict[object, tuple[str, bool, float]] = {}
         """Whose requests are being planned, whether an upstream has accepted the credential, and since when; those
@@ -122,6 +122,10 @@ class Pressure:
     def is_late(self) -> bool:
         """Whether requests wait for the event loop."""
         return self._is_late
+
+    def apply(self, patience: float) -> None:
+        """Planning may take so many seconds longer."""
+        self._slow = _SLOW + patience
 
     def begin(self, visit: object, client: Peer, is_accepted: bool = True) -> bool:
         """A request is to be planned; whether anything new may be. `is_accepted`: its credential was accepted."""
@@ -259,14 +263,8 @@ class Admission:
         open_files: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        requests = settings.requests_limit
-        if open_files is not None:  # each request in flight has a connection upstream, too
-            requests = min(requests, max(1, (open_files - _SPARE_FILES) // (_CONNECTIONS + 1)))
-        if requests < settings.requests_limit:
-            telemetry.log.warning("requests_limited", requests=requests, open_files=open_files)
-        self.requests, self.bytes = Pool(requests), Pool(settings.bytes_limit or 8 * settings.body_limit)
-        self.receiving = Pool(_RECEIVING * max(settings.body_limit, self.bytes.size // 8))
-        self._connections = Pool(_CONNECTIONS * requests)
+        self.requests, self.bytes, self.receiving, self._connections = Pool(0), Pool(0), Pool(0), Pool(0)
+        self._open_files = open_files
         self._telemetry = telemetry
         self.states = states
         self._clock = clock
@@ -276,9 +274,22 @@ class Admission:
         self._last_refusals: dict[str, float] = {}
         self._drain, self._drain_at = float(_DRAIN), clock()
         self.unpacking = asyncio.Semaphore(_UNPACKING)
-        self.pressure = Pressure(telemetry, settings.summary_wait / 1000, clock)
+        self.pressure = Pressure(telemetry, 0.0, clock)
+        self.apply(settings)
         telemetry.metrics.connections.set_function(lambda: self._connections.used)
         telemetry.metrics.bytes_in_flight.set_function(lambda: self.bytes.used)
+
+    def apply(self, settings: Settings) -> None:
+        """From now on the limits are those of these settings."""
+        requests, files = settings.requests_limit, self._open_files
+        if files is not None:  # each request in flight has a connection upstream, too
+            requests = min(requests, max(1, (files - _SPARE_FILES) // (_CONNECTIONS + 1)))
+        if requests < settings.requests_limit:
+            self._telemetry.log.warning("requests_limited", requests=requests, open_files=files)
+        self.requests.size, self._connections.size = requests, _CONNECTIONS * requests
+        self.bytes.size = settings.bytes_limit or 8 * settings.body_limit
+        self.receiving.size = _RECEIVING * max(settings.body_limit, self.bytes.size // 8)
+        self.pressure.apply(settings.summary_wait / 1000)
 
     # Requests, and the bytes of their bodies
 

@@ -100,7 +100,6 @@ class Gateway:
         self._pages = pages
         self._telemetry = parts.telemetry
         self._running: set[asyncio.Task[Any]] = set()
-        parts.telemetry.metrics.running.set_function(lambda: len(self._running))
         self._ending = False
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -122,6 +121,11 @@ class Gateway:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    async def finished(self) -> None:
+        """Nothing runs any more."""
+        while self._running:
+            await asyncio.wait(self._running)
 
     async def drain(self, grace: float) -> None:
         """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""

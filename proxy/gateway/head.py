@@ -59,6 +59,8 @@ class RequestHead(Struct, frozen=True):
     conversation: str | None
     """The id that a header gives the conversation."""
     access: Access
+    settings: Settings
+    """Under which it was read."""
     auth: Mapping[str, str]
     is_plain_key: bool
     forwarded: CIMultiDict[str]
@@ -69,7 +71,8 @@ def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Sett
     """The head of a request; `before` is that of the one before on its connection. Raises ApiError."""
     lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
     access: Access | None = request.get(ACCESS)
-    if before is not None and before.lines == lines and access in (None, before.access):
+    is_same = before is not None and before.lines == lines and before.settings is settings
+    if before is not None and is_same and access in (None, before.access):
         return before
     access = access_of(request, settings, secret)
     asks = _wishes(request, settings, access.key)
@@ -84,6 +87,7 @@ def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Sett
         wishes=asks,
         conversation=conversation or session_of(request.headers),
         access=access,
+        settings=settings,
         auth=auth_of(request),
         is_plain_key=is_plain_key(request),
         forwarded=forwarded,

@@ -40,8 +40,12 @@ class Listener(web.Server):
         admission: Admission,
     ) -> None:
         super().__init__(answer, handler_cancellation=True)
-        self._patience = settings.header_timeout
         self.admission = admission
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """From now on the times are those of these settings, for new connections."""
+        self._patience = settings.header_timeout
         self.stalled_seconds = _STALLED * settings.body_timeout
 
     def __call__(self) -> "Connection":

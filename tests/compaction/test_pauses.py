@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("proxy.app.time.time", made)
+    monkeypatch.setattr("proxy.generation.time.time", made)
     return made
 
 

@@ -16,7 +16,7 @@ no texts are stored, nothing is broken or too much, and the store answers in tim
 exchanges of other processes is read, in case it does not."""
 
 
-async def test_a_bare_chat_request_can_be_followed_through_twenty_eight_files(narrows: Start) -> None:
+async def test_a_bare_chat_request_can_be_followed_through_thirty_files(narrows: Start) -> None:
     setup = await narrows(json_answer(completion()), real=True, recall="never", preset="structural")
     recorded = sessions.load("long_day")
     ends = [i for i, message in enumerate(recorded["messages"]) if message["role"] == "assistant"]
@@ -28,4 +28,4 @@ async def test_a_bare_chat_request_can_be_followed_through_twenty_eight_files(na
                 await reply.read()
     path = {name for name in files if not name.startswith(BESIDE)}
     assert {"gateway/handlers.py", "gateway/flow.py", "compaction/prepare.py", "compaction/planning.py"} <= path
-    assert len(path) <= 28, sorted(path)
+    assert len(path) <= 30, sorted(path)

@@ -200,7 +200,7 @@ async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             super().__init__(*given, clock=_now, **named)
             made.append(self)
 
-    monkeypatch.setattr("proxy.app.SummaryMaker", Watched)
+    monkeypatch.setattr("proxy.generation.SummaryMaker", Watched)
     monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
     for name, policies in _HERE.items():
         monkeypatch.setitem(PRESETS, name, Preset(policies))

@@ -111,7 +111,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         made.append(Counted(open_store(url, **more)))
         return made[-1]
 
-    monkeypatch.setattr("proxy.app.open_store", opened)
+    monkeypatch.setattr("proxy.generation.open_store", opened)
     pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 60.0)
     return made
@@ -147,7 +147,7 @@ async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_tol
 ) -> None:
     pause_breakers(monkeypatch, "store", 1.0)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 1.0)
-    monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))
+    monkeypatch.setattr("proxy.generation.open_store", partial(open_store, patience=5.0))
     app = await stage.start(log_level="info", log_format="json")
     told: list[str] = []
     other = sqlite3.connect(stage.path, isolation_level=None)
@@ -186,7 +186,7 @@ async def test_f_a_claim_that_cannot_be_written_is_served_all_the_same(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_800_000_000.0]
-    monkeypatch.setattr("proxy.app.time.time", lambda: clock[0])
+    monkeypatch.setattr("proxy.generation.time.time", lambda: clock[0])
     app = await stage.start()
     for end in ends(SESSION)[:-1]:
         await stage.ask(app, SESSION[:end])

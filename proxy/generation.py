@@ -1,0 +1,362 @@
+"""What follows from the settings: everything that serves requests is made here, used, and let go of as one.
+
+Law: what cannot work raises ConfigurationError, and leaves nothing behind.
+"""
+
+import asyncio
+import io
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qsl
+
+from policies.money.catalog import check_overrides
+from proxy.access.gate import Gate
+from proxy.access.limits import Counts, Limits, open_limits
+from proxy.access.registry import KeyRegistry
+from proxy.admin.answers import PageParts
+from proxy.admin.artifacts import ArtifactPages
+from proxy.admin.conversations import ConversationPages
+from proxy.admin.deletion import Deletion
+from proxy.admin.live import LivePages
+from proxy.admin.log_pages import LogPages
+from proxy.admin.login import Login
+from proxy.admin.pages import AdminPages
+from proxy.admin.summaries import SummaryPages
+from proxy.archive.archive import Archive
+from proxy.archive.message_log import MessageLog
+from proxy.archive.recorder import Recorder, RecorderOptions
+from proxy.archive.recordings import Recordings
+from proxy.archive.redaction import Redaction
+from proxy.archive.texts import ArchiveServices, Artifacts, Originals
+from proxy.billing.billing import Billing
+from proxy.billing.holdout import Holdout
+from proxy.compaction.acceptance import Acceptance
+from proxy.compaction.bypass import Bypass
+from proxy.compaction.cold import ColdProcess
+from proxy.compaction.prepare import Compactor
+from proxy.compaction.request_parser import RequestParser
+from proxy.config import ConfigurationError, Settings
+from proxy.gateway.admission import Admission, Pressure
+from proxy.gateway.flow import FlowParts
+from proxy.gateway.handlers import Gateway
+from proxy.gateway.recall_loop import Compaction
+from proxy.gateway.shadows import ShadowParts, Shadows
+from proxy.gateway.upstreams import Upstreams
+from proxy.identity import CredentialStates
+from proxy.store import Store, StoreTrouble, open_store, ttl
+from proxy.store.audit_log import AuditLog
+from proxy.store.breaker import GuardedStore
+from proxy.store.cached import CachedStore
+from proxy.store.forgetting import ForgetRegistry
+from proxy.store.trimming import keep_within
+from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
+from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.payments import Payments
+from proxy.summaries.services import SummaryServices
+from proxy.summaries.summarizer import Summarizer
+from proxy.telemetry import Telemetry
+from proxy.workers.worker import Worker
+
+_CLOSING_SECONDS = 1.0
+_FILE_LIMIT = 16 * 2**30
+"""Bytes of a store in a file, where `store_limit` does not say."""
+_LOOK = 0.005
+"""Seconds between two looks at the event loop."""
+_UNHURRIED = 5.0
+"""Seconds that the store has where no request waits for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """What stays while settings come and go."""
+
+    telemetry: Telemetry
+    admission: Admission
+    worker: Worker | None = None
+    """This process's part of a team that shares a port."""
+    watch: Callable[[Compaction], Compaction] | None = None
+    """May stand in front of the compactor."""
+    patience: float | None = None
+    """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
+    less then."""
+
+
+class Generation:
+    """All that serves requests under the same settings."""
+
+    def __init__(self, settings: Settings, gateway: Gateway, pages: AdminPages, forgets: ForgetRegistry) -> None:
+        self.settings = settings
+        self.gateway = gateway
+        self.pages = pages
+        self.forgets = forgets
+        self.is_volatile = False
+        """Whether its store is in memory, and ends with it."""
+        self.compaction: Compaction = Bypass()
+        self.summaries: SummaryMaker | None = None
+        self._parts = AsyncExitStack()
+
+    @classmethod
+    async def open(cls, settings: Settings, lasting: Lasting, counts: Counts | None = None) -> Self:
+        """Make everything. `counts`: what keys have used under the settings before. Raises ConfigurationError."""
+        telemetry, worker, admission = lasting.telemetry, lasting.worker, lasting.admission
+        async with AsyncExitStack() as parts:
+            upstreams = Upstreams(settings, telemetry)
+            parts.push_async_callback(upstreams.close)
+            patience = lasting.patience
+            opener = partial(open_store, patience=patience) if patience else open_store
+            store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
+            secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
+            forgets = ForgetRegistry(worker.forget if worker else None)
+            limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
+            compaction: Compaction = Bypass()
+            payments = Payments(settings, admission.states, secret)
+            pages, summaries = AdminPages(settings, telemetry, secret), None
+            if store is not None:
+                work = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience, limits)
+                compaction, pages, summaries = await work
+                compaction = lasting.watch(compaction) if lasting.watch else compaction
+            registry = await _key_registry(settings, store, telemetry, parts)
+            flow_parts = FlowParts(
+                settings=settings,
+                upstreams=upstreams,
+                compaction=compaction,
+                telemetry=telemetry,
+                secret=secret,
+                admission=admission,
+                gate=Gate(settings, registry, secret),
+                pass_on=worker.pass_on if worker else None,
+                shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
+                limits=limits,
+            )
+            generation = cls(settings, Gateway(flow_parts, pages), pages, forgets)
+            generation.compaction, generation.summaries = compaction, summaries
+            generation.is_volatile = store is not None and not store.shared
+            generation._parts = parts.pop_all()
+            return generation
+
+    async def close(self) -> None:
+        """Let go of everything; nothing runs any more."""
+        await self._parts.aclose()
+
+
+def check_fixed(before: Settings, after: Settings, names: Sequence[str]) -> None:
+    """Raises ConfigurationError where one of these settings is to change, which takes a new start."""
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+    if changed:
+        names = " and ".join(changed)
+        raise ConfigurationError(f"{changed[0]}: {names} cannot change in a reload; start Narrows again")
+
+
+async def check_settings(settings: Settings) -> None:
+    """Raises ConfigurationError where a Narrows with these settings could not start. Nobody is asked, and nothing is
+    written."""
+    telemetry = Telemetry("critical", "json", io.StringIO())
+    await Upstreams(settings, telemetry).close()
+    await Summarizer(settings, CredentialStates()).close()
+    _check_prices(settings)
+    _redaction(settings)
+    try:
+        open_store(settings.store, keyring=settings.keyring)
+    except ValueError as error:
+        raise ConfigurationError(f"store: {error}") from error
+
+
+def _check_prices(settings: Settings) -> None:
+    try:
+        check_overrides(settings.models)
+    except ValueError as error:
+        raise ConfigurationError(f"models: {error}") from error
+
+
+def _redaction(settings: Settings) -> Redaction:
+    try:
+        return Redaction(settings.record_redact)
+    except ValueError as error:
+        raise ConfigurationError(f"record_redact: {error}") from error
+
+
+async def _open_compaction(
+    settings: Settings,
+    telemetry: Telemetry,
+    store: Store,
+    secret: bytes,
+    parts: AsyncExitStack,
+    forgets: ForgetRegistry,
+    payments: Payments,
+    patience: float | None,
+    limits: Limits | None,
+) -> tuple[Compactor, AdminPages, SummaryMaker]:
+    """What compacts, the pages of what is stored, and what writes summaries."""
+    _check_prices(settings)
+    # what no request waits for has a connection of its own, so that long texts stand in nobody's way
+    unhurried = store
+    if store.shared:
+        unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
+    stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
+    archive = _archive(settings, stored)
+    audit_log = AuditLog(unhurried, telemetry)
+    summarizer = Summarizer(settings, payments.states)
+    holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
+    billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
+    summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
+    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
+    services = SummaryServices(
+        settings=settings,
+        summarizer=summarizer,
+        maker=summaries,
+        cached_store=cached_store,
+        audit_log=audit_log,
+        telemetry=telemetry,
+        payments=payments,
+        clock=time.time,
+    )
+    # outputs are shortened before turns are summarized: what a digest makes short may need no summary
+    writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
+    cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
+    acceptance = Acceptance(settings, cached_store, payments.states, writers, archive, telemetry)
+    compactor = Compactor(
+        settings, request_parser, cached_store, telemetry, writers, cold=cold, acceptance=acceptance, billing=billing
+    )
+    forgets.register(compactor.forget)
+    page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
+    conversations = ConversationPages(
+        page_parts,
+        Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder),
+        SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
+        ArtifactPages(page_parts, archive),
+        LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
+        LogPages(page_parts, archive),
+    )
+    _keep_within(settings, unhurried, telemetry, parts)
+    for part in (archive, audit_log, billing, summarizer, summaries, compactor):
+        parts.push_async_callback(part.close)
+    pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
+    return compactor, pages, summaries
+
+
+async def _key_registry(
+    settings: Settings, store: Store | None, telemetry: Telemetry, parts: AsyncExitStack
+) -> KeyRegistry:
+    """The keys of the settings and, where any count, those of the store."""
+    if settings.auth == "passthrough":
+        return KeyRegistry(settings, None)
+    store = store or await _open_store(open_store, settings, telemetry, parts)
+    registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
+    parts.push_async_callback(registry.close)
+    await registry.open()
+    return registry
+
+
+def _shadows(
+    settings: Settings,
+    upstreams: Upstreams,
+    store: Store | None,
+    telemetry: Telemetry,
+    forgets: ForgetRegistry,
+    pressure: Pressure,
+    parts: AsyncExitStack,
+) -> Shadows | None:
+    """What asks again at sampled requests; None where none is sampled."""
+    if store is None or not settings.agree_share:
+        return None
+    audit_log = AuditLog(store, telemetry)
+    shadows = Shadows(
+        ShadowParts(
+            settings=settings,
+            upstreams=upstreams,
+            store=store,
+            audit_log=audit_log,
+            telemetry=telemetry,
+            forgets=forgets,
+            pressure=pressure,
+        )
+    )
+    parts.push_async_callback(audit_log.close)
+    parts.push_async_callback(shadows.close)
+    return shadows
+
+
+def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
+    """What is stored for people, as far as it is to be. Raises ConfigurationError."""
+    return Archive(
+        Originals(stored) if settings.originals else None,
+        Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
+        MessageLog(stored, settings.history_limit) if settings.history else None,
+        _recorder(settings, settings.record, stored) if settings.record is not None else None,
+    )
+
+
+def _recorder(settings: Settings, folder: Path, stored: ArchiveServices) -> Recorder:
+    """What records conversations in files. Raises ConfigurationError."""
+    recordings = Recordings(folder, settings.keyring)
+    lifetime = ttl(dict(parse_qsl(settings.store.partition("?")[2])))
+    options = RecorderOptions(settings.record_share, settings.record_limit, lifetime, stored.secret)
+    try:
+        recordings.open()
+    except ValueError as error:
+        raise ConfigurationError(f"record: {error}") from error
+    recorder = Recorder(recordings, _redaction(settings), options, stored.telemetry)
+    stored.forgets.register(recorder.forget)
+    return recorder
+
+
+def _keep_within(settings: Settings, store: Store, telemetry: Telemetry, parts: AsyncExitStack) -> None:
+    """Trim the store now and then; one in Redis only where the settings say how much it may hold."""
+    limit = settings.store_limit or (_FILE_LIMIT if settings.store.startswith("sqlite:") else None)
+    if limit is not None:
+        parts.callback(asyncio.create_task(keep_within(limit, store, telemetry)).cancel)
+
+
+async def _open_store(
+    opener: Callable[..., Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
+) -> Store:
+    """The store that the settings name. `telemetry`: None where another connection to it has logged its troubles."""
+
+    def announce(what: str) -> None:
+        if telemetry is not None:
+            telemetry.log.warning("store_set_aside", what=what)
+
+    try:
+        store = opener(settings.store, keyring=settings.keyring, announce=announce)
+    except ValueError as error:
+        raise ConfigurationError(f"store: {error}") from error
+    parts.push_async_callback(store.close)
+    try:
+        await store.open()
+    except StoreTrouble as error:  # requests are served all the same
+        if telemetry is not None:
+            telemetry.metrics.store_trouble("open")
+            telemetry.log.warning("store", trouble=str(error))
+    return store
+
+
+async def shared_secret(settings: Settings, telemetry: Telemetry) -> bytes:
+    """The key of the hash that names tenants, for all workers. Raises ConfigurationError where they cannot share the
+    store."""
+    async with AsyncExitStack() as parts:
+        store = await _open_store(open_store, settings, telemetry, parts) if not settings.only_relays else None
+        if store is not None and not store.shared:
+            message = f"store: {settings.store} is in the memory of one process; name a file, or set `workers` to 1"
+            raise ConfigurationError(message)
+        return await _tenant_secret(settings, store, telemetry)
+
+
+async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry) -> bytes:
+    """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, made for this
+    process."""
+    if settings.tenant_secret is not None:
+        return settings.tenant_secret.get_secret_value().encode()
+    if store is not None:
+        try:
+            return await store.secret("tenant")
+        except StoreTrouble as error:
+            telemetry.metrics.store_trouble("secret")
+            telemetry.log.warning("store", trouble=str(error))
+    return secrets.token_bytes(32)
