@@ -132,7 +132,7 @@ def received_credential(request: web.BaseRequest) -> str:
 def auth_of(request: web.BaseRequest) -> dict[str, str]:
     """The headers by which the upstream knows who asks."""
     headers = {name: request.headers[name] for name in _AUTH_HEADERS if name in request.headers}
-    if ACCESS in request:  # what is for this gateway is not for the upstream
+    if _has_key(request):  # it is for this gateway, and not for the upstream
         headers = {name: value for name, value in headers.items() if not KEY_SHAPE.search(value)}
     betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
     needed = ",".join(beta for beta in betas if beta.startswith(_OAUTH_BETA))

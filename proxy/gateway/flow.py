@@ -251,6 +251,8 @@ class Flow:
         """The body of a request that is relayed, and the model in it: read only where something depends on that, ""
         where it is not JSON. Raises ApiError."""
         settings, has_models = self._parts.settings, access.key is not None and bool(access.key.models)
+        if self.deployment:
+            check_model(access, self.deployment)
         depends = self._parts.upstreams.needs_model(self.route.dialect) and not self.deployment
         depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
         is_json = "json" in self._request.headers.get("Content-Type", "").lower()

@@ -98,8 +98,9 @@ def forwarded_headers(
     request: web.BaseRequest, lines: Iterable[tuple[bytes, bytes]], settings: Settings, but: Collection[bytes] = ()
 ) -> CIMultiDict[str]:
     """The headers that go upstream, without those in `but`: no key of this gateway, and no name of a person."""
-    if ACCESS in request:
+    if settings.auth != "passthrough":
         lines = [line for line in lines if not _KEY.search(line[1])]
+    if ACCESS in request:
         but = {*but, *(_OTHER.sub("-", name.lower()).encode() for name in settings.tenant_headers)}
     return request_headers(lines, but)
 

@@ -188,6 +188,22 @@ async def test_a_key_asks_its_models_and_no_others(narrows: Start, body: bytes, 
         assert setup.upstream.seen[-1].body == body
 
 
+@pytest.mark.parametrize(("deployment", "status"), [("gpt-5.4", 200), ("o3", 403)])
+@pytest.mark.parametrize("call", ["chat/completions", "embeddings"])
+async def test_a_key_asks_no_other_model_by_path(narrows: Start, deployment: str, status: int, call: str) -> None:
+    setup = await narrows(auth="keys", keys=keys(alice={"models": ["gpt-5*"]}))
+    url = f"{setup.url.removesuffix('/v1')}/openai/deployments/{deployment}/{call}"
+    async with setup.client.post(url, json={"model": "gpt-5.4", "messages": []}, headers=bearer(ALICE)) as reply:
+        assert (reply.status, len(setup.upstream.seen)) == (status, int(status == 200))
+
+
+async def test_where_no_keys_are_taken_one_of_another_gateway_passes(narrows: Start) -> None:
+    setup = await narrows(trusted_proxies=["127.0.0.1"])
+    assert (await ask(setup, bearer(ALICE)))[0] == 200
+    assert setup.upstream.seen[0].one("Authorization") == f"Bearer {ALICE}"
+    assert setup.compaction.seen[0].client_request.auth == bearer(ALICE)
+
+
 async def test_a_key_lessens_the_mode_and_adds_presets(narrows: Start) -> None:
     rows = keys(alice={"mode": "observe", "presets": ["chat", "deep"]}, bob={})
     setup = await narrows(auth="keys", keys=rows, request_presets=["gentle"])
