@@ -14,12 +14,16 @@ from aiohttp import ClientError
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Usage
+from policies.presets import PRESETS, Preset
 from proxy.access.keys import digest_of, new_key
 from proxy.access.limits import Limits
 from proxy.billing.charges import charge_of, summary_dollars
+from proxy.lab.provider import Say
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from tests.kit.recalling import KEEPING, hiding, plays, wants
 from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.running import Running, Start
+from tests.kit.stage import Stage
 from tests.kit.upstream import REQUEST, Asked, Script, chunk, completion, delta, event, json_answer, says, stream_head
 
 KEY = new_key()
@@ -209,6 +213,28 @@ def test_all_rounds_are_charged_and_what_nobody_counted_is_estimated() -> None:
         tokens, dollars = charge_of([round_of(Usage(500_000, 0, 0, 500_000))], None, model, DEAR)
         assert (tokens, dollars) == (1_000_000, pytest.approx(2.5))
     assert summary_dollars(SummaryCost(1, 1_000_000, 0, 0, 1_000_000)) == pytest.approx(5.0)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("streams", [False, True])
+async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
+    stage: Stage, streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the provider itself counted of all rounds."""
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
+    row = {"name": "alice", "sha256": digest_of(KEY), "rpm": 9, "tpm": 10**9}
+    app = await stage.start(preset="keeping", auth="keys", keys=[row])
+    stage.provider.answer = plays(wants(), Say("So it is."))
+    extra = {"stream_options": {"include_usage": True}} if streams else {}
+    await stage.ask(app, hiding(), ("Authorization", f"Bearer {KEY}"), stream=streams, **extra)
+    assert len(stage.provider.requests) == 2
+    limits = app.gateway.limits
+    assert limits is not None
+    standing = limits.counts.windows.admit(app.settings.keys[0], is_wanted=False)
+    billed = app.telemetry.metrics.billed
+    assert (standing.requests, standing.tokens) == (1, billed.prompt + billed.output)
+    assert billed.rounds == 1
+    assert billed.prompt > billed.sent > 1_000
 
 
 async def test_all_modes_are_charged_alike(narrows: Start) -> None:
