@@ -24,6 +24,7 @@ from proxy.config.settings import SummarizerSettings
 from proxy.lab.preset_descriptions import parameter_table, preset_table
 from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS, Metrics
 from tests.kit.paths import ROOT
+from tests.long.clients.table import CLIENTS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROXY, POLICIES, DEPLOY, TESTS = (
@@ -356,3 +357,8 @@ def test_every_attribute_of_a_span_is_described() -> None:
     assert {"narrows.mode", "gen_ai.request.model", "error.type"} < names
     section = PROXY[PROXY.index("\n## Traces") : PROXY.index("\n## Errors")]
     assert not [name for name in names if f"`{name}`" not in section]
+
+
+@pytest.mark.parametrize("client", sorted({re.sub(" (in front|behind)$", "", client.name) for client in CLIENTS}))
+def test_every_client_that_is_tried_is_in_the_table(client: str) -> None:
+    assert re.search(rf"^\| {client}\b", PROXY[PROXY.index("\n## Clients") : PROXY.index("\n## Recall")], re.MULTILINE)

@@ -138,6 +138,7 @@ def plain(home: Path) -> Mapping[str, str]:
         KEY: CREDENTIAL,
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE),
         "NO_PROXY": "127.0.0.1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
 
 

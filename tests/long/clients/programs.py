@@ -130,7 +130,6 @@ def mini(client: Client, home: Path, base_url: str) -> Mapping[str, str]:
         "MSWEA_SILENT_STARTUP": "1",
         "OPENAI_API_BASE": base_url,
         "OPENAI_API_KEY": CREDENTIAL,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
 
 

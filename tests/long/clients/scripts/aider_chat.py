@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common import BASE_URL, KEY, MODEL, STREAM, TASKS
 
-os.environ |= {"OPENAI_API_BASE": BASE_URL, "OPENAI_API_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+os.environ |= {"OPENAI_API_BASE": BASE_URL, "OPENAI_API_KEY": KEY}
 
 from aider.coders import Coder
 from aider.io import InputOutput
