@@ -122,7 +122,7 @@ class Generation:
                 work = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience, limits)
                 compaction, pages, summaries = await work
                 compaction = lasting.watch(compaction) if lasting.watch else compaction
-            registry = await _key_registry(settings, store, telemetry, parts)
+            registry = await _key_registry(settings, store, telemetry, parts, is_reload=counts is not None)
             flow_parts = FlowParts(
                 settings=settings,
                 upstreams=upstreams,
@@ -242,15 +242,17 @@ async def _open_compaction(
 
 
 async def _key_registry(
-    settings: Settings, store: Store | None, telemetry: Telemetry, parts: AsyncExitStack
+    settings: Settings, store: Store | None, telemetry: Telemetry, parts: AsyncExitStack, is_reload: bool
 ) -> KeyRegistry:
-    """The keys of the settings and, where any count, those of the store."""
+    """The keys of the settings and, where any count, those of the store. Raises ConfigurationError where a reload would
+    forget these."""
     if settings.auth == "passthrough":
         return KeyRegistry(settings, None)
     store = store or await _open_store(open_store, settings, telemetry, parts)
     registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
     parts.push_async_callback(registry.close)
-    await registry.open()
+    if not await registry.open() and is_reload:
+        raise ConfigurationError("store: it does not answer, so its keys would be forgotten; reload once it does")
     return registry
 
 

@@ -44,12 +44,15 @@ class KeyRegistry:
         """A question that is still to be asked."""
         self._following: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
-        """Ask the store for the first time, and follow it from then on."""
-        with suppress(StoreTrouble):  # it was logged
-            await self._refresh()
+    async def open(self) -> bool:
+        """Ask the store for the first time, and follow it from then on. Whether it has answered."""
         if self._store is not None:
             self._following = asyncio.create_task(self._follow())
+        try:
+            await self._refresh()
+        except StoreTrouble:  # it was logged
+            return False
+        return True
 
     async def close(self) -> None:
         tasks = [task for task in (self._following, self._next) if task is not None]

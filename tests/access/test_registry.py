@@ -10,7 +10,7 @@ import pytest
 
 from proxy.access.keys import digest_of, new_key
 from proxy.access.registry import KeyRegistry
-from proxy.config import KeyRow, Settings
+from proxy.config import ConfigurationError, KeyRow, Settings
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.breaker import GuardedStore
 from proxy.telemetry import Telemetry
@@ -126,6 +126,9 @@ async def test_f_while_the_store_is_away_known_keys_count_and_others_are_told_to
         code, head, error = await ask(setup, bearer(made_up))
         assert (code, error["code"], head["Retry-After"]) == (503, "keys_unavailable", "5")
         assert [await status(setup, CAROL), await status(setup, CAROL[:-1])] == [200, 401]
+        with pytest.raises(ConfigurationError, match="its keys would be forgotten"):
+            await setup.app.reload(setup.app.settings)
+        assert await status(setup, CAROL) == 200
     finally:
         server.kill()
 
