@@ -237,7 +237,7 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     assert billed.prompt > billed.sent > 1_000
 
 
-async def test_all_modes_are_charged_alike(narrows: Start) -> None:
+async def test_x10_all_modes_are_charged_alike(narrows: Start) -> None:
     """A request cannot go by its limits because Narrows is to leave it alone."""
     script: Script = says(json_answer(completion()))
     setup = await narrows(script, real=True, **limited(tpm=1_000, usd_per_day=5))

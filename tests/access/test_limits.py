@@ -61,7 +61,7 @@ async def settled(limits: Limits) -> None:
 
 
 @given(st.data())
-def test_what_is_charged_overshoots_a_limit_by_what_is_in_flight_at_most(data: st.DataObject) -> None:
+def test_x10_what_is_charged_overshoots_a_limit_by_what_is_in_flight_at_most(data: st.DataObject) -> None:
     """In whatever order requests come and replies end, no request is let in once the limit is charged, and all that is
     charged counts, however much that is."""
 
@@ -145,7 +145,7 @@ async def test_redis_is_asked_once_a_request_and_a_charge_whose_answer_was_lost_
         assert (await shared.admit(key, purse))[1]
 
 
-async def test_without_redis_each_counts_for_itself_and_dollars_are_stored_once_it_is_back(
+async def test_x10_without_redis_each_counts_for_itself_and_dollars_are_stored_once_it_is_back(
     servers: Park,
 ) -> None:
     key, server = row(rpm=3, usd_per_day=10), servers.server()
