@@ -60,6 +60,11 @@ class Breaker:
         """What failed last."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing passes but a trial."""
+        return self._open
+
+    @property
     def is_paused(self) -> bool:
         """Whether nothing would pass now."""
         return self._open and self._clock() < self._paused_until

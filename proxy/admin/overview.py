@@ -23,6 +23,7 @@ from proxy.admin.summaries import statuses_in
 from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.identity import Viewer
 from proxy.store import Key
+from proxy.telemetry.health import MINUTES, AnswerCounts
 
 DAYS = 30
 """Days of the live page, today included."""
@@ -53,6 +54,18 @@ class StandingSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamState:
+    """An upstream, as this process sees it."""
+
+    name: str
+    host: str
+    answers: AnswerCounts
+    """Of the last minutes."""
+    next_try: float | None
+    """Seconds until it is tried again, where it could not be connected to for a while."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The live page as values."""
 
@@ -71,6 +84,8 @@ class Overview:
     """Of a holdout, where there is one."""
     measured: MeasuredSaving | None = None
     """What it measures; None where it has too few conversations for that."""
+    upstreams: Sequence[UpstreamState] = ()
+    """In the order of the settings; none for who does not see all tenants, and may not use all of them either."""
 
     @property
     def today(self) -> BillSums:
@@ -102,7 +117,15 @@ async def overview(parts: PageParts, viewer: Viewer) -> Overview:
         following=following,
         arms=usage.holdout,
         measured=usage.measured,
+        upstreams=_upstreams(parts) if viewer.tenant is None else (),
     )
+
+
+def _upstreams(parts: PageParts) -> list[UpstreamState]:
+    upstreams = list(parts.telemetry.metrics.upstreams.values())
+    return [
+        UpstreamState(each.name, each.host, each.answers(), None if each.is_up else each.next_try) for each in upstreams
+    ]
 
 
 async def newest(
@@ -150,6 +173,11 @@ def overview_json(view: Overview, version: str) -> dict[str, Any]:
         "days": [{"day": day, **sums_json(sums)} for day, sums in view.days],
         "all_days": sums_json(view.whole),
         "holdout": _holdout_json(view),
+        "upstreams": [
+            {"name": each.name, "host": each.host, "is_up": each.next_try is None, "next_try_seconds": each.next_try}
+            | {"minutes": MINUTES, **each.answers._asdict()}
+            for each in view.upstreams
+        ],
         "prefixes": [{"outcome": e.outcome, "requests": e.requests, "rewritten": e.rewritten} for e in view.prefixes],
         "summaries": [
             {"tenant": each.key.tenant, "conversation": each.key.conversation, "kind": each.kind, "model": each.model}

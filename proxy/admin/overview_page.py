@@ -15,6 +15,7 @@ from proxy.drawing.html import Markup, Node, element, table, together
 from proxy.drawing.rows import folded, row, rows, shortened
 from proxy.drawing.words import glossary, outcome, term
 from proxy.store import Key
+from proxy.telemetry.health import MINUTES
 
 HOME = "/narrows/"
 _HEADS = ("requests", "tokens", "baseline → paid", "saved")
@@ -35,6 +36,7 @@ def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
         navigation(is_logged_in),
         _headline(view),
         _holdout(view),
+        _upstreams(view),
         section("Day by day", _days(view)),
         section("What became of the prefix", _prefixes(view)),
         section("Recalls and summaries", _recalls(view.whole), _summaries(view)),
@@ -133,6 +135,21 @@ def _holdout(view: Overview) -> Node:
         element("span", f"{low} to {high}", class_="n"),
     )
     return section("Measured, not estimated", rows(heads, [line], "rows sight measured"))
+
+
+def _upstreams(view: Overview) -> Node:
+    """How upstreams do; nothing for who may not know of all of them."""
+    if not view.upstreams:
+        return ""
+    lines: list[tuple[Node, Sequence[Node]]] = []
+    for each in view.upstreams:
+        down = "" if each.next_try is None else f"cannot be reached; tried again in {each.next_try:.0f} s"
+        lines.append(
+            ([each.name, element("small", each.host)], [down or "up", *(f"{count:,}" for count in each.answers)])
+        )
+    words = f"What this process was answered in the last {MINUTES} minutes; 4xx is as a rule the client's fault."
+    heads = ("upstream", "state", "1xx to 3xx", "4xx", "5xx", "no answer")
+    return section("Upstreams", element("p", words, class_="aside"), table(heads, lines, "sessions"))
 
 
 def _days(view: Overview) -> Markup:

@@ -226,8 +226,10 @@ class Upstream:
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
         is_plain = self._proxy is None and URL(base).raw_user is None
         self._direct = DirectClient(self._session, URL(base, encoded=True)) if is_plain else None
+        self._health = telemetry.metrics.add_upstream(self.name, self.host, self._breaker)
 
     async def close(self) -> None:
+        self._telemetry.metrics.remove_upstream(self._health)
         await self._session.close()
 
     async def send(
@@ -266,12 +268,15 @@ class Upstream:
             message = f"The upstream {self.host} cannot be reached; it is tried again in {seconds} s."
             raise ApiError(503, message, "upstream_paused", headers={"Retry-After": str(seconds)}) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._health.note(0)
             raise trouble(error, self.host) from error
         except ValueError as error:
             raise ApiError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
         if response.status < 100:  # clients could not read that
             response.close()
+            self._health.note(0)
             raise ApiError(502, f"The upstream {self.host} sent something that is not HTTP.", "upstream_garbled")
+        self._health.note(response.status)
         return UpstreamReply(response, self.host)
 
     async def _send(

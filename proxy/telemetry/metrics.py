@@ -12,10 +12,11 @@ from itertools import accumulate
 from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from policies.money.bills import BillSums, RequestBill
+from proxy.telemetry.health import Pausing, UpstreamHealth
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:/\[\]-]{0,63}")
 _VALUES = {"tenant": 100, "code": 48}
@@ -120,6 +121,8 @@ class Metrics:
         self._open_breakers: dict[str, WeakSet[object]] = {}
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
+        self.upstreams: dict[str, UpstreamHealth] = {}
+        """Those of the settings, by name."""
         self.billed = BillSums()
         """What all bills of this process come to."""
         self._values: dict[str, BoundedLabel] = {}
@@ -152,13 +155,17 @@ class Metrics:
         counts[bisect_left(limits, seconds)] += 1
         counts[-1] += seconds
 
-    def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """Counters and histograms as they are now, for the registry: in whatever thread, while others count."""
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
+        """All of them as they are now, for the registry: in whatever thread, while others count."""
         for name, (help_, *labels) in COUNTERS.items():
             family = CounterMetricFamily(f"narrows_{name}", help_, labels=labels)
             for values, total in list(self._sums[name].items()):
                 family.add_metric(values, total)
             yield family
+        up = GaugeMetricFamily("narrows_upstream_up", "Whether its breaker is closed.", labels=("upstream",))
+        for upstream in list(self.upstreams.values()):
+            up.add_metric((upstream.name,), float(upstream.is_up))
+        yield up
         for name, (help_, limits, names) in HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"narrows_{name}", help_, labels=names)
             texts = [*map(floatToGoString, limits), "+Inf"]
@@ -207,6 +214,16 @@ class Metrics:
         now_open = self._open_breakers.setdefault(name, WeakSet())
         self._breakers.labels(name).set_function(now_open.__len__)
         (now_open.add if is_open else now_open.discard)(breaker)
+
+    def add_upstream(self, name: str, host: str, breaker: Pausing) -> UpstreamHealth:
+        """What is to be told of an upstream."""
+        health = self.upstreams[name] = UpstreamHealth(name, host, breaker)
+        return health
+
+    def remove_upstream(self, health: UpstreamHealth) -> None:
+        """It is asked no more; after a reload there may be another one of its name."""
+        if self.upstreams.get(health.name) is health:
+            del self.upstreams[health.name]
 
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""
