@@ -122,7 +122,7 @@ async def overview(parts: PageParts, viewer: Viewer) -> Overview:
 
 
 def _upstreams(parts: PageParts) -> list[UpstreamState]:
-    upstreams = list(parts.telemetry.metrics.upstreams.values())
+    upstreams = parts.telemetry.metrics.upstreams()
     return [
         UpstreamState(each.name, each.host, each.answers(), None if each.is_up else each.next_try) for each in upstreams
     ]

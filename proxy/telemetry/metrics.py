@@ -121,8 +121,8 @@ class Metrics:
         self._open_breakers: dict[str, WeakSet[object]] = {}
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
-        self.upstreams: dict[str, UpstreamHealth] = {}
-        """Those of the settings, by name."""
+        self._upstreams: list[UpstreamHealth] = []
+        """Those that are in use; while one generation of settings follows another, there may be two of a name."""
         self.billed = BillSums()
         """What all bills of this process come to."""
         self._values: dict[str, BoundedLabel] = {}
@@ -163,7 +163,7 @@ class Metrics:
                 family.add_metric(values, total)
             yield family
         up = GaugeMetricFamily("narrows_upstream_up", "Whether its breaker is closed.", labels=("upstream",))
-        for upstream in list(self.upstreams.values()):
+        for upstream in self.upstreams():
             up.add_metric((upstream.name,), float(upstream.is_up))
         yield up
         for name, (help_, limits, names) in HISTOGRAMS.items():
@@ -217,13 +217,16 @@ class Metrics:
 
     def add_upstream(self, name: str, host: str, breaker: Pausing) -> UpstreamHealth:
         """What is to be told of an upstream."""
-        health = self.upstreams[name] = UpstreamHealth(name, host, breaker)
-        return health
+        self._upstreams.append(UpstreamHealth(name, host, breaker))
+        return self._upstreams[-1]
 
     def remove_upstream(self, health: UpstreamHealth) -> None:
-        """It is asked no more; after a reload there may be another one of its name."""
-        if self.upstreams.get(health.name) is health:
-            del self.upstreams[health.name]
+        """It is asked no more."""
+        self._upstreams.remove(health)
+
+    def upstreams(self) -> list[UpstreamHealth]:
+        """The newest of each name, in the order of the settings."""
+        return list({health.name: health for health in list(self._upstreams)}.values())
 
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""

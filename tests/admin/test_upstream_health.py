@@ -1,5 +1,7 @@
 """How upstreams do: on the live page and in its JSON, for whoever sees all tenants, and in metrics."""
 
+import asyncio
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.access.keys import digest_of, new_key
+from proxy.config import ConfigurationError
 from proxy.telemetry.health import MINUTES, AnswerCounts, UpstreamHealth
 from tests.admin.test_conversations import ADMIN
 from tests.admin.test_live_pages import HTML, checked, figures
@@ -67,11 +70,17 @@ async def test_x5_admins_see_how_each_upstream_does_and_holders_of_keys_do_not_l
         drawn = checked(await page(stage, app, "", *bearer(mine), HTML)).text
         assert "far-away" not in drawn
         assert host not in drawn
+    with pytest.raises(ConfigurationError):
+        await app.reload(app.settings.model_copy(update={"models": {"m": {"strange": 1}}}))
     metrics = app.telemetry.metrics.page().decode()
     assert 'narrows_upstream_up{upstream="far-away"} 0.0' in metrics
     assert 'narrows_upstream_up{upstream="default"} 1.0' in metrics
-    await app.close(0)
-    assert "narrows_upstream_up{" not in app.telemetry.metrics.page().decode()
+    await app.reload(app.settings.model_copy(update={"upstreams": ()}))
+    for _ in range(500):  # until the last request of those before it has ended
+        if "far-away" not in (metrics := app.telemetry.metrics.page().decode()):
+            break
+        await asyncio.sleep(0.01)
+    assert re.findall(r"narrows_upstream_up{.*", metrics) == ['narrows_upstream_up{upstream="default"} 1.0']
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.sampled_from([0, 101, 200, 302, 404, 500, 599, 999])), max_size=40))
