@@ -86,3 +86,18 @@ async def test_t1_what_claude_code_wants_of_a_gateway_arrives_untouched(narrows:
         seen = setup.upstream.seen[-1]
         assert seen.line == f"{method} /v1{target} HTTP/1.1"
         assert {name: seen.one(name) for name in CLAUDE} == CLAUDE
+
+
+async def test_of_open_webui_the_provider_learns_no_person(narrows: Start) -> None:
+    people = [name for name in OPEN_WEBUI if "-User-" in name]
+    answer = b'{"any": "thing"}'
+    setup = await narrows(
+        whole(answer, "Content-Type: application/json"), real=True, trusted_proxies=["127.0.0.1"], tenant_headers=people
+    )
+    async with setup.client.post(
+        setup.url + "/chat/completions", json=APIS[0].request, headers=OPEN_WEBUI | {"Authorization": "Bearer k"}
+    ) as reply:
+        assert reply.headers["x-narrows-conversation"] == OPEN_WEBUI["X-OpenWebUI-Chat-Id"]
+    sent = {name.lower() for name, _ in setup.upstream.seen[-1].headers}
+    assert sent.isdisjoint(name.lower() for name in people)
+    assert "x-openwebui-chat-id" in sent
