@@ -20,7 +20,7 @@ The map, from the ground up; a folder imports only what stands above it here
   restore     recall exchanges put back into a request
   assemble    the planner's input for one request: what it brings, what its provider charges, what is configured
   render      from a plan to the body that is sent
-  compact     all of it in one call
+  compact     all of it in one call                      shorten  the same for messages that somebody else sends
 
 The laws
   1  Nothing to do: the client's own bytes. Something to do: only the touched leaves change.

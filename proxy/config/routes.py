@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["chat", "count", "relay"]
+Kind = Literal["chat", "count", "relay", "compress"]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The API that is spoken, and what is done: `chat` is compacted, `count` planned as if it were sent. `implied` is a
-    JSON member that a body to be counted cannot have, though the request that is sent later has it."""
+    """The API that is spoken, and what is done: `chat` is compacted, `count` planned as if it were sent, `compress`
+    answered here. `implied` is a JSON member that a body to be counted cannot have, though the request that is sent
+    later has it."""
 
     dialect: str
     kind: Kind = "relay"
@@ -32,6 +33,8 @@ ROUTES: Mapping[str, Route] = {
     "/v1/messages/count_tokens": Route(_MESSAGES, "count"),
 }
 """By the path that is posted to. What is below one of these paths belongs to the same API."""
+COMPRESS, RETRIEVE = "/v1/compress", "/v1/retrieve/"
+"""The paths of the compress API, where it is served; elsewhere they are relayed as any other."""
 CHATS: Mapping[str, str] = {path: route.dialect for path, route in ROUTES.items() if route.kind == "chat"}
 """The paths of what is compacted, and the APIs that are spoken there."""
 

@@ -117,7 +117,7 @@ class Settings(TeamSettings):
         default=ByteSize(256 * 2**20),
         gt=0,
         le=_BYTES,
-        description="bytes of artifacts kept of one tenant; the oldest go first",
+        description="bytes of artifacts kept of one tenant, and as many hidden by the compress API; oldest go first",
     )
     history: bool = Field(
         default=False, description="keep a log of all messages of a conversation in the store, for people"

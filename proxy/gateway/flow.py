@@ -24,11 +24,12 @@ from proxy.config.routes import ROUTES, Route
 from proxy.config.rules import first_fitting
 from proxy.errors import ApiError
 from proxy.gateway.admission import VISIT, Admission
+from proxy.gateway.compress import CompressApi
 from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
 from proxy.gateway.head import RequestHead, forwarded_headers, head_of
 from proxy.gateway.listener import Connection
 from proxy.gateway.models import check_named, named_model
-from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
+from proxy.gateway.recall_loop import Compaction, RecallLoop, Send, is_stream
 from proxy.gateway.resending import Sending
 from proxy.gateway.responder import Responder, between_events
 from proxy.gateway.shadows import Sample, Shadows
@@ -62,6 +63,8 @@ class FlowParts:
     """None where no request is sampled."""
     limits: Limits | None = None
     """None where no keys are taken."""
+    compress_api: CompressApi | None = None
+    """None where it is not served."""
 
 
 class Flow:
@@ -106,6 +109,8 @@ class Flow:
                 return await self._chat()
             case "count":
                 return await self._count()
+            case "compress":
+                return await self._compress()
             case "relay":
                 return await self._relay()
 
@@ -171,13 +176,13 @@ class Flow:
                 self.record.status = upstream_reply.status
                 readable = upstream_reply.status == 200 and upstream_reply.received_encoding in READABLE
                 if responder.has_begun:
-                    if not readable or not _is_stream(upstream_reply, upstream_request):
+                    if not readable or not is_stream(upstream_reply, upstream_request):
                         raise await loop.refusal(upstream_reply)
                     events = loop.events(upstream_reply, continues=True)
                     return await responder.pass_on(responder.early, events, between_events)
                 if not readable:
                     return await responder.pass_on_observed(upstream_reply, upstream_request, loop.reply)
-                if _is_stream(upstream_reply, upstream_request):
+                if is_stream(upstream_reply, upstream_request):
                     upstream_reply.rewrite()
                     response = await responder.begin(upstream_reply, upstream_request)
                     return await responder.pass_on(response, loop.events(upstream_reply), between_events)
@@ -222,6 +227,20 @@ class Flow:
             self.record.status = upstream_reply.status
             response = await self._responder.begin(upstream_reply, upstream_request)
             return await self._responder.pass_on(response, upstream_reply.chunks(), None)
+
+    async def _compress(self) -> web.StreamResponse:
+        """Answered from here: nothing goes upstream."""
+        assert self._parts.compress_api is not None  # else it is relayed
+        head, upload = self._read_head(), Upload(self._request, self._parts.settings.body_timeout)
+        self.record.tenant = head.access.tenant
+        self._check_limits()
+        await self._admit()
+        try:
+            response = await self._parts.compress_api.answer(self._request, head, upload)
+        finally:
+            self.record.received = upload.size
+        self.record.status = response.status
+        return response
 
     async def _relay(self) -> web.StreamResponse:
         request, record = self._request, self.record
@@ -285,16 +304,12 @@ class Flow:
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
-        settings, connection = self._parts.settings, self._request.protocol
-        before = connection.head if isinstance(connection, Connection) else None
-        self._head = head_of(self._request, before, settings, self._parts.secret)
-        if isinstance(connection, Connection):
-            connection.head = self._head
+        settings, head = self._parts.settings, self._read_head()
         self._check_limits()
         upload = Upload(self._request, settings.body_timeout)
         try:
             received = await receive(
-                self._head,
+                head,
                 self.route,
                 upload,
                 settings,
@@ -320,6 +335,15 @@ class Flow:
         if limits is not None and access is not None:
             self._admitted = await limits.admit(access.key, access.owner, self.route.dialect)
             self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
+
+    def _read_head(self) -> RequestHead:
+        """The head of the request. Raises ApiError."""
+        connection = self._request.protocol
+        before = connection.head if isinstance(connection, Connection) else None
+        self._head = head_of(self._request, before, self._parts.settings, self._parts.secret)
+        if isinstance(connection, Connection):
+            connection.head = self._head
+        return self._head
 
     def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
         """Pass it on to the worker that is to serve it; false where that is this one."""
@@ -374,13 +398,6 @@ class Flow:
         if self._admitted is not None:
             self._admitted.put_headers(reply.headers)
         return reply
-
-
-def _is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:
-    """Whether the reply is one of events, whatever its media type says."""
-    planned = upstream_request.planned
-    asked_for = planned is not None and planned.context.request.streams
-    return upstream_reply.kind == STREAM or (asked_for and upstream_reply.kind != "application/json")
 
 
 def ms_since(began: float) -> float:

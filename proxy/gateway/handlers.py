@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
-from proxy.config.routes import ROUTES, Route, spoken
+from proxy.config.routes import COMPRESS, RETRIEVE, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER
@@ -189,6 +189,9 @@ class Gateway:
             instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
             raise ApiError(426, message, "no_websockets", headers=instead)
         await self._parts.gate.enter(request)
+        is_compress = target.path == COMPRESS or target.path.startswith(RETRIEVE)
+        if is_compress and self._parts.compress_api is not None:
+            flow.route = Route(flow.route.dialect, "compress")
         flow.rest, flow.deployment = target.rest, target.deployment
         request[VISIT].enter()
         return await flow.run()

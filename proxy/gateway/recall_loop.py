@@ -221,3 +221,10 @@ async def _read(upstream_reply: UpstreamReply) -> bytes:
     if not copy.close(upstream_reply.delimited) or copy.trouble:
         raise CutError("The upstream ended its reply in the middle.")
     return b"".join(pieces)
+
+
+def is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:
+    """Whether the reply is one of events, whatever its media type says."""
+    planned = upstream_request.planned
+    asked_for = planned is not None and planned.context.request.streams
+    return upstream_reply.kind == STREAM or (asked_for and upstream_reply.kind != "application/json")

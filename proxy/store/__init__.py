@@ -127,8 +127,10 @@ class TextKind:
 ORIGINALS = TextKind("original", by_name=True, first_stays=True)
 ARTIFACTS = TextKind("artifact", bounded_by="tenant", by_name=True)
 MESSAGES = TextKind("message", bounded_by="conversation")
-TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES)}
-"""What references stand for, the outputs of tools, and the log of a conversation."""
+COMPRESSED = TextKind("compressed", bounded_by="tenant", by_name=True)
+TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED)}
+"""What references stand for, the outputs of tools, the log of a conversation, and what hashes of the compress API stand
+for."""
 
 
 @dataclass(frozen=True, slots=True)
