@@ -44,6 +44,7 @@ from proxy.compaction.prepare import Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.admission import Admission, Pressure
+from proxy.gateway.compress import CompressApi
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.recall_loop import Compaction
@@ -117,10 +118,10 @@ class Generation:
             limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
             compaction: Compaction = Bypass()
             payments = Payments(settings, admission.states, secret)
-            pages, summaries = AdminPages(settings, telemetry, secret), None
+            pages, summaries, compress_api = AdminPages(settings, telemetry, secret), None, None
             if store is not None:
                 work = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience, limits)
-                compaction, pages, summaries = await work
+                compaction, pages, summaries, compress_api = await work
                 compaction = lasting.watch(compaction) if lasting.watch else compaction
             registry = await _key_registry(settings, store, telemetry, parts, is_reload=counts is not None)
             flow_parts = FlowParts(
@@ -132,6 +133,7 @@ class Generation:
                 admission=admission,
                 gate=Gate(settings, registry, secret),
                 pass_on=worker.pass_on if worker else None,
+                compress_api=compress_api,
                 shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
                 limits=limits,
             )
@@ -192,8 +194,8 @@ async def _open_compaction(
     payments: Payments,
     patience: float | None,
     limits: Limits | None,
-) -> tuple[Compactor, AdminPages, SummaryMaker]:
-    """What compacts, the pages of what is stored, and what writes summaries."""
+) -> tuple[Compactor, AdminPages, SummaryMaker, CompressApi | None]:
+    """What compacts, the pages of what is stored, what writes summaries, and what shortens messages for others."""
     _check_prices(settings)
     # what no request waits for has a connection of its own, so that long texts stand in nobody's way
     unhurried = store
@@ -238,7 +240,7 @@ async def _open_compaction(
     for part in (archive, audit_log, billing, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
-    return compactor, pages, summaries
+    return compactor, pages, summaries, CompressApi(settings, stored) if settings.compress_api else None
 
 
 async def _key_registry(

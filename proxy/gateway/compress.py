@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from time import monotonic
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -32,7 +33,7 @@ from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER, Upload
 from proxy.gateway.head import MODES, RequestHead, RequestOptions
 from proxy.identity import asks_here
-from proxy.store import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id
+from proxy.store import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl
 
 _AT_ONCE = 2
 """Requests that are shortened at the same time: each takes a thread."""
@@ -43,9 +44,10 @@ _HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store", **S
 
 
 class CompressApi:
-    def __init__(self, settings: Settings, services: ArchiveServices, lifetime: int) -> None:
+    def __init__(self, settings: Settings, services: ArchiveServices) -> None:
         self._settings = settings
         self._services = services
+        lifetime = ttl(dict(parse_qsl(settings.store.partition("?")[2])))
         self._period = max(1, lifetime // 2)
         self._ttl = lifetime - self._period
         self._presets = settings.all_presets()

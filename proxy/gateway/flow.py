@@ -64,7 +64,6 @@ class FlowParts:
     limits: Limits | None = None
     """None where no keys are taken."""
     compress_api: CompressApi | None = None
-    """None where it is not served."""
 
 
 class Flow:
@@ -230,12 +229,11 @@ class Flow:
 
     async def _compress(self) -> web.StreamResponse:
         """Answered from here: nothing goes upstream."""
-        assert self._parts.compress_api is not None  # else it is relayed
         head, upload = self._read_head(), Upload(self._request, self._parts.settings.body_timeout)
         self.record.tenant = head.access.tenant
-        self._check_limits()
         await self._admit()
         try:
+            assert self._parts.compress_api is not None  # else it is relayed
             response = await self._parts.compress_api.answer(self._request, head, upload)
         finally:
             self.record.received = upload.size
