@@ -26,8 +26,8 @@ from proxy.errors import ApiError
 from proxy.gateway.admission import VISIT, Admission
 from proxy.gateway.compress import CompressApi
 from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
-from proxy.gateway.head import RequestHead, forwarded_headers, head_of
-from proxy.gateway.listener import Connection
+from proxy.gateway.head import RequestHead, forwarded_headers
+from proxy.gateway.listener import read_head
 from proxy.gateway.models import check_named, named_model
 from proxy.gateway.recall_loop import Compaction, RecallLoop, Send, is_stream
 from proxy.gateway.resending import Sending
@@ -229,7 +229,8 @@ class Flow:
 
     async def _compress(self) -> web.StreamResponse:
         """Answered from here: nothing goes upstream."""
-        head, upload = self._read_head(), Upload(self._request, self._parts.settings.body_timeout)
+        head = read_head(self._request, self._parts.settings, self._parts.secret)
+        upload = Upload(self._request, self._parts.settings.body_timeout)
         self.record.tenant = head.access.tenant
         await self._admit()
         try:
@@ -302,7 +303,8 @@ class Flow:
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
-        settings, head = self._parts.settings, self._read_head()
+        settings = self._parts.settings
+        self._head = head = read_head(self._request, settings, self._parts.secret)
         self._check_limits()
         upload = Upload(self._request, settings.body_timeout)
         try:
@@ -318,7 +320,7 @@ class Flow:
         finally:
             self.record.received = upload.size
         self.record.tenant = received[0].tenant
-        self.record.request_id = self._head.access.request_id or received[0].id
+        self.record.request_id = head.access.request_id or received[0].id
         return received
 
     def _check_limits(self) -> None:
@@ -333,15 +335,6 @@ class Flow:
         if limits is not None and access is not None:
             self._admitted = await limits.admit(access.key, access.owner, self.route.dialect)
             self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
-
-    def _read_head(self) -> RequestHead:
-        """The head of the request. Raises ApiError."""
-        connection = self._request.protocol
-        before = connection.head if isinstance(connection, Connection) else None
-        self._head = head_of(self._request, before, self._parts.settings, self._parts.secret)
-        if isinstance(connection, Connection):
-            connection.head = self._head
-        return self._head
 
     def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
         """Pass it on to the worker that is to serve it; false where that is this one."""

@@ -16,7 +16,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import error_response, reset
-from proxy.gateway.head import RequestHead
+from proxy.gateway.head import RequestHead, head_of
 from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 
 _LATEST = 32
@@ -177,3 +177,13 @@ class Connection(web.RequestHandler):
         response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
         response.force_close()
         return response
+
+
+def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> RequestHead:
+    """The head of a request, which its connection remembers. Raises ApiError."""
+    connection = request.protocol
+    before = connection.head if isinstance(connection, Connection) else None
+    head = head_of(request, before, settings, secret)
+    if isinstance(connection, Connection):
+        connection.head = head
+    return head
