@@ -1,6 +1,8 @@
 """The event loop of a process: the fastest that there is, how long it stands still, and threads beside it."""
 
 import asyncio
+import errno
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -50,3 +52,12 @@ async def in_thread(work: Callable[..., T], *args: Any, leave: Callable[[], None
         raise
     finally:
         del running  # an error refers to this frame, and the two to each other: what it worked on would stay
+
+
+def terminal_is_gone() -> bool:
+    """Whether the terminal that this process was started from has been closed: that sends SIGHUP, too."""
+    try:
+        os.tcgetpgrp(0)
+    except OSError as error:
+        return error.errno == errno.EIO
+    return False

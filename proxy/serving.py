@@ -18,7 +18,7 @@ from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
 from proxy.config.upstreams import is_public
 from proxy.drawing.figures import bill_in_words
-from proxy.event_loop import run_fast
+from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings, shared_secret
 from proxy.store import StoreTrouble, open_store
 from proxy.telemetry import Telemetry
@@ -86,18 +86,21 @@ async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
     app = await App.start(settings)
     reloader = Reloader(app, read)
     app.pages.reload = reloader.reload
-    print(greeting(settings, app.base_url), flush=True)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def signalled() -> None:
         (hurry if stop.is_set() else stop).set()
+
+    def hung_up() -> None:
+        (stop.set if terminal_is_gone() else reloader.want)()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
             loop.add_signal_handler(number, signalled)
     with suppress(NotImplementedError, AttributeError):
-        loop.add_signal_handler(signal.SIGHUP, reloader.want)
+        loop.add_signal_handler(signal.SIGHUP, hung_up)
+    print(greeting(settings, app.base_url), flush=True)
     await _work_until(stop, reloader.follow())
     await _finish(app, hurry)
 

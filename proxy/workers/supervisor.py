@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import ConfigurationError, Settings
+from proxy.event_loop import terminal_is_gone
 from proxy.workers.team import Team
 from proxy.workers.worker import Worker
 
@@ -262,7 +263,7 @@ class Supervisor:
         """Do what signals order."""
         signals, self._signals = self._signals, []
         for number in signals:
-            if number in _ENDED:
+            if number in _ENDED or (number == signal.SIGHUP and terminal_is_gone()):
                 self._stops += 1
                 for generation in self._generations():
                     generation.due.clear()
