@@ -91,8 +91,7 @@ async def test_sdks_wait_out_a_limit_of_requests(narrows: Start, monkeypatch: py
     setup = await narrows(both_apis, **limited(rpm=1))
     make, send = SDKS[sdk]
     async with make(setup.url) as client:
-        await send(client)
-        await send(client)
+        await asyncio.gather(send(client), send(client))
     assert len(setup.upstream.seen) == 2
     assert b'narrows_refused_total{limit="rpm",whose="key:alice"} 1.0' in setup.app.telemetry.metrics.page()
 
