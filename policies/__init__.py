@@ -8,6 +8,7 @@ The map, from the ground up; a folder imports only what stands above it here
   tools/      what kind of output a tool has
   money/      what a request costs: prices, caches and how far they look back, the ledger, places of
               cache marks, bills, the baseline, the arms of a holdout
+  keep        what people want left as it is: patterns for tools, paths and texts
   context     what a policy sees and must respect
   text/       how shortened text reads: stubs, excerpts, sections, tidying, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from policies.context import Aim, Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
+from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.caches import CacheRequest, rule_for
@@ -47,6 +48,8 @@ class PlanOptions:
     """Kinds of tools as a person has configured them, by name."""
     summarizing: Summarizing | None = None
     digesting: Prices | None = None
+    keep: Patterns = ()
+    """What people want left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def assemble(
         exceptions=preset.exceptions,
         digesting=options.digesting,
         toolbox=Toolbox(options.tool_kinds, dialect.tool_kinds(request)),
+        keep=options.keep,
     )
     return PlanInput(settings, tool, consent or Consent(), rule.lifetime(asks), editable)
 

@@ -1,5 +1,6 @@
 """Everything in one call, for those who use the policies as a library: a request body in, a shorter one out."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from policies.assemble import PlanInput, PlanOptions, assemble
@@ -7,6 +8,7 @@ from policies.context import Aim, Policy, Summarizing
 from policies.dialects import DIALECTS, Added
 from policies.dialects.common import parsed
 from policies.dialects.detect import dialect_of
+from policies.keep import patterns_of
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.memory import Memory
@@ -59,6 +61,7 @@ def compact(
     memory: Memory | None = None,
     summarizing: Summarizing | None = None,
     digesting: Prices | None = None,
+    keep: Iterable[str] = (),
 ) -> Compacted:
     """Compact one request body, with a preset or other policies, at the model's prices or others.
 
@@ -69,13 +72,12 @@ def compact(
     that the provider reports for each one counted. Cache marks are added beside those of the body alone, because nobody
     asks again here where an upstream does not know them; `own_marks="auto"` adds them wherever the cache takes any.
     Where the policies want summaries, `summarizing` says how they are written, the plan which are wanted, and `memory`
-    which exist; likewise digests of outputs, where `digesting` is what a model costs that writes them.
+    which exist; likewise digests of outputs, at the prices `digesting`. `keep` names what is never edited.
 
     Without a `dialect` it is detected from the body. Raises ValueError where the body is not a request of the dialect,
-    KeyError where there is no such dialect or preset.
+    or `keep` holds what is no pattern; KeyError where there is no such dialect or preset.
     """
-    preset = PRESETS[policies] if isinstance(policies, str) else policies
-    preset = preset if isinstance(preset, Preset) else Preset(preset)
+    preset = _preset_of(policies)
     dialect = dialect or dialect_of(parsed(body))
     api = DIALECTS[dialect]
     request = api.split(body)
@@ -95,6 +97,7 @@ def compact(
         calibration=calibration,
         summarizing=summarizing,
         digesting=digesting,
+        keep=patterns_of(keep),
     )
     plan_input = assemble(api, request, conversation, count, options)
     result = plan(conversation, plan_input.settings, memory)
@@ -102,3 +105,9 @@ def compact(
     marks, tool, consent = plan_input.settings.marks, plan_input.tool, plan_input.consent
     new = body_of(api, request, result, rendering, marks=marks, tool=tool, consent=consent)
     return Compacted(new, result, conversation, plan_input, dialect)
+
+
+def _preset_of(policies: str | Preset | tuple[Policy, ...]) -> Preset:
+    if isinstance(policies, str):
+        return PRESETS[policies]
+    return policies if isinstance(policies, Preset) else Preset(policies)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from policies.keep import Patterns, keeps, keeps_turn, tokens_kept
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.indexes import Index
@@ -139,6 +140,8 @@ class Context:
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
     toolbox: Toolbox = NO_TOOLS
+    keep: Patterns = ()
+    """What people want left as it is (policies.keep)."""
     edits: Mapping[int, Replace] = field(default_factory=dict)
     """The edits that stand in the request, by block, as of the step before."""
     folded: Container[int] = frozenset()
@@ -171,6 +174,24 @@ class Context:
             kind = self.toolbox.kind(block.tool, call, block.text)
             kinds[at] = self.toolbox, kind
         return kind
+
+    def keeps(self, conversation: Conversation, at: int) -> bool:
+        """Whether people want a block left as it is."""
+        return bool(self.keep) and keeps(self.keep, conversation, at, self.pause)
+
+    def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
+        """Whether a turn has such a block: then no fold replaces any of it."""
+        return bool(self.keep) and keeps_turn(self.keep, conversation, turn, self.pause)
+
+    def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
+        """Whether no fold may replace a block for this. System text belongs to no turn."""
+        block = conversation.blocks[at]
+        is_system = block.kind == "system"
+        return self.keeps(conversation, at) if is_system else self.keeps_turn(conversation, block.turn)
+
+    def tokens_kept(self, conversation: Conversation, turns: range) -> int:
+        """The tokens of such turns among these, without what people wrote."""
+        return tokens_kept(self.keep, conversation, turns, self.pause) if self.keep else 0
 
     def may_save(self, at: int) -> bool:
         """Whether an edit of the block may save enough: not where next to nothing of it is sent, as inside a fold."""

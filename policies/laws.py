@@ -12,13 +12,14 @@ _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
 
 def may_edit(conversation: Conversation, at: int, by: str, context: Context, lossless: bool = False) -> bool:
-    """Whether another text may replace a block at this step. System text, opaque items and what a person wrote are
-    never edited. The newest turn is not edited before the model has answered it, except outputs where the edit is
-    `lossless` (everything stays in sight: it stands above in the request, or had no meaning) or the preset says so;
-    recalled text only by `collapse`. Neither holds where the request does not fit otherwise. Prose and arguments
-    are edited where the recall tool can bring them back, or where a text protocol is to be shortened."""
+    """Whether another text may replace a block at this step. System text, opaque items, what a person wrote and what
+    people want left as it is are never edited. The newest turn is not edited before the model has answered it, except
+    outputs where the edit is `lossless` (everything stays in sight: it stands above in the request, or had no meaning)
+    or the preset says so; recalled text only by `collapse`. Neither holds where the request does not fit otherwise.
+    Prose and arguments are edited where the recall tool can bring them back, or where a text protocol is to be
+    shortened."""
     block = conversation.blocks[at]
-    if block.kind not in _EDITABLE:
+    if block.kind not in _EDITABLE or context.keeps(conversation, at):
         return False
     newest = conversation.start(context.step)
     at_once = block.answers is not None and (lossless or context.exceptions.first_sight)
@@ -36,14 +37,15 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
     """Whether one message may replace a run of blocks. The newest turn is never folded, and a call is never separated
     from a result. What a person wrote is only folded into a text that repeats it word for word, and never where it is
-    `protected` (by default everywhere). System text is only folded into a summary, where the preset says so."""
+    `protected` (by default everywhere). System text is only folded into a summary, where the preset says so. A turn of
+    which people want anything left as it is stays as a whole."""
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
     if run.start in conversation.no_cut_before or run.stop in conversation.no_cut_before:
         return False
     protected = run if protected is None else protected
     for i in run:
         block = conversation.blocks[i]
-        if block.turn >= context.step - 1:
+        if block.turn >= context.step - 1 or context.keeps_turn_of(conversation, i):
             return False
         if block.kind == "system" and (fold.origin is None or not context.exceptions.may_fold_system(block)):
             return False

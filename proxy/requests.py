@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from policies.context import Aim
 from policies.dialects import Added, Consent, Dialect, Request
+from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
@@ -67,6 +68,8 @@ class ClientRequest(Struct, frozen=True):
     """The aim chosen for it by header or rule; None for that of the settings, or of its preset."""
     context_tokens: int | None = None
     """The size to keep below, by header or rule; None for that of the settings."""
+    keep: Patterns = ()
+    """What is to stay as it is, by header and rule, besides what the settings say."""
     stale: StaleOptions = UNSET
     """What a rule says of stale summaries."""
     record: bool | None = None

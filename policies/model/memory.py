@@ -44,6 +44,8 @@ class StepRecord:
     shed: int = 0
     """At how many steps, this one the last, nothing was decided because there was no time to plan; what records say was
     repeated."""
+    keep: str = ""
+    """A digest of what was to stay as it is: a decision counts for as long as that is the same."""
 
 
 @dataclass(frozen=True, slots=True)

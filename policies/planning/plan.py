@@ -21,6 +21,7 @@ What an earlier request decided is taken from memory. What memory does not hold 
 from collections.abc import Callable
 from dataclasses import replace
 
+from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.memory import Memory
@@ -50,7 +51,7 @@ def plan(
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed. From the
     step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap.
     Where it returns true inside a long step, that begins some steps earlier."""
-    memory = memory or Memory()
+    memory = _under_same_patterns(memory or Memory(), settings)
     if state is None or not goes_on(conversation, settings, memory, state):
         state = PlanState(Ledger(settings.prices), offers_asked=not needs_no_offers(conversation, settings, memory))
     settings = replace(settings, policies=policies_to_ask(conversation, settings))
@@ -76,6 +77,15 @@ def plan(
         shed=conversation.steps - replay.cut,
         reached=replay.reached,
     )
+
+
+def _under_same_patterns(memory: Memory, settings: PlanSettings) -> Memory:
+    """Without what was decided when other texts were to stay as they are: under these patterns it is decided again, as
+    by whoever never saw another decision."""
+    keep = digest_of(settings.keep)
+    if all(record.keep == keep for record in memory.steps.values()):
+        return memory
+    return replace(memory, steps={at: record for at, record in memory.steps.items() if record.keep == keep})
 
 
 class _Replay:

@@ -16,6 +16,7 @@ from policies.context import (
     TokenCounter,
     Want,
 )
+from policies.keep import Patterns
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
 from policies.money.caches import PREFIX as ANY_PREFIX
@@ -61,6 +62,7 @@ class PlanSettings:
     exceptions: Exceptions = NO_EXCEPTIONS
     digesting: Prices | None = None
     toolbox: Toolbox = NO_TOOLS
+    keep: Patterns = ()
 
 
 @dataclass

@@ -143,6 +143,7 @@ class Step:
             summary=self._folding.summary(),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
+            keep=settings.keep,
             edits=state.edits,
             folded=state.folded,
             uses=state.uses,

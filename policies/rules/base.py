@@ -100,7 +100,8 @@ class OutputPolicy(ConfiguredPolicy):
 
 
 def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
-    """The outputs of tools among these blocks that are larger than `over`; those of the recall tool are not."""
+    """The outputs of tools among these blocks that are larger than `over`, but for those of the recall tool, and what
+    people want left as it is."""
     least = over if isinstance(over, int) else -1  # asked for each block of a history some ten times
     for i in blocks:
         block = conversation.blocks[i]
@@ -108,15 +109,20 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
             continue
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
             context.pause(1)
-            yield i
+            if not context.keeps(conversation, i):
+                yield i
 
 
-def turn_runs(conversation: Conversation, turns: range, without: Container[int]) -> Iterator[list[list[int]]]:
+def turn_runs(
+    conversation: Conversation, context: Context, turns: range, without: Container[int]
+) -> Iterator[list[list[int]]]:
     """Turns in runs with nothing between them; each turn as the indices of its blocks, with those of the turns in which
-    its calls are answered. The blocks of `without` are in no run. What people wrote and system text stand between the
-    turns and stay."""
+    its calls are answered. The blocks of `without` are in no run, and no turn of which people want anything left as it
+    is. What people wrote and system text stand between the turns and stay."""
     run: list[list[int]] = []
     for turn in turns:
+        if context.keeps_turn(conversation, turn):
+            continue
         around = range(conversation.ends[turn], conversation.ends[turn + 1])
         blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in without]
         if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays

@@ -73,7 +73,7 @@ class Recap(ConfiguredPolicy):
         if end % self.batch:
             return
         turns = range(end - self.batch, end)
-        for run in turn_runs(conversation, turns, _in_use(conversation, context, turns)):
+        for run in turn_runs(conversation, context, turns, _in_use(conversation, context, turns)):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))
             if budget >= _STUB:

@@ -5,7 +5,8 @@ Laws
   hard mark.
   It is made of the one before and the turns since; after so many generations of the originals again.
   What people wrote is repeated verbatim up to a budget, rules and the newest first; what exceeds the budget stays where
-  it is. So do the first and the newest message of a person, and all system text.
+  it is. So do the first and the newest message of a person, all system text, and turns with anything that people want
+  left as it is.
   What people wrote is never system text, not even where the summary is.
 """
 
@@ -85,13 +86,16 @@ class Summarize(ConfiguredPolicy):
             return
         start, end = conversation.ends[0], self._end(conversation, context, summarizing)
         covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
-        new = context.tokens_of(max(start, context.tried, *(last + 1 for last in covered)), end + 1)
+        first = max(start, context.tried, *(last + 1 for last in covered))
+        new = context.tokens_of(first, end + 1) - _staying(conversation, context, range(first, end + 1))
         least = context.budget.bounded(self.batch)
         # a summarizer whose answers are rejected is asked at growing distances
         if end >= start and new >= max(1, least) * 2**context.rejected:
             since = max(covered, default=None)
             when = self.triggers(is_chat=context.is_chat, is_first=not covered)
-            if context.pressed or any(context.holds(conversation, each, since=since) for each in when):
+            # what stays anyway is no reason to ask again
+            tokens = context.tokens - context.tokens_kept(conversation, range(context.step))
+            if context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when):
                 yield self._want(conversation, context, summarizing, range(start, end + 1))
 
     def may_want(
@@ -148,6 +152,7 @@ class Summarize(ConfiguredPolicy):
             prompt, output = _PROMPT + material, int(most * _USUAL)
             cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
+        staying = _staying(conversation, context, range(span.start, new.stop))
         return Want(
             first=conversation.blocks[span.start].anchor,
             last=conversation.blocks[new.stop - 1].anchor,
@@ -155,7 +160,7 @@ class Summarize(ConfiguredPolicy):
             since=conversation.blocks[since].anchor,
             previous=latest.id if latest else "",
             generation=latest.generation + 1 if latest else 1,
-            tokens=output + min(words, self.verbatim_tokens),
+            tokens=output + min(words, self.verbatim_tokens) + staying,
             cost=cost,
             most=most,
         )
@@ -174,14 +179,17 @@ class Summarize(ConfiguredPolicy):
             cost=summarizing.cost(record, context.prices),
         )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
-        carried = _carried(conversation, span, protected_users(conversation, context.step), self.verbatim_tokens)
+        staying = frozenset(i for i in span if context.keeps_turn_of(conversation, i)) if context.keep else frozenset()
+        protected = protected_users(conversation, context.step) | staying
+        carried = _carried(conversation, span, protected, self.verbatim_tokens)
         before = range(span.stop - 1 if context.exceptions.system else 0)
         named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
+        named = (i for i in named if not context.keeps(conversation, i))
         # of system text, what the summary was made of, too
         sources = {source.partition(":")[2] for source in record.sources}
         system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
         content = record.content
-        for run in _runs(conversation, context, span, carried, system):
+        for run in _runs(conversation, context, [i for i in span if i not in staying], carried, system):
             first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]
             words = [text for m, text in sorted(carried.items()) if first.message <= m <= last.message]
             ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
@@ -214,12 +222,13 @@ def _turns_inside(conversation: Conversation, keep: Keep, context: Context) -> i
 
 
 def _turns_with_room(conversation: Conversation, context: Context) -> int:
-    """How many of the newest turns may stay near the hard mark: whatever a summary covers, words of people and the
-    summary itself stay, and further turns as large as the newest need room."""
+    """How many of the newest turns may stay near the hard mark: whatever a summary covers, words of people, what they
+    want left as it is and the summary itself stay, and further turns as large as the newest need room."""
     ends, sizes = conversation.ends, context.sizes
     newest = [sum(sizes[ends[step] : ends[step + 1]]) for step in range(max(1, context.step - _AHEAD), context.step)]
     users = takewhile(ends[context.step].__gt__, conversation.kinds.get("user", ()))
     staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
+    staying += context.tokens_kept(conversation, range(max(0, context.step - _AHEAD)))
     standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
     left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
@@ -228,6 +237,14 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
         if room < 0:
             return turns
     return context.step
+
+
+def _staying(conversation: Conversation, context: Context, span: range) -> int:
+    """Tokens of turns in a span that a summary leaves as they are because people want that."""
+    if not (context.keep and span):
+        return 0
+    first, last = (conversation.blocks[i].turn for i in (span[0], span[-1]))
+    return context.tokens_kept(conversation, range(first, last + 1))
 
 
 def _last_whole(conversation: Conversation, turns: int) -> int:
@@ -269,7 +286,7 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
 
 
 def _runs(
-    conversation: Conversation, context: Context, span: range, carried: Container[int], system: Set[int]
+    conversation: Conversation, context: Context, span: Sequence[int], carried: Container[int], system: Set[int]
 ) -> Iterator[range]:
     """Runs of blocks that go, of the span and of system text. A run at whose edge a call is open stays."""
     going = []

@@ -50,7 +50,7 @@ class Trim(ConfiguredPolicy):
         self, conversation: Conversation, context: Context, turns: range, left: int
     ) -> Iterator[tuple[Fold, int]]:
         """Folds of the oldest of these turns, each with the tokens that it saves, until `left` tokens have gone."""
-        for run in turn_runs(conversation, turns, context.summarized):
+        for run in turn_runs(conversation, context, turns, context.summarized):
             if left <= 0:
                 return
             going, saved = list[int](), 0
@@ -77,7 +77,7 @@ class Trim(ConfiguredPolicy):
             block = conversation.blocks[i]
             if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
                 return
-            if not context.is_output(block):
+            if not context.is_output(block) or context.keeps(conversation, i):
                 continue
             # a recalled text is named as its call named it: the result may be new in this very reply, and calls of a
             # reply are answered from the history before it

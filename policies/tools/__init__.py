@@ -1,7 +1,7 @@
 """Tools: what kind each is, and what its calls do to files. One file for each thing that tells it."""
 
 from policies.tools.arguments import arguments_of
-from policies.tools.calls import Toolbox, kind_of, path_of, rewrites, shell_command, writes
+from policies.tools.calls import Toolbox, kind_of, path_of, paths_of, rewrites, shell_command, writes
 from policies.tools.kinds import HEAD, RECALL, Kinds, ToolKind
 from policies.tools.specs import ToolSpec, kind_by_schema, kinds_by_schema
 
@@ -17,6 +17,7 @@ __all__ = [
     "kind_of",
     "kinds_by_schema",
     "path_of",
+    "paths_of",
     "rewrites",
     "shell_command",
     "writes",

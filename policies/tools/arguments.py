@@ -5,7 +5,7 @@ except a patch; linear in the arguments.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +27,7 @@ PATHS = word_set(
     "path filepath filename file targetfile absolutepath fullpath notebookpath relativepath relativeworkspacepath"
 )
 SEVERAL = word_set("paths files filepaths filenames")
+MOVED = word_set("oldpath newpath source destination")
 DIRECTORIES = word_set("dir directory dirpath directorypath targetdirectory folder folderpath dirname")
 LINES = word_set(
     "viewrange startline endline linestart lineend linenumber lineoffset "
@@ -64,6 +65,7 @@ _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
 _CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
 VERBS = ("command", "type", "action", "operation")
 """Arguments in which an editor with one tool says what is to be done."""
+_NAMING_PATHS = PATHS | SEVERAL | DIRECTORIES | MOVED
 _EDITED = PATHS | {"oldpath"}
 """Arguments of which an editor has one."""
 _SELECT = re.compile(r"\s{0,64}(?:select\b.{1,2000}?\bfrom\b|(?:(?:query|mutation)\b[^{]{0,200})?\{)", re.I | re.S)
@@ -135,15 +137,37 @@ class CallArguments:
         """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
         if not self.changes and not self._reads_around and self.has(_PLACES):
             return ""
-        # a list of edits may name the path in each
+        paths = map(shell.normal_path, self._paths_in_lists)
+        if path := shell.normal_path(self._string(PATHS)) or shell.only(paths):
+            return path
+        return shell.only(map(shell.patched_in, self._patches))
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """All that may be a path, as the model wrote it: in arguments for paths, in patches, and of its command line
+        each word that is no option."""
+        for key, value in self.values.items():
+            if key in _NAMING_PATHS:
+                several = islice(value, _MOST) if isinstance(value, list) else (value,)
+                yield from (each for each in several if isinstance(each, str))
+        yield from self._paths_in_lists
+        for text in self._patches:
+            yield from shell.all_patched_in(text)
+        yield from shell.operands_in(self.command)
+
+    @property
+    def _paths_in_lists(self) -> Iterator[str]:
+        """A list of edits may name the path in each."""
         lists = (value for value in self.values.values() if isinstance(value, list))
         entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
         pairs = chain.from_iterable(islice(entry.items(), _MOST) for entry in entries)
-        paths = (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
-        if path := shell.normal_path(self._string(PATHS)) or shell.only(map(shell.normal_path, paths)):
-            return path
-        strings = [value for value in self.values.values() if isinstance(value, str)] if self.values else [self.text]
-        return shell.only(shell.patched_in(text) for text in strings if "*** " in text or "+++ " in text)
+        return (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
+
+    @property
+    def _patches(self) -> Iterator[str]:
+        """The strings that may be patches."""
+        strings = (value for value in self.values.values() if isinstance(value, str)) if self.values else (self.text,)
+        return (text for text in strings if "*** " in text or "+++ " in text)
 
     @property
     def kind(self) -> ToolKind | None:

@@ -9,10 +9,11 @@ Laws
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 
 from policies.tools import shell
 from policies.tools.arguments import call_of
@@ -21,6 +22,7 @@ from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 _CACHED = 16_000
 """Characters of arguments whose path is cached."""
 _LONGEST_NAME = 256
+_LONGEST_PATH, _MOST_PATHS = 512, 100
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
 """Tools that are named as a program is, whatever they are asked for."""
@@ -114,6 +116,17 @@ def rewrites(tool: str, arguments: str) -> bool:
 def path_of(tool: str, arguments: str) -> str:
     """The path that a call reads, writes or lists, wholly or in part, in one spelling; empty where there is none."""
     return (_path_in if len(arguments) <= _CACHED else _path_in.__wrapped__)(arguments)
+
+
+def paths_of(arguments: str) -> Sequence[str]:
+    """All that may be a path among what a call names, each once, as the model wrote it."""
+    return (_paths_in if len(arguments) <= _CACHED else _paths_in.__wrapped__)(arguments)
+
+
+@lru_cache(maxsize=2048)  # a pure function, so the cache changes nothing but the time it takes
+def _paths_in(arguments: str) -> Sequence[str]:
+    short = (path for path in call_of(arguments).paths if 0 < len(path) <= _LONGEST_PATH)
+    return tuple(dict.fromkeys(islice(short, _MOST_PATHS)))
 
 
 @lru_cache(maxsize=2048)  # a pure function, so the cache changes nothing but the time it takes

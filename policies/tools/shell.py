@@ -265,6 +265,17 @@ def path_in(command: str) -> str:
     return patched or only(written or read)
 
 
+def operands_in(command: str) -> Iterator[str]:
+    """What programs of a command line are given besides options, or write to: paths among other words, from where `cd`
+    leads."""
+    directory = ""
+    for stage in stages(command):
+        if stage.program == "cd":
+            directory = join(directory, *stage.operands[:1])
+        else:
+            yield from (join(directory, word) for word in (*stage.operands, *stage.overwrites, *stage.appends))
+
+
 def normal_path(path: str) -> str:
     """A path in one spelling; empty where it is none, or more than one."""
     is_one = 0 < len(path) <= _LONGEST and path != "-" and not _NOT_ONE_PATH.search(path)
@@ -279,8 +290,13 @@ def only(paths: Iterable[str]) -> str:
 
 def patched_in(text: str) -> str:
     """The one file that a patch in this text is for."""
-    paths = {first or second for first, second in _PATCHED.findall(text)}
+    paths = set(all_patched_in(text))
     return only(map(normal_path, paths)) if len(paths) <= _SPELLINGS else ""
+
+
+def all_patched_in(text: str) -> Iterator[str]:
+    """The files that a patch in this text is for, as it writes them."""
+    return (match[1] or match[2] for match in _PATCHED.finditer(text))
 
 
 def replaces_file(command: str) -> bool:

@@ -14,6 +14,7 @@ from cachetools import LRUCache
 
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Added, Consent
+from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
@@ -133,7 +134,8 @@ class Assembler:
         leading = takewhile(lambda message: message.role in ("system", "developer"), conversation.messages)
         return (
             *(client_request.mode, client_request.preset, client_request.aim, client_request.context_tokens),
-            *(client_request.stale, reserve, learned, (client_request.dialect, request.model) in self._refused_marks),
+            *(client_request.keep, client_request.stale, reserve, learned),
+            (client_request.dialect, request.model) in self._refused_marks,
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
@@ -177,6 +179,7 @@ class Assembler:
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,
+            keep=joined(settings.keep, client_request.keep),
         )
 
 
@@ -200,5 +203,5 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     )
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
     ways = (client_request.dialect, settings.recall, settings.only_to_fit, settings.exceptions, tools)
-    preset = described(settings.policies)
-    return sha256(repr((values, ways, preset, client_request.mode)).encode()).hexdigest()[:32]
+    preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
+    return sha256(repr((values, ways, preset, client_request.mode, *keep)).encode()).hexdigest()[:32]

@@ -15,6 +15,7 @@ from msgspec import structs
 from policies.assemble import tool_tokens
 from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
+from policies.keep import digest_of
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
@@ -340,6 +341,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         at=at,
         recall=context.plan_settings.recall,
         dropped=result.state.dropped,
+        keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),
     )
 

@@ -14,6 +14,7 @@ from policies.context import Aim
 from policies.model.parameters import MOST
 from policies.presets import StaleAction, StaleOptions
 from proxy.config.errors import Table, refused, unknown
+from proxy.config.keep import KeepPatterns
 from proxy.config.routes import CHATS
 
 Mode = Literal["on", "off", "observe"]
@@ -42,6 +43,7 @@ class Rule(Table):
     summary_same_model: Annotated[bool, Field(strict=True)] | None = None
     record: Annotated[bool, Field(strict=True)] | None = None
     upstream: str | None = Field(default=None, description="the name of the upstream that these requests go to")
+    keep: KeepPatterns = ()
 
     @field_validator("path")
     @classmethod

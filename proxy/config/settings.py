@@ -23,6 +23,7 @@ from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
 from proxy.config import errors, shadows
 from proxy.config.errors import refused, refused_at, unknown
+from proxy.config.keep import KEEP, KeepPatterns
 from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
@@ -254,6 +255,7 @@ class Settings(TeamSettings):
         default_factory=dict,
         description="what kind of output tools have, by name or by the beginning of names: `mcp__*`",
     )
+    keep: KeepPatterns = KEEP
     models: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description='prices and windows by model; [models."NAME"] in TOML'
     )

@@ -16,6 +16,7 @@ from typing import Self
 from aiohttp import HttpVersion11, web
 
 from policies.dialects import Dialect
+from policies.keep import joined
 from proxy.access.gate import check_model
 from proxy.config import Settings
 from proxy.config.routes import Route
@@ -191,6 +192,7 @@ async def receive(
         preset=options.preset,
         aim=options.aim,
         context_tokens=options.context_tokens,
+        keep=options.keep,
         stale=options.stale,
         record=options.record,
         is_accepted=is_accepted,
@@ -214,6 +216,7 @@ def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: A
         stale=rule.stale if rule else asks.stale,
         record=rule.record if rule else None,
         upstream=(rule and rule.upstream) or "",
+        keep=joined(asks.keep, rule.keep) if rule else asks.keep,
     )
 
 

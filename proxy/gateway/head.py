@@ -1,14 +1,15 @@
 """What a client says before the body: who it is, how it wants to be served, and the headers that go upstream.
 
 Laws
-  By its mode a request can only lessen what is done with it. By its preset it can choose among those that
-  `request_presets` names, and no other, and by its aim and size only where `request_aim` allows that; these count
-  before the rules. A key of this gateway may name presets beside those, and a mode beside its client's own.
+  By its mode, and by what is to stay as it is, a request can only lessen what is done with it. By its preset it can
+  choose among those that `request_presets` names, and no other, and by its aim and size only where `request_aim`
+  allows that; these count before the rules. A key of this gateway may name presets beside those, and a mode beside its
+  client's own.
   What was read of one head counts for the next one of its connection only where both have the same lines.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from aiohttp import web
@@ -16,6 +17,7 @@ from msgspec import Struct
 from multidict import CIMultiDict
 
 from policies.context import Aim
+from policies.keep import Patterns, patterns_of
 from policies.model.parameters import MOST
 from policies.presets import UNSET, StaleOptions
 from proxy.config import KeyRow, Settings
@@ -36,7 +38,7 @@ _KEY, _OTHER = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
 class RequestOptions(NamedTuple):
     """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
     and the size to keep below where a header or a rule says so; of stale summaries, recordings and the upstream what a
-    rule says."""
+    rule says; and what is to stay as it is, besides what the settings say."""
 
     mode: Mode
     preset: str = ""
@@ -45,9 +47,10 @@ class RequestOptions(NamedTuple):
     stale: StaleOptions = UNSET
     record: bool | None = None
     upstream: str = ""
+    keep: Patterns = ()
 
 
-_WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens")
+_WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens", "x-narrows-keep")
 _NO_WISHES = RequestOptions("on")
 
 
@@ -133,4 +136,13 @@ def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) ->
     if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
         message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."
         raise ApiError(400, message, "bad_header", "x-narrows-context-tokens")
-    return RequestOptions(max([least, *modes], key=MODES.index), preset, aim, size or None)
+    keep = _patterns(headers.getall("x-narrows-keep", ()))
+    return RequestOptions(max([least, *modes], key=MODES.index), preset, aim, size or None, keep=keep)
+
+
+def _patterns(lines: Sequence[str]) -> Patterns:
+    """What is to stay as it is, with commas between. Raises ApiError."""
+    try:
+        return patterns_of(pattern for line in lines for pattern in line.split(",") if pattern.strip())
+    except ValueError as error:
+        raise ApiError(400, f"The header x-narrows-keep: {error}.", "bad_header", "x-narrows-keep") from error

@@ -40,6 +40,10 @@ AimOption = Annotated[
 ContextTokens = Annotated[
     int | None, typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens.")
 ]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="PATTERN", help="A tool, path or text:WORDS that is never edited; can be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
 TextProtocol = Annotated[
     bool,

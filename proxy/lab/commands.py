@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from policies.keep import patterns_of
 from policies.model.tokens import HIGHEST, LOWEST
 from policies.presets import PRESETS
 from proxy.lab.agree.command import agree as agree
@@ -30,6 +31,7 @@ from proxy.lab.cli_arguments import (
     Files,
     Groups,
     Html,
+    Keep,
     NoMarks,
     Preset,
     PresetNames,
@@ -71,6 +73,7 @@ def explain(
     config: Config = None,
     aim: AimOption = None,
     context_tokens: ContextTokens = None,
+    keep: Keep = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
     calibration: Annotated[
@@ -105,7 +108,7 @@ def explain(
         path, body = writable(html, [file]), request_from(file, model)
         table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
         choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
-        choices["text_protocol"] = text_protocol
+        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ())}
         explanation = explained(body, prices=table, calibration=calibration, own=chosen, **choices)
     if as_json:
         print_json(values_of(explanation))
@@ -159,6 +162,7 @@ def replay(
     config: Config = None,
     aim: AimOption = None,
     context_tokens: ContextTokens = None,
+    keep: Keep = None,
     chain: Chain = False,
     as_listed: AsListed = False,
     group: Groups = None,
@@ -194,6 +198,7 @@ def replay(
             cache=cache or "",
             aim=aim,
             context_tokens=context_tokens,
+            keep=patterns_of(keep or ()),
             concurrency=concurrency,
             repeat=repeat,
             upstream=upstream,

@@ -22,6 +22,7 @@ from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
 from policies.context import Aim
 from policies.dialects.detect import dialect_of
+from policies.keep import Patterns, names
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.budget import BudgetLimits
@@ -36,6 +37,9 @@ from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_do
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.foretold import foretold
 from proxy.lab.results import notes_on
+
+_SOME_PLACES = 3
+"""So many places of what a pattern names are in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,15 @@ class InputBill:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternEffect:
+    """What a pattern of `keep` names in a request: none of it is edited."""
+
+    blocks: int
+    tokens: int
+    where: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything about the dry run that a person may ask."""
 
@@ -108,6 +121,8 @@ class Explanation:
     idle_policies: Sequence[str]
     """Those that change nothing in it."""
     edits: Sequence[EditSummary]
+    keep: Mapping[str, PatternEffect]
+    """By pattern."""
 
 
 def request_from(name: str, model: str = "") -> bytes:
@@ -152,6 +167,7 @@ def explained(
     own: Preset | None = None,
     aim: Aim | None = None,
     context_tokens: int | None = None,
+    keep: Patterns = (),
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
     Narrows; `calibration` the number of tokens that the provider reports for each one counted; the aim is that of the
@@ -166,17 +182,19 @@ def explained(
         recall=True,
         own_marks="auto",
         calibration=calibration,
+        keep=keep,
     )
     plan, settings = result.plan, result.settings
     tool = tool_tokens(result.tool, settings.count)
     before, order = settings.head - tool + plan.before, order_of(settings.policies)
     sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
+    effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
         prices=settings.prices.model,
         prices_known=settings.prices.listed,
-        notes=notes_on(settings.prices),
+        notes=[*_notes_on_keep(effects), *notes_on(settings.prices)],
         preset=preset,
         aim=settings.aim,
         requests_in_history=result.conversation.steps,
@@ -191,7 +209,30 @@ def explained(
         foretold=tuple(foretold(result)),
         idle_policies=tuple(name for name in order if name not in {layer.after for layer in sizes.layers}),
         edits=tuple(_edits(result, sizes.edits)),
+        keep=effects,
     )
+
+
+def _effect(result: Compacted, pattern: str) -> PatternEffect:
+    """What a pattern names in a request."""
+    conversation, history = result.conversation, CLIENT_APIS[result.dialect].history
+    places = [at for at in range(len(conversation.blocks)) if names((pattern,), conversation, at)]
+    tokens = sum(conversation.blocks[at].tokens for at in places)
+    return PatternEffect(len(places), tokens, [_place(history, conversation.blocks[at].path) for at in places])
+
+
+def _notes_on_keep(effects: Mapping[str, PatternEffect]) -> Iterator[str]:
+    """Why texts were left as they are, in a sentence for each pattern."""
+    for pattern, effect in effects.items():
+        some, others = ", ".join(effect.where[:_SOME_PLACES]), len(effect.where) - _SOME_PLACES
+        where = f"{some} and {others:,} more" if others > 0 else some
+        names_what = f"{effect.tokens:,} tokens that are never edited: {where}" if some else "nothing in this request"
+        yield f"kept: {pattern} names {names_what}."
+
+
+def _place(history: str, path: Sequence[str | int]) -> str:
+    """As one would write it in a program: messages[7].tool_calls[0].function.arguments"""
+    return history + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
@@ -251,8 +292,7 @@ def _edits(result: Compacted, sizes: Sequence[BeforeAfter]) -> Iterator[EditSumm
         first, last = conversation.blocks[blocks[0]], conversation.blocks[blocks[-1]]
         kind, tool, place = "turns", "", f"[{first.message}..{last.message}]"
         if isinstance(edit, Replace):
-            # as one would write it in a program: [7].tool_calls[0].function.arguments
-            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first.path)
+            place = _place("", first.path)
             kind, tool = first.kind, first.tool
         yield EditSummary(
             policy=edit.by,

@@ -53,7 +53,7 @@ class _Edit(msgspec.Struct, frozen=True):
 
 _PARTS: Mapping[str, tuple[Any, ...]] = {
     "decision": (str, tuple[_Edit, ...], str, bool, bool),
-    "shed": (str, tuple[_Edit, ...], str, bool, bool, int),
+    "shed": (str, tuple[_Edit, ...], str, bool, bool, int | tuple[int, str]),
     "sent": (Sent,),
     "insert": (Insert,),
     "snapshot": (str, str, bytes),
@@ -76,23 +76,24 @@ def decision_bytes(record: StepRecord) -> bytes:
     """The decision of a step, without what was then sent."""
     edits = [_Edit(replace=edit) if isinstance(edit, Replace) else _Edit(fold=edit) for edit in record.edits]
     fields = record.anchor, edits, record.reason, record.recall, record.dropped
-    return packed("shed", *fields, record.shed) if record.shed else packed("decision", *fields)
+    more = (record.shed, record.keep) if record.keep else record.shed
+    return packed("shed", *fields, more) if more else packed("decision", *fields)
 
 
 def decision(anchor: str, stored: object) -> StepRecord:
     """The decision at `anchor`, without what was then sent."""
     try:
-        name, edits, reason, recall, dropped, shed = (*_unpacked(stored, "decision"), 0)
+        name, edits, reason, recall, dropped, more = (*_unpacked(stored, "decision"), 0)
     except UnreadableRecordError:
-        name, edits, reason, recall, dropped, shed = _unpacked(stored, "shed")
+        name, edits, reason, recall, dropped, more = _unpacked(stored, "shed")
     _check(name == anchor, "step")
+    shed, keep = more if isinstance(more, tuple) else (more, "")
     edits = tuple(each.replace or each.fold for each in edits)
-    return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped, shed=shed)
+    return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped, shed=shed, keep=keep)
 
 
 def sent(stored: object) -> Sent:
-    record: Sent = _unpacked(stored, "sent")[0]
-    return record
+    return _unpacked(stored, "sent")[0]  # type: ignore[no-any-return]  # its decoder says so
 
 
 def insert(after: str, stored: object) -> Insert:
@@ -129,10 +130,9 @@ def summary(id: str, first: str, stored: object) -> SummaryRecord:
 
 
 def spent(kind: str, stored: object) -> SummaryCost:
-    name, record = _unpacked(stored, "spent")
+    name, cost = _unpacked(stored, "spent")
     _check(name == kind, "kind")
-    cost: SummaryCost = record
-    return cost
+    return cost  # type: ignore[no-any-return]  # its decoder says so
 
 
 def event(conversation: object, stored: object) -> Event:

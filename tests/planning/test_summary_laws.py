@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
 from policies.context import Aim, Policy, Summarizing
+from policies.keep import digest_of
 from policies.model.edits import Fold
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord
@@ -70,6 +71,7 @@ class Server:
     limits: BudgetLimits = NO_LIMITS
     tools: Sequence[Json] | None = TOOLS
     summarizing: Summarizing = WRITTEN
+    keep: tuple[str, ...] = ()
 
     def serve(self, request: Sequence[Json], now: float = 0.0) -> Compacted:
         done = compact(
@@ -82,6 +84,7 @@ class Server:
             recall=True,
             memory=self.memory,
             summarizing=replace(self.summarizing, criteria=self.criteria, now=now),
+            keep=self.keep,
         )
         anchor = done.conversation.end_anchor(done.conversation.steps - 1)
         steps = {**self.memory.steps, anchor: done_at(anchor, done)}
@@ -114,7 +117,8 @@ class Server:
 
 def done_at(anchor: str, done: Compacted) -> StepRecord:
     plan = done.plan
-    return StepRecord(anchor, plan.new, plan.reason, recall=done.settings.recall, dropped=plan.state.dropped)
+    keep = digest_of(done.settings.keep)
+    return StepRecord(anchor, plan.new, plan.reason, recall=done.settings.recall, dropped=plan.state.dropped, keep=keep)
 
 
 def driven(session: list[Json], budget: Budget) -> list[Compacted]:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
 from policies.context import Aim
+from policies.keep import Patterns
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
@@ -58,6 +59,8 @@ class Options:
     """None for that of the preset."""
     context_tokens: int | None = None
     """The size that prompts are kept below."""
+    keep: Patterns = ()
+    """What is never edited, as the setting `keep`."""
     window: int | None = None
     """A cap on the window of the model, as the setting `window`."""
     concurrency: int = 1
@@ -194,6 +197,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             "presets": options.own,
             "aim": options.aim,
             "context_tokens": options.context_tokens,
+            "keep": options.keep,
             "window": options.window,
             "models": overrides,
             "text_protocol": options.text_protocol,

@@ -1,0 +1,181 @@
+"""What people want left as it is: patterns that name tools, paths and texts, and the blocks that these name.
+
+In a pattern `*` stands for any characters, and all else for itself. It names a tool by its name, or a path in a call by
+the whole of it or by its end behind a slash: `*.sql`, `db/*.sql`, `schema.sql`. What begins with `text:` names whatever
+holds these words.
+
+Laws
+  A block is named by its own text, its tool, or the call that it is or answers: whatever comes later changes nothing.
+  Each block is compared once under the same patterns.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+
+from policies.model.conversation import Block, Conversation
+from policies.model.indexes import Index
+from policies.tools import paths_of
+
+Patterns = tuple[str, ...]
+"""In order, each once: what `patterns_of` returns."""
+
+MOST_PATTERNS, LONGEST_PATTERN = 32, 256
+TEXT = "text:"
+_SHORTEST_TEXT = 4
+_OF_TOOLS = frozenset({"call", "result", "opaque"})
+_AT_ONCE = 2**16
+"""Characters that are compared with a pattern in about the time of one item of planning, at worst."""
+
+
+def patterns_of(values: Iterable[str]) -> Patterns:
+    """The patterns among these values. Raises ValueError, which says what is wrong with which and what to do."""
+    patterns = tuple(sorted({value.strip() for value in values}))
+    if len(patterns) > MOST_PATTERNS:
+        raise ValueError(f"{len(patterns)} patterns are too many; give {MOST_PATTERNS} at most")
+    for pattern in patterns:
+        if fault := _fault(pattern):
+            raise ValueError(f"{pattern[:64]!r} {fault}")
+    return patterns
+
+
+def joined(*lists: Patterns) -> Patterns:
+    """The patterns of all these lists."""
+    return tuple(sorted({pattern for each in lists for pattern in each}))
+
+
+@lru_cache(maxsize=64)  # a pure function, like those below, so the cache changes nothing but the time it takes
+def digest_of(patterns: Patterns) -> str:
+    """A short name for these patterns; empty where there are none."""
+    joined = "\0".join(patterns).encode("utf-8", "surrogatepass")
+    return sha256(joined).hexdigest()[:16] if patterns else ""
+
+
+def _fault(pattern: str) -> str:
+    """What is wrong with a pattern; empty where nothing is."""
+    if not pattern:
+        return "names nothing; give a tool, a path or text:WORDS"
+    if len(pattern) > LONGEST_PATTERN:
+        return f"has {len(pattern)} characters; give {LONGEST_PATTERN} at most"
+    is_short = pattern.startswith(TEXT) and len(_words(pattern)) < _SHORTEST_TEXT
+    return f"is too short; a text needs {_SHORTEST_TEXT} characters or more" if is_short else ""
+
+
+def _words(pattern: str) -> str:
+    return pattern.removeprefix(TEXT).strip()
+
+
+@lru_cache(maxsize=64)
+def _parts(patterns: Patterns) -> tuple[Sequence[Sequence[str]], Sequence[str]]:
+    """What stands between the `*` of patterns for tools and paths, each behind a slash; and the texts."""
+    names = (pattern.replace("\\", "/").replace("**/", "*") for pattern in patterns if not pattern.startswith(TEXT))
+    texts = [_words(pattern) for pattern in patterns if pattern.startswith(TEXT)]
+    return [f"/{name}".split("*") for name in names], texts
+
+
+@lru_cache(maxsize=4096)
+def _fits(patterns: Patterns, name: str) -> bool:
+    """Whether one of the patterns fits the name of a tool or a path, or its end behind a slash."""
+    text = "/" + name.replace("\\", "/")
+    return any(_fits_one(parts, text) for parts in _parts(patterns)[0])
+
+
+def _fits_one(parts: Sequence[str], text: str) -> bool:
+    *before, last = parts
+    if not before:
+        return text.endswith(last)
+    at = 0
+    for part in before:  # where each stands first: that leaves most room for the others
+        at = text.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return len(text) - at >= len(last) and text.endswith(last)
+
+
+def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
+    """Whether one of the patterns names a block: its tool, a path in the call that it is or answers, or words in it."""
+    block, (wildcards, texts) = conversation.blocks[at], _parts(patterns)
+    if texts and block.kind != "opaque" and any(text in block.text for text in texts):
+        return True
+    if not wildcards or block.kind not in _OF_TOOLS:
+        return False
+    if block.tool and _fits(patterns, block.tool[: 2 * LONGEST_PATTERN]):
+        return True
+    call = block if block.answers is None else conversation.blocks[block.answers]
+    return call.kind == "call" and any(_fits(patterns, path) for path in paths_of(call.text))
+
+
+@dataclass(slots=True)
+class _Named:
+    """What was found out under these patterns."""
+
+    patterns: Patterns = ()
+    blocks: dict[int, bool] = field(default_factory=dict)
+    turns: dict[int, bool] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=lambda: [0])
+    """The tokens that stay of turns with a block that is named, before each turn: without what people wrote."""
+
+    def under(self, patterns: Patterns) -> "_Named":
+        if self.patterns != patterns:
+            self.patterns, self.blocks, self.turns, self.tokens = patterns, {}, {}, [0]
+        return self
+
+    def cut(self, blocks: Sequence[Block], end: int) -> None:
+        turn = max(0, blocks[end].turn - 1)  # results may stand behind what a person wrote since
+        self.blocks = {at: is_named for at, is_named in self.blocks.items() if at < end}
+        self.turns = {each: is_named for each, is_named in self.turns.items() if each < turn}
+        del self.tokens[turn + 1 :]
+
+
+_NAMED = Index[Block, _Named](_Named, lambda *_: None, _Named.cut)
+
+
+def keeps(patterns: Patterns, conversation: Conversation, at: int, pause: Callable[[int], object]) -> bool:
+    """Whether a block is to stay as it is. `pause` is that of the context."""
+    blocks = _NAMED.of(conversation).under(patterns).blocks
+    if (result := blocks.get(at)) is None:
+        pause(1 + len(conversation.blocks[at].text) * len(patterns) // _AT_ONCE)
+        result = blocks[at] = names(patterns, conversation, at)
+    return result
+
+
+def keeps_turn(patterns: Patterns, conversation: Conversation, turn: int, pause: Callable[[int], object]) -> bool:
+    """Whether a turn has a block that is to stay as it is. System text belongs to none."""
+    turns = _NAMED.of(conversation).under(patterns).turns
+    if (result := turns.get(turn)) is None:
+        result = any(keeps(patterns, conversation, at, pause) for at in _blocks_of(conversation, turn))
+        if _is_complete(conversation, turn):
+            turns[turn] = result
+    return result
+
+
+def tokens_kept(patterns: Patterns, conversation: Conversation, turns: range, pause: Callable[[int], object]) -> int:
+    """The tokens that stay of those of these turns that have a block which is to stay, as the client wrote them and
+    without what people wrote. Turns are added up once."""
+    sums = _NAMED.of(conversation).under(patterns).tokens
+    while len(sums) <= turns.stop and _is_complete(conversation, len(sums) - 1):
+        sums.append(sums[-1] + _staying(patterns, conversation, len(sums) - 1, pause))
+    last = len(sums) - 1
+    newest = (_staying(patterns, conversation, turn, pause) for turn in range(max(turns.start, last), turns.stop))
+    return sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
+
+
+def _staying(patterns: Patterns, conversation: Conversation, turn: int, pause: Callable[[int], object]) -> int:
+    if not keeps_turn(patterns, conversation, turn, pause):
+        return 0
+    every = _blocks_of(conversation, turn)
+    return conversation.tokens(at for at in every if not conversation.blocks[at].from_person)
+
+
+def _is_complete(conversation: Conversation, turn: int) -> bool:
+    """Whether the model has answered since: nothing can be added to the turn any more."""
+    return turn + 2 < conversation.steps
+
+
+def _blocks_of(conversation: Conversation, turn: int) -> Iterator[int]:
+    """The blocks of a turn but for system text."""
+    around = range(conversation.start(turn), conversation.ends[min(turn + 1, conversation.steps - 1)])
+    blocks = conversation.blocks
+    return (at for at in around if blocks[at].turn == turn and blocks[at].kind != "system")
