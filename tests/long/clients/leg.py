@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -137,7 +138,9 @@ async def _serving(words: Sequence[str], environment: Mapping[str, str]) -> Asyn
         drain.cancel()
     finally:
         if process.returncode is None:
-            process.terminate()
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # a script starts gateways of others, and LiteLLM does not end by SIGTERM
         await process.wait()
 
 
