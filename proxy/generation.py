@@ -222,7 +222,7 @@ async def _open_compaction(
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
-    acceptance = Acceptance(settings, cached_store, payments.states, writers, archive, telemetry)
+    acceptance = Acceptance(cached_store, payments.states, writers, archive, telemetry)
     compactor = Compactor(
         settings, request_parser, cached_store, telemetry, writers, cold=cold, acceptance=acceptance, billing=billing
     )

@@ -194,7 +194,9 @@ async def print_day(settings: Settings) -> None:
 def greeting(settings: Settings, base_url: str) -> str:
     """What is printed once everything listens."""
     store = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # a store may have passwords
-    upstreams = " and ".join(dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS))))
+    plain = dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS)))
+    rows = [f"{row.name} ({row.url})" for row in settings.upstream_rows]
+    upstreams = ", ".join(rows) if settings.upstreams else " and ".join(plain)
     return (
         f"Narrows is up: set base_url to {base_url}\n"
         f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"

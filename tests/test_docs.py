@@ -21,6 +21,7 @@ from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
 from proxy.config.settings import SummarizerSettings
+from proxy.config.upstreams import UpstreamRow
 from proxy.lab.preset_descriptions import parameter_table, preset_table
 from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS, Metrics
 from tests.kit.paths import ROOT
@@ -157,6 +158,23 @@ def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tm
     assert settings.presets.keys() == {settings.preset}
     for name in (*PresetTable.model_fields, *Rule.model_fields):
         assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE), name
+
+
+def test_every_field_of_an_upstream_is_described_and_shown_and_the_examples_can_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = PROXY[PROXY.index("\n## Upstreams\n") :].split("\n## ")[1]
+    shown = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)[0]
+    for field in UpstreamRow.model_fields:
+        assert re.search(rf"^\| [^|]*`{field}`", section, re.MULTILINE), field
+        assert re.search(rf"^{field} = ", shown, re.MULTILINE), field
+    for name in re.findall(r'key_env = "(\w+)"', shown):
+        monkeypatch.setenv(name, "a key")
+    for file in ("/run/secrets/azure", "/etc/ssl/certs/ca-certificates.crt"):
+        (tmp_path / Path(file).name).write_text("a key")
+        shown = shown.replace(file, str(tmp_path / Path(file).name))
+    (tmp_path / "narrows.toml").write_text(shown)
+    assert len(load_settings(["--config", str(tmp_path / "narrows.toml")]).upstreams) == shown.count("[[upstreams]]")
 
 
 @pytest.mark.parametrize("start", ["[models.", "[[summarizers]]"])

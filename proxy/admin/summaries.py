@@ -17,7 +17,8 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.identity import Caller, asks_here, auth_of, credential_of, is_plain_key, tenant_of
+from proxy.gateway.upstreams import chosen
+from proxy.identity import ACCESS, Access, Caller, asks_here, auth_of, credential_of, is_plain_key, tenant_of
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Store
 from proxy.store.cached import CachedStore
@@ -111,6 +112,7 @@ class SummaryPages:
             policy="history",
             records=tuple(stored),
             dialect=dialect,
+            upstream=self._upstream(request, dialect, parsed.request.model),
         )
         is_verified = is_here or self.payments.states.is_accepted(job.owner)
         if not (is_verified or await self.cached_store.is_owner(key, job.owner)) or not self.maker.may_ask(job):
@@ -131,6 +133,12 @@ class SummaryPages:
         self.cached_store.own(key, job.owner)
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
+
+    def _upstream(self, request: web.BaseRequest, dialect: str, model: str) -> str:
+        """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none."""
+        access: Access | None = request.get(ACCESS)
+        key = access.key if access is not None else None
+        return chosen(self.parts.settings.upstream_rows, dialect, model, key.upstreams if key else ()).name
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
         """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the

@@ -11,9 +11,8 @@ Laws
 
 from msgspec import structs
 
-from policies.dialects import DIALECTS, Reply
+from policies.dialects import Reply
 from proxy.archive.archive import Archive
-from proxy.config import Settings
 from proxy.identity import CredentialStates, seconds_of
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.store.cached import CachedStore
@@ -26,14 +25,12 @@ class Acceptance:
 
     def __init__(
         self,
-        settings: Settings,
         store: CachedStore,
         states: CredentialStates,
         writers: BackgroundWriters,
         archive: Archive,
         telemetry: Telemetry,
     ) -> None:
-        self._there = {dialect: f" {settings.upstream_of(dialect)}" for dialect in DIALECTS}
         self._telemetry = telemetry
         self._store = store
         self._states = states
@@ -79,8 +76,8 @@ class Acceptance:
         self._archive.replied(context.key, context.client_request, context.received, reply)
 
     def _at_upstream(self, client_request: ClientRequest) -> str:
-        """What a credential is called at the upstream of its API: one that it knows may be unknown to another."""
-        return client_request.owner + self._there[client_request.dialect]
+        """What a credential is called at this upstream: one that it knows may be unknown to another."""
+        return f"{client_request.owner} {client_request.upstream}"
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         """Write behind the request what was sent, and what is kept for people."""

@@ -53,13 +53,16 @@ class Assembler:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
+        self._rows = {row.name: row for row in settings.upstream_rows}
+        limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
+        self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
+        """By upstream; also for a request of which no upstream is known."""
         self._presets, self._stale = settings.all_presets(), settings.stale
-        self.prices_of: Callable[[str], Prices] = lru_cache(1024)(lambda model: prices_for(model, settings.models))
-        """What a model costs, whatever a request asks of the cache."""
+        self.prices_of: Callable[[str, str], Prices] = lru_cache(1024)(self._prices_of)
+        """What a model costs at an upstream, whatever a request asks of the cache."""
         self._reserves: LRUCache[Key, int | None] = LRUCache(_CONVERSATIONS)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
-        """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
+        """The upstreams that answered 400 to cache marks of ours, and for which models."""
         self._assemblies: LRUCache[tuple[Key, bool], tuple[tuple[object, ...], Assembly]] = LRUCache(
             _BYTES, getsizeof=_weight
         )
@@ -97,9 +100,9 @@ class Assembler:
         is_same = tool is assembly.tool and consent == assembly.consent
         return assembly if is_same else replace(assembly, tool=tool, consent=consent, end=end)
 
-    def refuse_marks(self, dialect: str, model: str) -> None:
-        """Set no cache marks of ours for this model any more. Only this process knows."""
-        self._refused_marks[dialect, model] = True
+    def refuse_marks(self, upstream: str, model: str) -> None:
+        """Set no cache marks of ours for this model there any more. Only this process knows."""
+        self._refused_marks[upstream, model] = True
 
     def context_tokens_of(self, client_request: ClientRequest) -> int | None:
         """The size that the request's prompt is kept below; None where that follows from the window alone."""
@@ -110,8 +113,9 @@ class Assembler:
     ) -> int:
         """The most tokens that a prompt may have without room being made, whatever a price tier says."""
         model, reserve = parsed.request.model, parsed.request.reserve
-        limits = replace(self._limits, context_tokens=self.context_tokens_of(client_request))
-        prices = replace(self.prices_of(model), tiers=())
+        upstream = client_request.upstream
+        limits = replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request))
+        prices = replace(self.prices_of(model, upstream), tiers=())
         budget = learned.budget(limits, prices, reserve, has_floor=False) if learned else limits.budget(prices, reserve)
         return budget.high
 
@@ -129,13 +133,13 @@ class Assembler:
     ) -> tuple[object, ...]:
         """All that an assembly follows from, where no message has cache marks: the request but for its history, and
         the few properties of that which count."""
-        request, conversation = parsed.request, parsed.conversation
+        request, conversation, upstream = parsed.request, parsed.conversation, client_request.upstream
         start, end = request.spans[0][0], request.spans[-1][1]
         leading = takewhile(lambda message: message.role in ("system", "developer"), conversation.messages)
         return (
             *(client_request.mode, client_request.preset, client_request.aim, client_request.context_tokens),
-            *(client_request.keep, client_request.stale, reserve, learned),
-            (client_request.dialect, request.model) in self._refused_marks,
+            *(client_request.keep, client_request.stale, reserve, learned, upstream),
+            (upstream, request.model) in self._refused_marks,
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
@@ -165,22 +169,34 @@ class Assembler:
             end=request.spans[-1][1],
         )
 
+    def _prices_of(self, model: str, upstream: str) -> Prices:
+        row = self._rows.get(upstream)
+        return prices_for(model, {**self._settings.models, **(row.overrides if row is not None else {})})
+
     def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
-        settings = self._settings
+        settings, upstream = self._settings, client_request.upstream
+        row = self._rows.get(upstream)
+        own_marks = (row and row.own_marks) or settings.own_marks
         return PlanOptions(
             preset=self._presets[client_request.preset or settings.preset],
-            prices=self.prices_of(model),
+            prices=self.prices_of(model, upstream),
             aim=client_request.aim or settings.aim,
-            limits=replace(self._limits, context_tokens=self.context_tokens_of(client_request)),
+            limits=replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request)),
             reserve=reserve,
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
-            own_marks="never" if (client_request.dialect, model) in self._refused_marks else settings.own_marks,
+            own_marks="never" if (upstream, model) in self._refused_marks else own_marks,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,
             keep=joined(settings.keep, client_request.keep),
         )
+
+
+def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
+    """The same for no more than this window."""
+    windows = [each for each in (window, limits.window) if each is not None]
+    return replace(limits, window=min(windows, default=None))
 
 
 def _weight(entry: tuple[tuple[object, ...], Assembly]) -> int:

@@ -59,7 +59,6 @@ class Planner:
         self._writers = writers
         self._clock = clock
         self._parser = parser
-        self._upstreams = {dialect: settings.upstream_of(dialect) or "" for dialect in DIALECTS}
         self._assembler = Assembler(settings)
         self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
         self.exchanges = RecallExchanges(parser, store)
@@ -216,7 +215,7 @@ class Planner:
         """Set no cache marks of ours for this model at its upstream any more."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
-        self._assembler.refuse_marks(upstream_request.client_request.dialect, model)
+        self._assembler.refuse_marks(upstream_request.client_request.upstream, model)
 
     def learn_window(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
         """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""
@@ -251,13 +250,16 @@ class Planner:
             return False
         context = planned.context
         learned = self._learned_window(upstream_request.client_request, context.request.model)
-        window = (learned and learned.window) or self.prices_of(context.request.model).window
+        window = (learned and learned.window) or self.prices_of(
+            context.request.model, upstream_request.client_request.upstream
+        ).window
         return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
 
     def fits(self, planned: PlannedRequest) -> bool:
         """Whether the window takes the prompt beside its answer; true where nobody has said how large it is."""
         client_request, request = planned.context.client_request, planned.context.request
-        tokens, window = planned.context.calibration.estimate(planned.tokens_sent), self.prices_of(request.model).window
+        tokens = planned.context.calibration.estimate(planned.tokens_sent)
+        window = self.prices_of(request.model, client_request.upstream).window
         learned = self._learned_window(client_request, request.model) or LearnedWindow()
         room = learned.room(request.reserve)
         fits = window is None or tokens + (request.reserve or 0) <= window
@@ -292,7 +294,7 @@ class Planner:
         return self._windows.get(self._served_by(client_request, model))
 
     def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
-        return client_request.tenant, self._upstreams[client_request.dialect], model
+        return client_request.tenant, client_request.upstream, model
 
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))

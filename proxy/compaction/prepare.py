@@ -176,7 +176,8 @@ class Compactor:
             self._planner.learn_from_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
 
     def bill(self, rounds: Sequence[ReplyRound]) -> RequestBill | None:
-        return self._billing.request(rounds, self._planner.prices_of)
+        upstream = rounds[0].request.client_request.upstream
+        return self._billing.request(rounds, lambda model: self._planner.prices_of(model, upstream))
 
     def forget(self, tenant: str, conversation: str | None) -> None:
         self._planner.forget(tenant, conversation)

@@ -341,7 +341,8 @@ class Settings(TeamSettings):
 
     @model_validator(mode="after")
     def _shadows_are_paid(self) -> Self:
-        shadows.check(self.agree_share, self.agree_key_env, self.agree_anthropic_key_env, self.anthropic_upstream)
+        share = 0 if any(row.has_key for row in self.upstreams) else self.agree_share
+        shadows.check(share, self.agree_key_env, self.agree_anthropic_key_env, self.anthropic_upstream)
         return self
 
     @model_validator(mode="after")

@@ -78,7 +78,12 @@ class TeamSettings(Configured):
 
     def upstream_of(self, dialect: str) -> str | None:
         """Where requests in this API go that name no model."""
-        return next((row.url for row in self.upstream_rows if row.fits(dialect, None)), None)
+        row = self.upstream_row_of(dialect)
+        return row.url if row is not None else None
+
+    def upstream_row_of(self, dialect: str) -> UpstreamRow | None:
+        """The upstream of requests in this API that name no model."""
+        return next((row for row in self.upstream_rows if row.fits(dialect, None)), None)
 
 
 def check_keys(settings: TeamSettings, presets: Collection[str]) -> None:

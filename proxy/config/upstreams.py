@@ -68,7 +68,6 @@ class UpstreamRow(Table):
     connect_timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
     read_timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
     own_marks: OwnMarks | None = Field(default=None, description="else as the settings say")
-    look_up_models: bool = Field(default=False, description="ask it for the windows and prices of its models")
     window: Annotated[int, Field(gt=0, le=MOST)] | None = Field(
         default=None, description="use no more than this many tokens of its windows"
     )

@@ -104,10 +104,11 @@ class Shadows:
         settings = parts.settings
         self._parts = parts
         self._share = settings.agree_share
-        anthropic = settings.agree_anthropic_key_env if settings.anthropic_upstream else settings.agree_key_env
-        names = dict.fromkeys(DIALECTS, settings.agree_key_env) | {"anthropic_messages": anthropic}
-        self._keys = {dialect: os.environ[name] for dialect, name in names.items() if name}
-        self._prices: LRUCache[str, Prices] = LRUCache(_MODELS)
+        names = {"default": settings.agree_key_env, "anthropic": settings.agree_anthropic_key_env}
+        self._keys = {row.name: "" for row in settings.upstream_rows if row.has_key}
+        self._keys |= {upstream: os.environ[name] for upstream, name in names.items() if name}
+        """By the upstreams that are asked; "" where its row has the key."""
+        self._prices: LRUCache[tuple[str, str], Prices] = LRUCache(_MODELS)
         self._breaker = reported_breaker("shadows", parts.telemetry)
         self._samples: set[Sample] = set()
         self._tasks: dict[asyncio.Task[None], Key] = {}
@@ -118,7 +119,7 @@ class Shadows:
         planned, client_request = upstream_request.planned, upstream_request.client_request
         if self._parts.random() >= self._share or planned is None or not planned.plan.edits:
             return None
-        if upstream_request.left_out or not client_request.is_accepted or client_request.dialect not in self._keys:
+        if upstream_request.left_out or not client_request.is_accepted or client_request.upstream not in self._keys:
             return None
         if _is_stored(planned):
             return None
@@ -213,7 +214,7 @@ class Shadows:
         parts, context = self._parts, sample.planned.context
         dialect, model = context.client_request.dialect, context.request.model
         body = rendered_body(sample.planned) if edited else context.client_request.body
-        prices = self._prices_of(model)
+        prices = self._prices_of(model, context.client_request.upstream)
         tokens = sample.planned.tokens_sent if edited else sample.planned.tokens_received
         prompt, answer = int(context.calibration.estimate(tokens) * _UNCERTAIN), context.request.reserve or RESERVE
         most = prices.cost(Usage(prompt, 0, prompt, answer)).total
@@ -248,10 +249,12 @@ class Shadows:
             headers["anthropic-beta"] = ",".join(betas)
         headers["Accept-Encoding"] = "identity"
         is_anthropic = dialect == "anthropic_messages"
-        key = self._keys[dialect]
-        headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
-        upstream = self._parts.upstreams[sample.planned.context.client_request.upstream]
-        with closing(await upstream.send("POST", sample.rest, headers, body)) as reply:
+        context = sample.planned.context
+        upstream = self._parts.upstreams[context.client_request.upstream]
+        if key := self._keys[upstream.name]:
+            headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
+        model = context.client_request.model or context.request.model
+        with closing(await upstream.send("POST", sample.rest, headers, body, model)) as reply:
             pieces, size = [], 0
             async for piece in reply.chunks():
                 pieces.append(piece)
@@ -260,11 +263,12 @@ class Shadows:
                     raise _DroppedError("unread")
             return reply.status, b"".join(pieces)
 
-    def _prices_of(self, model: str) -> Prices:
+    def _prices_of(self, model: str, upstream: str) -> Prices:
         """By the catalog and the settings; assumed ones where the model's are not known."""
-        if model not in self._prices:
-            self._prices[model] = prices_for(model, self._parts.settings.models)
-        return self._prices[model]
+        if (model, upstream) not in self._prices:
+            overrides = {**self._parts.settings.models, **self._parts.upstreams[upstream].row.overrides}
+            self._prices[model, upstream] = prices_for(model, overrides)
+        return self._prices[model, upstream]
 
     def _count(self, outcome: str) -> None:
         self._parts.telemetry.metrics.count("shadows", outcome)

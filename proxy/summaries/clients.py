@@ -52,6 +52,8 @@ class ModelRequest:
     payment: Payment = EVERYTHING
     dialect: str = "openai_chat"
     """The API of the conversation."""
+    upstream: str = ""
+    """The upstream of the conversation, by its name; "" for the first one of its API."""
     writing: WritingOptions = AS_CONFIGURED
     tokens: int = 0
     """The size of the material and the instructions, where there are any yet."""

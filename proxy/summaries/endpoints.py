@@ -7,19 +7,24 @@ Laws
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from urllib.parse import urlsplit
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import msgspec
 
-from proxy.config import ConfigurationError, Settings
+from proxy.access.outbound import Outbound
+from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.summaries.clients import SdkClient
 
 _LARGEST_REPLY = 4 * 2**20
 """Bytes of a reply, at most."""
 PROOF = "x-narrows-proof-"
 """Put before the names of headers that prove who asks, so that they can be told from those of the SDK."""
+ASKED = "x-model-asked"
+"""The header that tells the transport which model is asked, for a URL that has it in its path."""
 _HEADERS = (
     ("accept", "application/json"),
     ("accept-encoding", "identity"),
@@ -29,6 +34,10 @@ _HEADERS = (
 _FROM_SDK = frozenset({"anthropic-version", "content-length", "transfer-encoding"})
 
 
+_ROOT = "/v1"
+"""What the SDKs ask below; the transport puts the path of the upstream in its place."""
+
+
 class OversizeError(Exception):
     """A reply is larger than any answer, or may become so, as it has an encoding that was not asked for."""
 
@@ -36,26 +45,31 @@ class OversizeError(Exception):
 class Endpoint:
     """An API at a URL, with the SDK for it."""
 
-    def __init__(self, base: str, client_type: type[SdkClient], settings: Settings) -> None:
+    def __init__(self, row: UpstreamRow, client_type: type[SdkClient], settings: Settings) -> None:
         self.client_type = client_type
+        self.outbound = Outbound(row)
+        connecting = row.connect_timeout or settings.connect_timeout
         self.http = httpx2.AsyncClient(
-            transport=_Transport(base, settings),
-            timeout=httpx2.Timeout(settings.summary_timeout, connect=settings.connect_timeout),
+            transport=_Transport(self.outbound, settings),
+            timeout=httpx2.Timeout(settings.summary_timeout, connect=connecting),
             follow_redirects=False,
             trust_env=False,
         )
-        self.base = base
+        self.base = row.url
+        self._root = f"{self.outbound.origin}{_ROOT}"
         self._client: SdkClient | None = None
 
     async def client(self) -> SdkClient:
-        """The SDK; made in a thread, because importing it takes long."""
+        """The SDK, with the key that its upstream has now; made in a thread, because importing it takes long."""
+        if self.outbound.row.key_file is not None:
+            await self.outbound.reread()
         if self._client is None:
-            self._client = await asyncio.to_thread(self.client_type, self.base, self.http)
+            self._client = await asyncio.to_thread(self.client_type, self._root, self.http)
         return self._client
 
     async def models(self, headers: Mapping[str, str]) -> frozenset[str]:
         """The names of the models that this API lists. Raises where it lists none."""
-        url = f"{self.base}/models{self.client_type.listing}"
+        url = f"{self._root}/models{self.client_type.listing}"
         reply = await self.http.get(url, headers={"anthropic-version": "2023-06-01", **headers})
         reply.raise_for_status()
         return frozenset(each.id for each in msgspec.json.decode(reply.content, type=_ModelList).data)
@@ -73,9 +87,10 @@ class _Transport(httpx2.AsyncHTTPTransport):
     """Sends no header but those named here: SDKs add headers of their own, those that the environment names, and a key
     where there is none."""
 
-    def __init__(self, base: str, settings: Settings) -> None:
-        trust = ssl.create_default_context(cafile=settings.ca_bundle)
-        super().__init__(verify=trust, trust_env=False, proxy=_proxy(base))
+    def __init__(self, outbound: Outbound, settings: Settings) -> None:
+        self._outbound = outbound
+        trust = _trust(outbound.row.ca or settings.ca_bundle)
+        super().__init__(verify=trust, trust_env=False, proxy=_proxy(outbound.origin))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request with a bound on its reply."""
@@ -85,10 +100,13 @@ class _Transport(httpx2.AsyncHTTPTransport):
         headers = [("host", request.url.netloc.decode("ascii")), *_HEADERS]
         headers += [(name, value) for name, value in original if name in from_sdk]
         headers += auth
+        own = {name.lower(): value for name, value in self._outbound.row.headers.items()}
+        headers = [*((name, value) for name, value in headers if name not in own), *own.items()]
+        rest = request.url.raw_path.decode("ascii").removeprefix(_ROOT)
+        target = self._outbound.target(rest, unquote(request.headers.get(ASKED, "")))
+        url = request.url.copy_with(raw_path=target.encode("ascii"))
         response = await super().handle_async_request(
-            httpx2.Request(
-                request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
-            )
+            httpx2.Request(request.method, url, headers=headers, stream=request.stream, extensions=request.extensions)
         )
         if response.status_code == 429 or response.headers.keys() & {"retry-after", "retry-after-ms"}:
             response.headers["x-should-retry"] = "false"  # the next of the chain is asked instead of waiting
@@ -111,6 +129,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+@lru_cache(8)
+def _trust(file: Path | None) -> ssl.SSLContext:
+    """To read the certificates of a machine takes long."""
+    return ssl.create_default_context(cafile=file)
 
 
 def _proxy(base: str) -> httpx2.Proxy | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter, Want
 from policies.model.conversation import Block, Conversation
@@ -108,6 +108,7 @@ class _Job:
     count: TokenCounter
     policy: str
     dialect: str = "openai_chat"
+    upstream: str = ""
     writing: WritingOptions = AS_CONFIGURED
     records: tuple[SummaryRecord, ...] = ()
     """Records that may satisfy the job, or that it may extend."""
@@ -117,6 +118,11 @@ class _Job:
     def sources(self, messages: Sequence[int]) -> tuple[str, ...]:
         """These messages as a record names them."""
         return sources_of(self.conversation, messages, self.received or self.conversation)
+
+    @property
+    def wish(self) -> dict[str, Any]:
+        """For which conversation a model is wanted, and who pays."""
+        return {name: getattr(self, name) for name in ("model", "auth", "owner", "payment", "dialect", "upstream")}
 
     @property
     def labels(self) -> Labels:

@@ -137,10 +137,7 @@ class SummaryMaker:
 
     def may_ask(self, job: Job) -> bool:
         """Whether any model may be asked now with the credentials that pay for a job."""
-        request = ModelRequest(
-            model=job.model, auth=job.auth, owner=job.owner, payment=job.payment, dialect=job.dialect
-        )
-        return self._summarizer.may_ask(request)
+        return self._summarizer.may_ask(ModelRequest(**job.wish))
 
     async def history(self, job: SummaryJob) -> SummaryRecord:
         """A summary for people of exactly these messages: the one that counts, or a new one.
@@ -303,12 +300,8 @@ class SummaryMaker:
             text=draft.text,
             tokens=job.count(instructions) + job.count(draft.text),
             most=most,
-            model=job.model,
-            auth=job.auth,
-            owner=job.owner,
-            payment=job.payment,
-            dialect=job.dialect,
             writing=job.writing,
+            **job.wish,
         )
         return draft, request
 

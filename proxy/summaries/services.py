@@ -65,6 +65,7 @@ class SummaryServices:
             "count": context.plan_settings.count,
             "policy": context.policy,
             "dialect": context.client_request.dialect,
+            "upstream": context.client_request.upstream,
             "writing": context.preset.writing,
         }
 
@@ -109,6 +110,7 @@ class SummaryServices:
             owner=client_request.owner,
             payment=payment,
             dialect=client_request.dialect,
+            upstream=client_request.upstream,
             writing=context.preset.writing,
         )
 

@@ -15,7 +15,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import NamedTuple
+from urllib.parse import quote
 
 import httpx2
 from cachetools import LRUCache
@@ -25,11 +27,11 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
-from proxy.config import ConfigurationError, Settings, SummarizerSettings
+from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.summarizers import SAME
 from proxy.identity import CredentialStates, seconds_of
 from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
-from proxy.summaries.endpoints import PROOF, Endpoint, OversizeError
+from proxy.summaries.endpoints import ASKED, PROOF, Endpoint, OversizeError
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
 
@@ -76,19 +78,17 @@ class Summarizer:
         self._states = states or CredentialStates()
         self._knowledge = ModelKnowledge()
         self._prices: LRUCache[str, Prices] = LRUCache(256)
-        self._endpoints: dict[tuple[str, type[SdkClient]], Endpoint] = {}
+        self._endpoints: dict[tuple[str, str, type[SdkClient]], Endpoint] = {}
+        rows = settings.upstream_rows
         self._chains = {
-            dialect: tuple(
-                _ChainEntry(entry, endpoint, entry.provider or CLIENTS[dialect].provider)
-                for entry in settings.summarizers
-                if (endpoint := self._endpoint(entry, dialect))
-            )
-            for dialect in CLIENTS
+            (dialect, ""): self._chain_of(dialect, settings.upstream_row_of(dialect)) for dialect in CLIENTS
         }
+        for dialect, row in product(CLIENTS, rows):
+            self._chains[dialect, row.name] = self._chain_of(dialect, row)
 
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
         """The models that may be asked, whoever pays, for a conversation in this API with `model`."""
-        chain = self._chains[dialect]
+        chain = self._chains[dialect, ""]
         return tuple(name for entry in chain for name in entry.candidates(model, writing, self.prices))
 
     def first(self, request: ModelRequest) -> str | None:
@@ -143,26 +143,39 @@ class Summarizer:
         for endpoint in self._endpoints.values():
             await endpoint.http.aclose()
 
-    def _endpoint(self, entry: SummarizerSettings, dialect: str) -> "Endpoint | None":
+    def _chain_of(self, dialect: str, row: UpstreamRow | None) -> "tuple[_ChainEntry, ...]":
+        """Who is asked for a conversation in this API at this upstream."""
+        provider = CLIENTS[dialect].provider
+        pairs = ((entry, self._endpoint(entry, dialect, row)) for entry in self._settings.summarizers)
+        return tuple(
+            _ChainEntry(entry, endpoint, entry.provider or provider)
+            for entry, endpoint in pairs
+            if endpoint is not None
+        )
+
+    def _endpoint(self, entry: SummarizerSettings, dialect: str, row: UpstreamRow | None) -> "Endpoint | None":
         """Where an entry is asked for a conversation in this API; None where it is not. Without a key of its own it is
-        asked where the conversation is, with the client's credential, so it must be of the same provider."""
-        client, base = CLIENTS[dialect], entry.base_url
+        asked where the conversation is, with the credential that goes there, so it must be of the same provider."""
+        client = CLIENTS[dialect]
         if entry.key_env:
             client = KEY_CLIENTS[entry.provider or "openai"]
-        elif entry.provider in (None, client.provider):
-            base = None
-        else:
+            row = self._settings.upstream_row_of(client.dialect)
+            if entry.base_url is not None:
+                row = UpstreamRow(name="summaries", url=entry.base_url)
+            elif row is not None:  # the entry's key takes the place of the row's
+                row = row.model_copy(update={"auth": "passthrough", "key_env": "", "key_file": None})
+            if row is None:
+                raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
+        elif entry.provider not in (None, client.provider) or row is None:
             return None
-        base = base or self._settings.upstream_of(client.dialect)
-        if base is None:
-            raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
-        if (base, client) not in self._endpoints:
-            self._endpoints[base, client] = Endpoint(base, client, self._settings)
-        return self._endpoints[base, client]
+        name = (row.name, row.url, client) if not row.has_key else (f"${row.name}", row.url, client)
+        if name not in self._endpoints:
+            self._endpoints[name] = Endpoint(row, client, self._settings)
+        return self._endpoints[name]
 
     def _chain(self, request: ModelRequest) -> list["_ChainEntry"]:
         """The entries that may be asked for this request, with the credentials that pay for it."""
-        return [entry for entry in self._chains[request.dialect] if entry.is_paid(request.payment)]
+        return [entry for entry in self._chains[request.dialect, request.upstream] if entry.is_paid(request.payment)]
 
     def _is_blocked(self, entry: "_ChainEntry", request: ModelRequest) -> bool:
         return self._states.is_blocked(entry.payer(request))
@@ -240,7 +253,7 @@ class _ChainEntry:
         self._key_env = entry.key_env
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._endpoint = endpoint
-        self.has_key = bool(entry.key_env)
+        self.has_key = bool(entry.key_env) or endpoint.outbound.row.has_key
 
     def is_paid(self, payment: Payment) -> bool:
         """Whether the credential may be used with which it is asked."""
@@ -248,7 +261,8 @@ class _ChainEntry:
 
     def payer(self, request: ModelRequest) -> str:
         """The name of that credential."""
-        return f"${self._key_env}" if self.has_key else request.owner
+        own = self._key_env or f"@{self._endpoint.outbound.row.name}"
+        return f"${own}" if self.has_key else request.owner
 
     def upstream(self, request: ModelRequest) -> Upstream:
         return self._endpoint.base, self.payer(request)
@@ -275,7 +289,8 @@ class _ChainEntry:
         refusal = _Refusal()
         try:
             async with asyncio.timeout(seconds):
-                body = await client.ask(request, model, self._headers(request))
+                headers = {**self._headers(request), ASKED: quote(model)}
+                body = await client.ask(request, model, headers)
             completion = client.read(body)
         except TimeoutError:
             reason = "timeout"
@@ -292,7 +307,7 @@ class _ChainEntry:
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
         header, before = self._endpoint.client_type.key_header
-        auth = {header: before + self._key} if self._key else request.auth
+        auth = {header: before + self._key} if self._key else self._endpoint.outbound.proof or request.auth
         return {PROOF + name: value for name, value in auth.items()}
 
 
