@@ -17,6 +17,8 @@ _OUTPUT = re.compile(
 )
 """The output of a command in a text protocol, as the agent's harness frames it: a terminal pasted by a person does not
 match."""
+_CALLED = re.compile(r"(?:\A|\n)Calling tools:\n\[\{'id': ")
+"""How smolagents writes the calls of the model into its message: as a list of Python at its end."""
 
 
 def converse(
@@ -107,10 +109,11 @@ def _same(old: Sequence[Block], new: Sequence[Block], at: int) -> int:
 def _answered(part: Part, at: int, previous: Block | None, calls: Mapping[str, int]) -> int | None:
     """The block that a result answers. `calls` are those of the nearest assistant message only, because ids repeat in
     real conversations. In a text protocol there are no calls: there, output in a user message answers the fenced
-    command in the `previous` block, which is that at `at`."""
+    command, or the calls written as text, in the `previous` block, which is that at `at`."""
     if part.kind == "result":
         return calls.get(part.call_id)
     if part.kind == "user" and previous and previous.kind == "assistant":
-        fenced = previous.text[-200:].rstrip().endswith("```")
-        return at if fenced and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
+        end = previous.text[-200:].rstrip()
+        asks = end.endswith("```") or (end.endswith("}]") and _CALLED.search(previous.text))
+        return at if asks and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
     return None

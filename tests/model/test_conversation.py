@@ -107,9 +107,19 @@ def test_text_protocol_output_answers_the_fenced_command(output: str) -> None:
     assert talk.blocks[2].answers == 1
 
 
+@pytest.mark.parametrize("thought", ["", "Thought: look.\n<code>\nprint(look('f1'))\n</code>\n"])
+@pytest.mark.parametrize("output", ["Observation:\nExecution logs:\nline 0", "Observation:\nline 0"])
+def test_in_smolagents_sessions_an_observation_answers_the_calls_above(thought: str, output: str) -> None:
+    """As smolagents 1.26 writes both of its agents' turns: the calls as text, the output as a user message."""
+    calls_as_text = [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {"name": "f1"}}}]
+    talk = conversation_of(user("go"), says(f"{thought}Calling tools:\n{calls_as_text}"), user(output), user("stop"))
+    assert [block.answers for block in talk.blocks] == [None, None, 1, None]
+    assert talk.is_text_protocol
+
+
 @pytest.mark.parametrize(
     ("said", "after"),
-    [("```bash\nls\n```", "please stop"), ("no command", "<returncode>0"), ("```ls```\nand?", "<output>x")],
+    [("```bash\nls\n```", "please stop"), ("no command", "<returncode>0"), ("```ls```\nand?", "<output>x"), ("Calling tools:\n[{'id': 1}]", "no")],
 )
 def test_what_a_person_writes_answers_nothing(said: str, after: str) -> None:
     assert conversation_of(user("go"), says(said), user(after)).blocks[2].answers is None
