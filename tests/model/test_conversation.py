@@ -119,7 +119,12 @@ def test_in_smolagents_sessions_an_observation_answers_the_calls_above(thought: 
 
 @pytest.mark.parametrize(
     ("said", "after"),
-    [("```bash\nls\n```", "please stop"), ("no command", "<returncode>0"), ("```ls```\nand?", "<output>x"), ("Calling tools:\n[{'id': 1}]", "no")],
+    [
+        ("```bash\nls\n```", "please stop"),
+        ("no command", "<returncode>0"),
+        ("```ls```\nand?", "<output>x"),
+        ("Calling tools:\n[{'id': 1}]", "no"),
+    ],
 )
 def test_what_a_person_writes_answers_nothing(said: str, after: str) -> None:
     assert conversation_of(user("go"), says(said), user(after)).blocks[2].answers is None
