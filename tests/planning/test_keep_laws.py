@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.compact import Compacted
+from policies.compact import Compacted, compact
 from policies.context import Aim, Context
 from policies.keep import Patterns, digest_of, names, patterns_of
 from policies.model.conversation import Conversation
@@ -23,11 +23,13 @@ from policies.money.budget import Budget
 from policies.planning.plan import plan
 from policies.planning.state import PlanSettings, PlanState
 from policies.presets import PRESETS, Preset
+from proxy.lab.provider import PREFIX, find_violation
 from tests import examples
-from tests.kit.histories import EAGER, RECORDING, ROOMY, Json, requests, sessions
+from tests.kit.forms import plain
+from tests.kit.histories import CHEAP, EAGER, RECORDING, ROOMY, TIGHT, TOOLS, Json, requests, sessions
 from tests.kit.talk import setup
 from tests.planning.test_laws import AIMS, BUDGETS, check_law_2, check_law_4, thorough
-from tests.planning.test_laws_apis import is_part
+from tests.planning.test_laws_apis import ROWS, is_part
 from tests.planning.test_same_plans import BUDGETS as WIDE
 from tests.planning.test_same_plans import CACHES, carried, outcome, working
 from tests.planning.test_same_plans import TIGHT as NARROW
@@ -51,7 +53,7 @@ KEEPS = st.lists(
     min_size=1,
     max_size=3,
 ).map(tuple)
-NAMES = [*PRESETS, "eager on all", "records of short turns", "rolling on all"]
+PRESET_NAMES = st.sampled_from([*PRESETS, "eager on all", "records of short turns", "rolling on all"])
 
 
 def policies_of(name: str) -> Preset:
@@ -106,9 +108,8 @@ def check_stays(messages: Sequence[Json], done: Compacted, keep: Sequence[str]) 
     return len(staying)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@settings(thorough, max_examples=examples(6))
-@given(sessions(9), BUDGETS, AIMS, KEEPS)
+@settings(thorough, max_examples=examples(80))
+@given(PRESET_NAMES, sessions(9), BUDGETS, AIMS, KEEPS)
 def test_v9_what_is_to_stay_is_sent_as_it_is_in_any_preset(
     name: str, session: list[Json], budget: Budget, aim: Aim, keep: tuple[str, ...]
 ) -> None:
@@ -123,9 +124,14 @@ def test_v9_what_is_to_stay_is_sent_as_it_is_in_any_preset(
     check_law_2(steps)
 
 
-@pytest.mark.parametrize("name", ["adaptive", "eager", "structural", "deep", "records of short turns"])
-@settings(thorough, max_examples=examples(5))
-@given(st.randoms(use_true_random=False), st.sampled_from(CACHES), st.sampled_from([*WIDE, NARROW]), AIMS)
+@settings(thorough, max_examples=examples(40))
+@given(
+    PRESET_NAMES,
+    st.randoms(use_true_random=False),
+    st.sampled_from(CACHES),
+    st.sampled_from([*WIDE, NARROW]),
+    AIMS,
+)
 def test_v9_s1_a_history_with_what_stays_is_planned_alike_however_it_came(
     name: str, random: Random, cache: Json, budget: Budget, aim: Aim
 ) -> None:
@@ -149,6 +155,21 @@ def test_v9_s1_a_history_with_what_stays_is_planned_alike_however_it_came(
     assert before is not None
     assert outcome(plan(before, never)) == outcome(plan(carried(request, None, read), never))
     check_change(before, never, setting)
+
+
+@pytest.mark.parametrize("dialect", ROWS)
+@settings(thorough, max_examples=examples(12))
+@given(sessions(8), st.sampled_from([ROOMY, TIGHT]), KEEPS)
+def test_v9_v1_in_every_api_what_is_sent_is_valid_and_has_what_stays(
+    dialect: str, session: list[Json], budget: Budget, keep: tuple[str, ...]
+) -> None:
+    told, dressed = ROWS[dialect]
+    for messages in requests(session):
+        body = dressed(told(plain({"model": "m", "messages": messages, "tools": list(TOOLS)})), frozenset())
+        raw = json.dumps(body, ensure_ascii=False).encode()
+        done = compact(raw, dialect=dialect, policies=RECORDING, prices=CHEAP, budget=budget, recall=True, keep=keep)
+        assert find_violation(json.loads(done.body), PREFIX, dialect) is None
+        assert not any(stays(edit, done.conversation, patterns_of(keep)) for edit in done.plan.edits)
 
 
 def stays(edit: Edit, conversation: Conversation, keep: Patterns) -> bool:
@@ -186,7 +207,7 @@ def check_change(conversation: Conversation, never: PlanSettings, setting: PlanS
 @pytest.mark.parametrize("fault", ["keeps", "keeps_turn"])
 def test_a_fault_in_what_stays_makes_the_checks_fail(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A single block that is shortened all the same, or a turn that is folded."""
-    keep, history = ("step-3", "step-4"), requests(long_session(20))
+    keep, history = ("step-3", "step-4"), requests(long_session(14))
     server = Server(ROOMY, keep=keep)
     assert max(check_stays(request, server.serve(request), keep) for request in history) == 4
     assert server.memory.summaries, "else no turn was folded"
@@ -198,7 +219,7 @@ def test_a_fault_in_what_stays_makes_the_checks_fail(fault: str, monkeypatch: py
 
 
 def test_v9_where_all_stays_no_summary_is_asked_for_and_where_some_does_it_goes_around() -> None:
-    session = long_session(24)
+    session = long_session(18)
     for keep, asked in ((("bash",), False), (("step-7", "step-8"), True), (("text:go on 5",), True)):
         server = Server(ROOMY, keep=keep)
         done = [server.serve(request) for request in requests(session)]
