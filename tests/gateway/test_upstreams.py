@@ -16,10 +16,12 @@ from pydantic import ValidationError
 from yarl import URL
 
 from proxy.access.outbound import Outbound
+from proxy.compaction.assembly import Assembler
 from proxy.config import Settings
 from proxy.config.upstreams import APIS, UpstreamRow
 from proxy.errors import ApiError
 from proxy.gateway.upstreams import chosen
+from proxy.lab.local.upstreams import check_upstream, upstreams_of
 from tests.kit.running import Start
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer, says
 
@@ -313,3 +315,24 @@ async def test_t1_a_relayed_body_goes_byte_for_byte_where_its_model_is_served(
     assert [asked.body for asked in other.seen[:1]] == [body]
     assert gzip.decompress(other.seen[1].body) == body
     assert setup.upstream.seen == []
+
+
+async def test_the_doctor_asks_each_row_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_KEY", "az-key")
+    async with ScriptedUpstream(azure) as cloud:
+        url = cloud.url.removesuffix("/v1") + "/openai/deployments/{model}"
+        fields: Any = {"auth": "api-key", "key_env": "AZURE_KEY", "query": {"api-version": "2024-10-21"}}
+        settings = Settings(upstreams=({"name": "azure", "url": url, **fields},))  # type: ignore[arg-type]  # as in a file
+        ((each, name),) = upstreams_of(settings).values()
+        check = await check_upstream(settings, each, name, {})
+        assert cloud.seen[0].one("api-key") == "az-key"
+        assert "az-key" not in repr(check)
+        assert [finding for finding in check.findings if "AZURE_KEY is set, and accepted" in finding.text]
+
+
+def test_prices_and_windows_are_those_of_the_row() -> None:
+    rows: Any = [{"name": "own", "url": "http://127.0.0.1:9/v1", "overrides": {"m": {"window": 9_000, "input": 7.0}}}]
+    rows[0]["apis"] = ["chat"]
+    assembler = Assembler(Settings(upstreams=rows, models={"m": {"window": 50_000}}, upstream="http://127.0.0.1:9"))
+    assert (assembler.prices_of("m", "own").window, assembler.prices_of("m", "own").input) == (9_000, 7.0)
+    assert assembler.prices_of("m", "default").window == 50_000

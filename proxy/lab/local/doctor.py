@@ -33,12 +33,12 @@ async def examine(words: Sequence[str], environment: Mapping[str, str]) -> list[
     findings += [_settings(settings), _port(settings)]
     models: list[str] | None = None
     upstreams = upstreams_of(settings)
-    if settings.upstream is None:
+    if not settings.upstream_rows:
         text = "`upstream` is not set; say where requests go, for example --upstream https://api.openai.com/v1"
         findings.append(Finding("fail", "upstream", text))
-    for base, key_name in upstreams.items():
+    for row, key_name in upstreams.values():
         try:
-            check = await check_upstream(settings, base, key_name, environment)
+            check = await check_upstream(settings, row, key_name, environment)
         except ConfigurationError as error:
             findings.append(Finding("fail", "upstream", str(error)))
             continue

@@ -19,7 +19,7 @@ from yarl import URL
 
 from policies.dialects import DIALECTS
 from proxy.config import Settings, UpstreamRow
-from proxy.config.upstreams import is_public
+from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
 from proxy.lab.local.findings import Finding
@@ -60,15 +60,17 @@ class UpstreamCheck:
     models: list[str] | None = None
 
 
-def upstreams_of(settings: Settings) -> dict[str, str]:
-    """Each upstream, with the variable that usually holds its key."""
-    bases: dict[str, list[str]] = {}
+def upstreams_of(settings: Settings) -> dict[str, tuple[UpstreamRow, str]]:
+    """Each upstream by its URL, with the variable that holds its key, as a rule."""
+    rows: dict[str, tuple[UpstreamRow, list[str]]] = {row.url: (row, []) for row in settings.upstreams}
     for dialect in DIALECTS:
-        if base := settings.upstream_of(dialect):
-            bases.setdefault(base, []).append(dialect)
+        if row := settings.upstream_row_of(dialect):
+            rows.setdefault(row.url, (row, []))[1].append(dialect)
+    for row in settings.upstream_rows:  # one that all others stand before
+        rows.setdefault(row.url, (row, []))
     return {
-        base: "ANTHROPIC_API_KEY" if apis == [_ANTHROPIC] or _is_anthropic(base) else "OPENAI_API_KEY"
-        for base, apis in bases.items()
+        base: (row, "ANTHROPIC_API_KEY" if apis == [_ANTHROPIC] or _is_anthropic(base) else "OPENAI_API_KEY")
+        for base, (row, apis) in rows.items()
     }
 
 
@@ -76,10 +78,13 @@ def _is_anthropic(base: str) -> bool:
     return f".{URL(base).host}".endswith(".anthropic.com")
 
 
-async def check_upstream(settings: Settings, base: str, key_name: str, environment: Mapping[str, str]) -> UpstreamCheck:
+async def check_upstream(
+    settings: Settings, row: UpstreamRow, key_name: str, environment: Mapping[str, str]
+) -> UpstreamCheck:
     """Ask it once; once more with /v1 behind its address where it does not know the question."""
-    key = environment.get(key_name, "")
-    row = UpstreamRow(name="checked", url=base)
+    base, key = row.url, environment.get(key_name, "")
+    if row.has_key:  # which the upstream's own header brings
+        key, key_name = key_in(row), row.key_env or str(row.key_file)
     upstream = Upstream(settings, row, Telemetry("critical", "json", io.StringIO()))
     try:
         async with asyncio.timeout(_SECONDS):
@@ -100,7 +105,7 @@ async def check_upstream(settings: Settings, base: str, key_name: str, environme
 
 async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelList:
     headers = CIMultiDict({"Accept": "application/json", "User-Agent": "narrows-doctor"})
-    is_anthropic = key_name == "ANTHROPIC_API_KEY"
+    is_anthropic = key_name == "ANTHROPIC_API_KEY" or upstream.row.auth == "x-api-key"
     if is_anthropic:
         headers["anthropic-version"] = "2023-06-01"
     if key:
