@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COMMANDS: Mapping[str, str] = {
     "run": "Run a command whose requests go through a Narrows of its own.",
     "env": "Print what to paste into a shell so that a client asks Narrows.",
+    "check": "Check settings without starting, listening or asking anybody.",
     "doctor": "Check what `narrows serve` would do with these settings.",
     "explain": "Show what would become of one saved request.",
     "replay": "Run recorded sessions through a real Narrows.",

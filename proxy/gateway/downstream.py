@@ -159,9 +159,10 @@ async def receive(
     *,
     deployment: str = "",
     spends: bool = True,
+    request_id: str,
 ) -> tuple[ClientRequest, bytes]:
     """The request, and its body as it was on the wire. `deployment`: the model that the path names; `spends`: whether a
-    key of the gateway's own may go with it. Raises ApiError."""
+    key of the gateway's own may go with it; `request_id`: its id. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
     access, named = head.access, ""
     has_models = access.key is not None and bool(access.key.models)
@@ -198,6 +199,7 @@ async def receive(
         is_accepted=is_accepted,
         upstream=upstream.name,
         model=model,
+        id=request_id,
         may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
     )
     return client_request, raw

@@ -27,7 +27,7 @@ from proxy.gateway.admission import VISIT, Admission
 from proxy.gateway.compress import CompressApi
 from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
 from proxy.gateway.head import RequestHead, forwarded_headers
-from proxy.gateway.listener import read_head
+from proxy.gateway.listener import id_of, read_head
 from proxy.gateway.models import check_named, named_model
 from proxy.gateway.recall_loop import Compaction, RecallLoop, Send, is_stream
 from proxy.gateway.resending import Sending
@@ -38,6 +38,7 @@ from proxy.gateway.upstreams import Upstreams
 from proxy.identity import ACCESS, Access, access_of, asks_here
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry import RequestRecord, Telemetry
+from proxy.telemetry.record import ID_HEADER
 from proxy.telemetry.tracing import RequestTrace
 
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
@@ -75,7 +76,8 @@ class Flow:
         """The target as it came, after /v1."""
         self.deployment = ""
         """The model that the path names."""
-        self.record = RequestRecord(request.method)
+        self._id = id_of(request)
+        self.record = RequestRecord(request.method, request_id=self._id)
         self._head: RequestHead | None = None
         self._sample: Sample | None = None
         self._admitted: Admitted | None = None
@@ -250,6 +252,7 @@ class Flow:
             self._check_limits()
             body, named = await self._body_and_model(access, upload)
             upstream = self._upstream_of(access, self.deployment or named)
+            record.upstream = upstream.name
             if access.key is not None and upstream.row.has_key:
                 check_path(request.method, self.rest)
             if self.deployment and not upstream.has_deployments and named:
@@ -258,7 +261,7 @@ class Flow:
             model = self.deployment or named
             with closing(await self._call(upstream, request.method, headers, body, model)) as upstream_reply:
                 record.status = upstream_reply.status
-                response = await Relayed.begin(request, upstream_reply, {})
+                response = await Relayed.begin(request, upstream_reply, {ID_HEADER: record.request_id})
                 return await self._responder.pass_on(response, upstream_reply.chunks(), None)
         except ApiError as error:
             raise (upload and upload.fault) or error from None
@@ -316,11 +319,11 @@ class Flow:
                 self._parts.upstreams,
                 deployment=self.deployment,
                 spends=self._spends,
+                request_id=self._id,
             )
         finally:
             self.record.received = upload.size
-        self.record.tenant = received[0].tenant
-        self.record.request_id = head.access.request_id or received[0].id
+        self.record.tenant, self.record.upstream = received[0].tenant, received[0].upstream
         return received
 
     def _check_limits(self) -> None:

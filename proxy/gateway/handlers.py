@@ -9,6 +9,7 @@ Laws
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -23,7 +24,8 @@ from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER
 from proxy.gateway.flow import Flow, FlowParts, ms_since
-from proxy.identity import is_rebound
+from proxy.identity import ACCESS, is_rebound
+from proxy.telemetry.record import ID_HEADER, RequestRecord
 
 PREFIX = "/v1"
 _INSIDE = re.compile(r"/v1(?=/|$)|/openai/deployments/([^/]+)(?=/)|/openai/v1(?=/|$)|/openai(?=/)(?!/+v1(?:/|$))")
@@ -100,6 +102,8 @@ class Gateway:
         self._pages = pages
         self._telemetry = parts.telemetry
         self._running: set[asyncio.Task[Any]] = set()
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
         self._ending = False
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -108,12 +112,15 @@ class Gateway:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
+        self._is_quiet.clear()
         visit = request[VISIT] = self.admission.visit(request)
         try:
             return await self._answer(request, flow)
         finally:
             visit.close()
             self._running.discard(task)
+            if not self._running:
+                self._is_quiet.set()
             flow.record.ms = ms_since(began)
             flow.close()
             self._telemetry.request(flow.record)
@@ -123,22 +130,24 @@ class Gateway:
         return len(self._running)
 
     async def finished(self) -> None:
-        """Nothing runs any more."""
-        while self._running:
-            await asyncio.wait(self._running)
+        """Nothing runs any more. (The tasks that run are those of connections, which outlive their requests.)"""
+        await self._is_quiet.wait()
 
     async def drain(self, grace: float) -> None:
         """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""
         self._pages.ready = False
-        now = asyncio.get_running_loop().time
-        until = now() + grace
-        while self._running and (left := until - now()) > 0:
-            await asyncio.wait(self._running, timeout=left)
+        await self._quiet_within(grace)
         self._ending = True
         for task in self._running:
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=_FAREWELL_SECONDS)
+        await self._quiet_within(_FAREWELL_SECONDS)
+        self._is_quiet.set()
+
+    async def _quiet_within(self, seconds: float) -> None:
+        """Wait until nothing runs, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_quiet.wait()
 
     async def _answer(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
         """Run the flow; an error response where that fails."""
@@ -175,6 +184,7 @@ class Gateway:
                 await self._parts.gate.recognize(request)
             response = await self._pages.answer(request, target.path)
             response.headers.update(SERVER)
+            response.headers[ID_HEADER] = flow.record.request_id
             flow.record.status = response.status
             return response
         if is_rebound(request, self._parts.settings.host):
@@ -189,12 +199,21 @@ class Gateway:
             instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
             raise ApiError(426, message, "no_websockets", headers=instead)
         await self._parts.gate.enter(request)
+        _identify(request, flow.record)
         is_compress = target.path == COMPRESS or target.path.startswith(RETRIEVE)
         if is_compress and self._parts.compress_api is not None:
             flow.route = Route(flow.route.dialect, "compress")
         flow.rest, flow.deployment = target.rest, target.deployment
         request[VISIT].enter()
         return await flow.run()
+
+
+def _identify(request: web.BaseRequest, record: RequestRecord) -> None:
+    """Note who asks, as the entrance has found out."""
+    access = request.get(ACCESS)
+    if access is not None:
+        record.request_id = access.request_id or record.request_id
+        record.key = access.key.name if access.key is not None else ""
 
 
 def _check_head(request: web.BaseRequest) -> None:

@@ -18,6 +18,8 @@ from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import error_response, reset
 from proxy.gateway.head import RequestHead, head_of
 from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
+from proxy.requests import request_id
+from proxy.telemetry.record import ID_HEADER
 
 _LATEST = 32
 """Bytes that tell where the last piece ended that a client has sent."""
@@ -60,9 +62,10 @@ class Listener(web.Server):
             access_log=None,  # so it is turned off; the gateway logs
         )
 
-    def resumed(self, data: bytes) -> "Connection":
-        """A connection on which these bytes have been received elsewhere."""
+    def resumed(self, data: bytes, request_id: str = "") -> "Connection":
+        """A connection on which these bytes have been received elsewhere, as a request with this id."""
         connection = self()
+        connection.request_id = request_id
         connection.resumed = data
         return connection
 
@@ -70,6 +73,8 @@ class Listener(web.Server):
 class Connection(web.RequestHandler):
     resumed = b""
     """What was received on this connection before it came here."""
+    request_id = ""
+    """That of the request that came with it."""
     head: RequestHead | None = None
     """That of the newest request."""
     _latest = b""
@@ -126,6 +131,11 @@ class Connection(web.RequestHandler):
         self._end_stall()
         super().connection_lost(exc)
 
+    def take_request_id(self) -> str:
+        """The id that the next request has already; "" for none."""
+        request_id, self.request_id = self.request_id, ""
+        return request_id
+
     def pause_writing(self) -> None:
         """The client takes no more for now: if it goes on like that, it is let go."""
         super().pause_writing()
@@ -175,6 +185,7 @@ class Connection(web.RequestHandler):
         else:
             error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
         response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
+        response.headers[ID_HEADER] = request_id()
         response.force_close()
         return response
 
@@ -187,3 +198,9 @@ def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> Re
     if isinstance(connection, Connection):
         connection.head = head
     return head
+
+
+def id_of(request: web.BaseRequest) -> str:
+    """The id of a request that has just come: the one that another worker has given it, or a new one."""
+    connection = request.protocol
+    return (connection.take_request_id() if isinstance(connection, Connection) else "") or request_id()

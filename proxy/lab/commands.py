@@ -50,6 +50,7 @@ from proxy.lab.cli_arguments import (
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.keys import keys as keys
 from proxy.lab.load.command import load as load
+from proxy.lab.local.commands import check as check
 from proxy.lab.local.commands import doctor as doctor
 from proxy.lab.local.commands import env as env
 from proxy.lab.local.commands import run as run

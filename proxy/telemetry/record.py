@@ -26,6 +26,10 @@ class RequestRecord:
     mode: str = "relayed"
     prefix: str = ""
     tenant: str = ""
+    key: str = ""
+    """The name of the key of this gateway that was shown."""
+    upstream: str = ""
+    """The name of the upstream that was asked."""
     conversation: str = ""
     status: int = 0
     before: int = 0

@@ -104,18 +104,19 @@ class Worker:
             return False
         if not isinstance(connection, Connection) or not connection.is_read_up_to(body):
             return False
-        if not self._send(number, transport, _head(request, len(body)), body):
+        head = _head(request, len(body))
+        if not self._send(number, transport, _REQUEST + client_request.id.encode(), head, body):
             return False
         transport.abort()  # this process's end of it
         return True
 
-    def _send(self, number: int, transport: asyncio.Transport, head: bytes, body: bytes) -> bool:
+    def _send(self, number: int, transport: asyncio.Transport, message: bytes, head: bytes, body: bytes) -> bool:
         """Send a connection to another worker, with the request that was read from it; whether it was taken."""
         content = os.memfd_create("request")
         try:
             if os.writev(content, [head, body]) < len(head) + len(body):
                 return False
-            return self.team.send(number, _REQUEST, [transport.get_extra_info("socket").fileno(), content])
+            return self.team.send(number, message, [transport.get_extra_info("socket").fileno(), content])
         except OSError:
             return False
         finally:
@@ -130,22 +131,22 @@ class Worker:
         if not files:  # too many are open here: whoever sent it goes on without an answer
             self._telemetry.log.error("too_many_open_files")
             return
-        if message == _REQUEST:
-            task = self._take_over(*files)
+        if message[:1] == _REQUEST:
+            task = self._take_over(message[1:].decode(), *files)
         else:
             task = self._reply(files[0], self._answers[message[:1]](message[1:]))
         running = asyncio.ensure_future(task)
         self._answering.add(running)
         running.add_done_callback(self._answering.discard)
 
-    async def _take_over(self, connection: int, content: int) -> None:
-        """Serve a request that another worker has read, and what else comes on its connection."""
+    async def _take_over(self, request_id: str, connection: int, content: int) -> None:
+        """Serve a request that another worker has read and given this id, and what else comes on its connection."""
         assert self._listener is not None
         listener, data = self._listener, os.pread(content, os.fstat(content).st_size, 0)
         os.close(content)
         with suppress(OSError):  # the client has left
             sock = socket.socket(fileno=connection)
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: listener.resumed(data), sock)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: listener.resumed(data, request_id), sock)
 
     # What concerns all workers
 

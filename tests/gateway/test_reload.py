@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import anthropic
@@ -273,3 +274,14 @@ async def test_no_request_of_the_official_clients_fails_by_a_reload(served: Serv
         over.set()
         await asyncio.gather(*running)
     assert (failures, done > 20) == ([], True)
+
+
+async def test_every_reply_has_its_requests_id(narrows: Start) -> None:
+    setup, ids = await narrows(real=True), list[str]()
+    base = setup.url.removesuffix("/v1")
+    for path in ("/v1/models", "/healthz", "/nothing", "/v1/chat/completions"):
+        async with setup.client.get(f"{base}{path}", headers={"x-request-id": "not-trusted"}) as reply:
+            ids.append(reply.headers["x-narrows-request-id"])
+    assert len({UUID(each).version for each in ids}) == 1
+    assert len(set(ids)) == len(ids) == 4
+    assert b"x-narrows-request-id: " in await setup.raw(b"this is no HTTP\r\n\r\n")

@@ -107,3 +107,17 @@ def test_as_a_command_it_ends_with_1_where_something_fails(capsys: pytest.Captur
     findings: Any = json.loads(out)
     assert (code, [each["about"] for each in findings]) == (1, ["versions", "settings"])
     assert findings[1]["text"].startswith("preset: there is no preset 'x'")
+
+
+def test_check_says_what_settings_mean_or_what_cannot_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "narrows.toml"
+    store = tmp_path / "none" / "x.db"
+    file.write_text(f'upstream = "https://host/v1"\nstore = "sqlite:///{store}"\n')
+    code, out, _ = told(capsys, "check", str(file))
+    assert code == 0
+    assert "upstream default: https://host/v1 (all APIs; all models), with the client's credential" in out
+    assert not store.parent.exists()
+    file.write_text('upstream = "https://host/v1"\n[models.m]\ninput = -1\n')
+    code, _, err = told(capsys, "check", str(file))
+    assert code == 2
+    assert "narrows: models: " in err

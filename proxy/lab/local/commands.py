@@ -1,7 +1,8 @@
-"""The options of `narrows run`, `narrows env` and `narrows doctor`, and what they print."""
+"""The options of `narrows run`, `narrows env`, `narrows check` and `narrows doctor`, and what they print."""
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -72,6 +73,26 @@ def env(
         if not lines:
             raise ValueError("OPENCODE_CONFIG_CONTENT is set and is no JSON object; put baseURL into it yourself")
     print("\n".join(lines))
+
+
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(help="A TOML file with settings; else the variables alone count.")
+    ] = None,
+) -> None:
+    """Check settings without starting, listening or asking anybody.
+
+    Everything that `narrows serve` and a reload would refuse: settings, prices, certificates, the store's URL. Prints
+    in a few lines what they say. Exit code 2 where something cannot work.
+    """
+    from proxy.config import load_settings
+    from proxy.generation import check_settings
+    from proxy.lab.local.check import summary
+
+    settings = load_settings(flags(config=file))
+    asyncio.run(check_settings(settings))
+    for line in summary(settings):
+        console().print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def doctor(
