@@ -136,11 +136,17 @@ class Gate:
         return any(address in network for network in self._networks)
 
 
+def may_ask(access: Access, model: str) -> bool:
+    """Whether the key may ask this model."""
+    patterns = access.key.models if access.key is not None else ()
+    return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
+
+
 def check_model(access: Access, model: str) -> None:
     """Raises ApiError where the key may not ask this model; "" for one that could not be read."""
-    patterns = access.key.models if access.key is not None else ()
-    if not patterns or (model and any(fnmatchcase(model, pattern) for pattern in patterns)):
+    if may_ask(access, model):
         return
+    patterns = access.key.models if access.key is not None else ()
     message = f"This key may ask {', '.join(patterns)}, and no other model" + ("." if model else "; name one of them.")
     raise ApiError(403, message, "model_not_allowed", "model", _REFUSED)
 

@@ -20,14 +20,14 @@ from proxy.access.gate import Gate, check_model, check_path
 from proxy.access.limits import Admitted, Limits
 from proxy.billing.charges import charge_of
 from proxy.config import Settings
-from proxy.config.routes import ROUTES, Route
-from proxy.config.rules import first_fitting
+from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError
 from proxy.gateway.admission import VISIT, Admission
 from proxy.gateway.compress import CompressApi
 from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
 from proxy.gateway.head import RequestHead, forwarded_headers
 from proxy.gateway.listener import id_of, read_head
+from proxy.gateway.model_lists import Reach
 from proxy.gateway.models import check_named, named_model
 from proxy.gateway.recall_loop import Compaction, RecallLoop, Send, is_stream
 from proxy.gateway.resending import Sending
@@ -248,10 +248,14 @@ class Flow:
         headers = forwarded_headers(request, request.raw_headers, self._parts.settings)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
         access = access_of(request, self._parts.settings, self._parts.secret)
+        reach = Reach(self._parts.upstreams, self._parts.settings.rules, access, spoken(request.headers), self._spends)
         try:
             self._check_limits()
+            if lists := reach.lists(request.method, self.rest):
+                await self._admit()
+                return self._responder.own(await reach.models(lists, request, self.rest))
             body, named = await self._body_and_model(access, upload)
-            upstream = self._upstream_of(access, self.deployment or named)
+            upstream = reach.relayed(self.route.dialect, self.deployment or named, self.rest)
             record.upstream = upstream.name
             if access.key is not None and upstream.row.has_key:
                 check_path(request.method, self.rest)
@@ -284,16 +288,6 @@ class Flow:
         if has_models:
             check_model(access, named)
         return raw, named
-
-    def _upstream_of(self, access: Access, model: str) -> Upstream:
-        """Where a request that is relayed goes. Raises ApiError."""
-        rules, dialect = self._parts.settings.rules, self.route.dialect
-        rule = None
-        if any(each.upstream for each in rules):
-            rule = first_fitting(rules, dialect, access.digests, model)
-        allowed = access.key.upstreams if access.key is not None else ()
-        named = (rule and rule.upstream) or ""
-        return self._parts.upstreams.choose(dialect, model or None, allowed, named, spends=self._spends)
 
     @property
     def _spends(self) -> bool:

@@ -15,7 +15,7 @@ from aiohttp import web
 from policies.dialects import DIALECTS, Reply
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.gateway.admission import Admission
-from proxy.gateway.downstream import Early, Relayed, Response, error_response
+from proxy.gateway.downstream import SERVER, Early, Relayed, Response, error_response
 from proxy.gateway.listener import Connection
 from proxy.gateway.upstream import CutError, UpstreamReply
 from proxy.requests import UpstreamRequest
@@ -89,6 +89,13 @@ class Responder:
         left = came if length is None else length - came
         if left > _MUCH and isinstance(connection, Connection) and not self._admission.drains(left):
             connection.stop_reading()
+
+    def own(self, body: bytes) -> web.Response:
+        """A response in JSON that no upstream has made."""
+        self._record.status, self._record.replied = 200, len(body)
+        named = {ID_HEADER: self._record.request_id} if self._record.request_id else {}
+        headers = {"Content-Type": "application/json", **named, **self.limit_headers, **SERVER}
+        return web.Response(body=body, headers=headers)
 
     async def begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""

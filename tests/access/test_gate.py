@@ -174,7 +174,7 @@ async def test_both_sdks_raise_what_they_have_for_it_and_ask_once(narrows: Start
         (b'{"model": "gpt-5.4-embed"}', "/embeddings", 200),
         (b'{"model": "o3"}', "/embeddings", 403),
         (b'{"requests": [{"params": {"model": "gpt-5.4"}}]}', "/messages/batches", 403),
-        (b"", "/models", 200),
+        (b"", "/files", 200),
     ],
 )
 async def test_a_key_asks_its_models_and_no_others(narrows: Start, body: bytes, path: str, status: int) -> None:
