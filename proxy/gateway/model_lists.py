@@ -83,10 +83,10 @@ class Reach(NamedTuple):
 
     async def models(self, upstreams: Sequence[Upstream], request: web.BaseRequest, rest: str) -> bytes:
         """The list of the models of these upstreams, in the API of the client. Raises ApiError where none answers."""
-        asked = {name: value for name, value in parse_qsl(rest.partition("?")[2]) if name not in _PAGING}
-        target = f"{_PATH}?{urlencode(asked)}" if asked else _PATH
+        parameters = {name: value for name, value in parse_qsl(rest.partition("?")[2]) if name not in _PAGING}
+        target = f"{_PATH}?{urlencode(parameters)}" if parameters else _PATH
         if self.apis[0] == _MESSAGES:
-            target += f"{'&' if asked else '?'}limit={_LONGEST_PAGE}"
+            target += f"{'&' if parameters else '?'}limit={_LONGEST_PAGE}"
         heads = _heads(upstreams, auth_of(request))
         answers = await asyncio.gather(*(_ask(each, target, head) for each, head in zip(upstreams, heads, strict=True)))
         lists = {each.name: models for each, models in zip(upstreams, answers, strict=True) if isinstance(models, list)}
@@ -159,14 +159,14 @@ _SHAPES = {
 
 
 def _heads(upstreams: Iterable[Upstream], auth: Mapping[str, str]) -> Iterable[CIMultiDict[str]]:
-    """The headers for each of these. What a row's own key takes the place of goes no further than that."""
+    """The headers for each of these: with the credential of the client for one host alone."""
     bare = {name: value for name, value in auth.items() if name == _VERSION}
-    shown: str | None = None
+    origin: str | None = None
     for upstream in upstreams:
-        if shown is None and not upstream.row.has_key:
-            shown = upstream.outbound.origin
-        is_shown = upstream.outbound.origin == shown and not upstream.row.has_key
-        yield CIMultiDict({"Accept": "application/json", **(auth if is_shown else bare)})
+        if origin is None and not upstream.row.has_key:
+            origin = upstream.outbound.origin
+        is_own = upstream.outbound.origin == origin and not upstream.row.has_key
+        yield CIMultiDict({"Accept": "application/json", **(auth if is_own else bare)})
 
 
 async def _ask(upstream: Upstream, target: str, headers: CIMultiDict[str]) -> list[Model] | ApiError | int:
