@@ -93,9 +93,8 @@ class Responder:
     def own(self, body: bytes) -> web.Response:
         """A response in JSON that no upstream has made."""
         self._record.status, self._record.replied = 200, len(body)
-        named = {ID_HEADER: self._record.request_id} if self._record.request_id else {}
-        headers = {"Content-Type": "application/json", **named, **self.limit_headers, **SERVER}
-        return web.Response(body=body, headers=headers)
+        own = {"Content-Type": "application/json", ID_HEADER: self._record.request_id, **SERVER}
+        return web.Response(body=body, headers={**own, **self.limit_headers})
 
     async def begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
