@@ -38,8 +38,7 @@ class App:
         self.base_url = ""
         """What a client sets as its base_url, once it listens."""
         self._generation = generation
-        self._leaving: dict[Generation, asyncio.Task[None]] = {}
-        """Generations whose last requests still run."""
+        self._leaving = lasting.leaving
         self._one_at_a_time = asyncio.Lock()
         self._is_closing = False
         self._parts = AsyncExitStack()

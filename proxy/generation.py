@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -88,6 +88,16 @@ class Lasting:
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""
 
+    leaving: "dict[Generation, asyncio.Task[None]]" = field(default_factory=dict)
+    """Generations whose last requests still run, and what lets go of each then."""
+
+    async def forget_elsewhere(self, tenant: str, conversation: str | None) -> None:
+        """Have everybody else on this machine forget a conversation, or all of a tenant."""
+        for generation in self.leaving:
+            generation.forgets.forget(tenant, conversation)
+        if self.worker is not None:
+            await self.worker.forget(tenant, conversation)
+
 
 class Generation:
     """All that serves requests under the same settings."""
@@ -114,7 +124,7 @@ class Generation:
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
-            forgets = ForgetRegistry(worker.forget if worker else None)
+            forgets = ForgetRegistry(lasting.forget_elsewhere)
             limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
             compaction: Compaction = Bypass()
             payments = Payments(settings, admission.states, secret)

@@ -285,3 +285,21 @@ async def test_every_reply_has_its_requests_id(narrows: Start) -> None:
     assert len({UUID(each).version for each in ids}) == 1
     assert len(set(ids)) == len(ids) == 4
     assert b"x-narrows-request-id: " in await setup.raw(b"this is no HTTP\r\n\r\n")
+
+
+async def test_x6_what_is_deleted_is_forgotten_by_those_that_still_serve_old_streams(narrows: Start) -> None:
+    go_on, forgotten = asyncio.Event(), list[tuple[str, str | None]]()
+
+    async def script(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(stream_head() + chunk(b"data: 1\n\n"))
+        await go_on.wait()
+        writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    setup = await narrows(script, real=True)
+    setup.app._generation.forgets.register(lambda tenant, conversation: forgotten.append((tenant, conversation)))
+    async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
+        await setup.app.reload(changed(setup.app.settings, mode="observe"))
+        await setup.app._generation.forgets.forget_everywhere("local", "c1")
+        go_on.set()
+        await reply.read()
+    assert forgotten == [("local", "c1")]
