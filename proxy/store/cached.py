@@ -150,11 +150,12 @@ class CachedStore:
             return None, Memory({**shed, **cached})
         state = await self._snapshot(key, fingerprint, conversation, prices) if here is None else here.plan_state
         first = 0 if state is None else state.step - 1
-        if here is None or first < last - 1:
+        sent = self._served.sent(key, conversation.end_anchor(last - 1))
+        is_unknown = here is not None and here.record is None and sent is None  # planned here, sent by another process
+        if here is None or first < last - 1 or is_unknown:
             lookup = await self._look_up(key, _anchors(conversation, range(first, last + 1)), lookup)
         elif here.plan_state.wants:  # what was wanted may be there by now, or adopted elsewhere
             lookup = await self._look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
-        sent = self._served.sent(key, conversation.end_anchor(last - 1))
         ours = {} if sent is None else {sent.record.anchor: sent.record}
         steps = {**shed, **ours, **lookup.memory.steps, **(cached if here is not None else {})}
         return state, Memory(steps, summaries=self._summaries_in(key, conversation, lookup))

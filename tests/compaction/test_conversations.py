@@ -339,6 +339,19 @@ def test_s1_a_preset_takes_over_what_another_one_decided_a_moment_before() -> No
         talk.teardown()
 
 
+def test_e4_a_long_history_is_asked_for_again_after_a_restart() -> None:
+    """It was planned here as a whole, but what was sent before its last step only the store knows."""
+    talk = Talk()
+    try:
+        talk.begin(turns=15, api=APIS["openai_chat"], lines=5)
+        talk.recall(at=0)
+        talk.recall(at=1)
+        talk.restart()
+        talk.again()
+    finally:
+        talk.teardown()
+
+
 TestConversations = Talk.TestCase
 TestConversations.settings = settings(
     max_examples=examples(40),
