@@ -61,7 +61,7 @@ redis-test: $(READY)
 
 # Needs caddy, docker-compose, haproxy, kubectl, nginx, prometheus and systemd-analyze; names what is missing.
 deploy-test: $(READY)
-	$(BIN)/pytest tests/long/deployed.py tests/long/deployment.py
+	$(BIN)/pytest tests/long/deployed.py tests/long/deployment.py tests/long/first_hour.py
 
 # All pages in a real browser, with axe-core. Needs Chromium from the system; names what is missing.
 page-test: $(READY)

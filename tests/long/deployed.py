@@ -81,16 +81,23 @@ def test_haproxy_takes_its_configuration() -> None:
 class Replica:
     """One `narrows serve`, as a container runs it: with the settings of deploy/narrows.toml."""
 
-    def __init__(self, port: int, upstream: str, store: str) -> None:
-        settings = {"HOST": "127.0.0.1", "PORT": port, "UPSTREAM": upstream, "STORE": store, "TENANT_SECRET": "s"}
-        settings["CONFIG"] = DEPLOY / "narrows.toml"
+    def __init__(
+        self,
+        port: int,
+        upstream: str,
+        store: str,
+        config: Path = DEPLOY / "narrows.toml",
+        log: Path = Path(os.devnull),
+        **environment: str,
+    ) -> None:
+        """`upstream`: "" where the configuration names some."""
+        settings = {"HOST": "127.0.0.1", "PORT": port, "STORE": store, "TENANT_SECRET": "s", "CONFIG": config}
+        settings |= {"UPSTREAM": upstream} if upstream else {}
+        environment |= {"PYTHONPATH": str(ROOT), **{f"NARROWS_{name}": str(each) for name, each in settings.items()}}
         self.port = port
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "proxy.cli", "serve"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **{f"NARROWS_{k}": str(v) for k, v in settings.items()}},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with open(log, "wb") as file:
+            words = [sys.executable, "-m", "proxy.cli", "serve"]
+            self.process = subprocess.Popen(words, env={**os.environ, **environment}, stdout=file, stderr=file)
 
     def kill(self) -> None:
         """At once; when this returns its port is closed."""
