@@ -79,7 +79,8 @@ class Reach(NamedTuple):
             return ()
         there = [each for each in self.upstreams if self._may_use(each)]
         has_models = self.access.key is not None and bool(self.access.key.models)
-        return there if len(there) > 1 or has_models else ()
+        is_relayed = len(there) == 1 and there[0].row.fits(self.apis[0], None) and not has_models
+        return () if is_relayed else there
 
     async def models(self, upstreams: Sequence[Upstream], request: web.BaseRequest, rest: str) -> bytes:
         """The list of the models of these upstreams, in the API of the client. Raises ApiError where none answers."""

@@ -132,6 +132,8 @@ async def test_one_upstreams_list_goes_on_as_it_came(narrows: Start, local: Scri
     async with setup.client.get(f"{setup.url}/models") as reply:
         assert (await reply.read(), reply.headers["x-own"]) == (b'{ "data" : [ {"id":"o3"} ] }', "1")
     assert local.seen == []
+    setup = await narrows(upstream=None, upstreams=[{"name": "local", "url": local.url, "apis": ["responses"]}])
+    assert await listed(setup, "k") == list(LOCAL)
 
 
 @pytest.mark.parametrize(
