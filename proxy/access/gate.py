@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
+from urllib.parse import unquote
 
 from aiohttp import web
 
 from proxy.access.keys import digest_of, is_sound
 from proxy.access.registry import KeyRegistry
 from proxy.config import KeyRow, Settings
-from proxy.config.keys import KEY_PREFIX
+from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
 from proxy.config.presets import NAME
 from proxy.errors import ApiError
 from proxy.identity import ACCESS, KEY_HEADER, STANDS_FOR, Access, name_of, owner_of, received_credential, tenant_of
@@ -68,6 +69,8 @@ class Gate:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""
         if self.is_open:
             return
+        if self._takes_keys and KEY_SHAPE.search(unquote(request.raw_path)):  # the upstream would get it, and its logs
+            raise _refused("a key of this gateway stands in the URL; send it in a header, and have it replaced.")
         key = _key_in(request) if self._takes_keys else ""
         if key:
             request[ACCESS] = self._access(request, await self._row_of(key))

@@ -65,6 +65,16 @@ async def test_x4_a_key_is_read_where_clients_put_one_and_never_goes_upstream(na
     assert (client_request.tenant, ALICE in repr(client_request)) == ("alice", False)
 
 
+@pytest.mark.parametrize("query", ["?api_key={}", "?key=%6erw_{:.40}"])
+async def test_x4_a_key_in_the_url_goes_nowhere(narrows: Start, query: str) -> None:
+    setup = await narrows(auth="both", keys=keys(alice={}))
+    path = CHAT + query.format(ALICE if "api_key" in query else ALICE[4:])
+    for head in (bearer("sk-own"), {**bearer("sk-own"), "x-narrows-key": ALICE}):
+        status, _, error = await ask(setup, head, path=path)
+        assert (status, error["code"], ALICE in str(error)) == (401, "invalid_api_key", False)
+    assert not setup.upstream.seen
+
+
 async def test_x4_beside_a_key_the_clients_own_credential_goes_upstream(narrows: Start) -> None:
     setup = await narrows(auth="both", keys=keys(alice={"tenant": "team"}))
     for own in ("sk-one", "sk-two"):
