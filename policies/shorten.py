@@ -5,11 +5,11 @@ Laws
   As many messages come out as came in, in their order and roles; what is not edited keeps its bytes.
   A history with replies of the model is planned as a request is, but for folds and marks. Where there is none, each row
   is looked at alone: what becomes of it follows from its own text, whatever stands around it.
-  Each hash that a text names is among the hidden texts.
+  Each hash that a text names is among the hidden texts. What people want left as it is comes back as it came.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -20,6 +20,7 @@ from policies.dialects.common import parsed
 from policies.dialects.detect import dialect_of
 from policies.dialects.limits import check_size
 from policies.digests import digested
+from policies.keep import names
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.edits import Replace
@@ -40,8 +41,8 @@ _FOLDING = (Recap, Summarize, Trim)
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """`messages` is the JSON list, and `as_it_came` the one of the caller; `hidden` are the texts that went out of
-    sight, by hash, and `policies` what made them short."""
+    """`messages` is the JSON list, and `as_it_came` that of the caller; `hidden` are the texts that went out of sight,
+    by hash, and `policies` the names of those that shortened something."""
 
     messages: bytes
     as_it_came: bytes
@@ -54,9 +55,9 @@ class Shortened:
 
 
 def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[], bool] = lambda: False) -> Shortened:
-    """Shorten the `messages` of a body, which are those of chat completions or of Anthropic's API. `model` says how
-    tokens are counted, and under which `options` is planned; `stop` whether time is up. Raises ValueError where the
-    messages are of neither API, TooManyError where there is too much of something."""
+    """Shorten the `messages` of a body: those of chat completions, or of Anthropic's API. Its `model` says which
+    vocabulary counts tokens; `options` are those of planning for a model, and `stop` says whether time is up. Raises
+    ValueError where the messages are of neither API, TooManyError where there is too much of something."""
     check_size(body)
     fields = parsed(body)
     if not isinstance(fields, Mapping) or "messages" not in fields:
@@ -75,7 +76,7 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
     if has_replies:
         offered, shed = _planned(dialect, request, conversation, count, plan_options, stop)
     else:
-        offered = [*_alone(conversation, count)] if plan_options.preset.policies else []
+        offered, shed = _alone(conversation, count, plan_options, stop)
     before = after = sum(block.tokens + block.frame for block in conversation.blocks)
     edits, hidden = list[Replace](), dict[str, str]()
     for edit in offered:
@@ -118,7 +119,7 @@ def _planned(
     options: PlanOptions,
     stop: Callable[[], bool],
 ) -> tuple[Sequence[Replace], bool]:
-    """What the planner makes of a history, as if the recall tool were there; and whether there was no time for it."""
+    """The planner's edits of a history, as if the recall tool were there; and whether there was no time for them."""
     consent = dialect.consent(request)
     if consent is None or consent.change is not None:
         return (), False  # the request would have to say more than its messages do
@@ -130,14 +131,23 @@ def _planned(
     return [] if result.shed else [edit for edit in result.edits if isinstance(edit, Replace)], bool(result.shed)
 
 
-def _alone(conversation: Conversation, count: Counter) -> Iterator[Replace]:
-    """Rows without turns: what tools returned; and long user messages, but beside system text, where they begin a
-    history whose newest message is not to change with the next request."""
+def _alone(
+    conversation: Conversation, count: Counter, options: PlanOptions, stop: Callable[[], bool]
+) -> tuple[Sequence[Replace], bool]:
+    """Edits of rows without turns, and whether there was no time for them. Rows are what tools returned, and long user
+    messages where no system text stands: beside it they begin a history, whose newest message must stay as it is."""
     is_history = any(message.role in ("system", "developer") for message in conversation.messages)
-    for block in conversation.blocks:
+    edits = list[Replace]()
+    for at, block in enumerate(conversation.blocks if options.preset.policies else ()):
         over = _OVER if block.kind == "result" else _OVER_OF_PEOPLE
         if block.tokens <= over or not (block.kind == "result" or (block.kind == "user" and not is_history)):
             continue
+        if options.keep and names(options.keep, conversation, at):
+            continue
+        if stop():
+            return (), True
         kind = NO_TOOLS.kind(block.tool, "", block.text)
         visible = digested(block.text, kind, int(_SHARE * block.tokens), frozenset(), count)
-        yield Replace(block.anchor, f"{visible.rstrip()}\n{MARK} rest: hash={hash_of(block.text)}]", "offload")
+        text = f"{visible.rstrip()}\n{MARK} rest: hash={hash_of(block.text)}]"
+        edits.append(Replace(block.anchor, text, "offload"))
+    return edits, False

@@ -1,10 +1,10 @@
-"""The compress API: messages shortened for somebody else, who sends them, and what went out of sight, by its hash.
+"""The compress API: it shortens messages that somebody else sends, and returns hidden texts by their hashes.
 
 Laws
   Nothing goes upstream. Whoever asks has a key of this gateway, or is this machine, or has a credential that an
   upstream has accepted: nobody else can fill the store.
   A text is stored before the answer that hides it leaves; where it cannot be stored, nothing is hidden.
-  Only who sent a text gets it, for as long as the answer says; what is missing, over or of others is refused alike.
+  Only who sent a text gets it; what is missing, expired or of others is refused alike.
   Where Narrows fails, the caller gets its own messages back, and the answer says so.
 """
 
@@ -21,6 +21,7 @@ from aiohttp import web
 
 from policies.assemble import PlanOptions
 from policies.dialects.limits import TooManyError
+from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.shorten import Shortened, shorten
@@ -55,12 +56,12 @@ class CompressApi:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def answer(self, request: web.BaseRequest, head: RequestHead, upload: Upload) -> web.Response:
-        """What the compress API says to this request. Raises ApiError."""
+        """The answer to a request of either path. Raises ApiError."""
         is_accepted = head.access.key is not None or upload.visit.is_accepted(head.access.owner)
         if not is_accepted and not asks_here(request, self._settings.host):
             message = (
-                "The compress API is for keys of this gateway, for credentials that an upstream has accepted, and for "
-                "this machine, asked by address."
+                "The compress API is for holders of a key of this gateway, for credentials that an upstream has "
+                "accepted, and for this machine, asked by address."
             )
             raise ApiError(403, message, "forbidden")
         path = request.path.rstrip("/")
@@ -77,7 +78,7 @@ class CompressApi:
             request[VISIT].end_planning()
 
     async def _compress(self, head: RequestHead, body: bytes, may_plan: bool) -> web.Response:
-        """The messages, shortened, and what there was of them. Raises ApiError where the body is not as it must be."""
+        """The messages, shortened, with their figures. Raises ApiError where the body cannot be shortened."""
         mode = max(head.wishes.mode, self._settings.mode, key=MODES.index)
         try:
             async with self._places:
@@ -97,7 +98,7 @@ class CompressApi:
         return web.Response(body=self._page(short, warning), headers=_HEADERS)
 
     def _options(self, asks: RequestOptions, model: str, policies: bool) -> PlanOptions:
-        """What is planned under; without `policies` nothing is shortened."""
+        """The options of planning; without `policies` nothing is shortened."""
         settings = self._settings
         preset = self._presets[asks.preset or settings.preset]
         return PlanOptions(
@@ -106,10 +107,11 @@ class CompressApi:
             aim=asks.aim or settings.aim,
             limits=replace(self._limits, context_tokens=asks.context_tokens or settings.context_tokens),
             tool_kinds=settings.tool_kinds,
+            keep=joined(settings.keep, asks.keep),
         )
 
     def _page(self, short: Shortened, warning: str) -> bytes:
-        """The answer: the names that callers of such an API read, and those that say the same here."""
+        """The answer: the fields that callers of such an API read, and `hashes`, which is Narrows' own name for one."""
         before, after = short.tokens_before, short.tokens_after
         hashes = list(short.hidden)
         figures = {
@@ -126,7 +128,7 @@ class CompressApi:
         return b'{"messages":' + short.messages + b"," + json.dumps(figures).encode().removeprefix(b"{")
 
     async def _keep(self, head: RequestHead, hidden: Mapping[str, str]) -> str:
-        """Store what goes out of sight. "" where it is stored, else why not."""
+        """Store the hidden texts; "" where they are stored, else the reason why not."""
         limit = self._settings.artifacts_limit
         if sum(len(text) for text in hidden.values()) > limit // 4:  # else some of it could go before it is asked for
             return "too-large"
@@ -155,12 +157,13 @@ class CompressApi:
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
         if text is None:
-            raise ApiError(404, "Nothing is kept for this hash: it is unknown, or its time is over.", "not_found")
+            raise ApiError(404, "No text is stored for this hash: it is unknown, or it has expired.", "not_found")
         page = json.dumps({"hash": name, "original_content": text})
         return web.Response(body=page.encode(), headers=_HEADERS)
 
     def _names(self, owner: str) -> list[str]:
-        """How the names of an owner's texts begin that are stored now, and that may be there still. A text is stored
-        anew in each half of its lifetime: so it is there for the other half, at least, after each answer."""
+        """The prefixes of the names under which an owner's texts are stored: the one of now first, then those of texts
+        that may be there still. A text is stored anew in each half of its lifetime, so after each answer it stays for
+        the other half at least."""
         now = int(self._services.clock() // self._period)
         return [f"{owner}.{now - before}." for before in range(3)]

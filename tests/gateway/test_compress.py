@@ -153,3 +153,24 @@ async def test_a_request_that_is_only_observed_comes_back_as_it_came(stage: Stag
     app = await stage.start(compress_api=True)
     _, answer = await asked(stage, app, "/compress", {"messages": [ROW]}, **{"x-narrows": "observe"})
     assert (answer["messages"], answer["compression_ratio"]) == ([ROW], 1.0)
+
+
+async def test_v9_what_is_to_stay_comes_back_as_it_came(stage: Stage) -> None:
+    app = await stage.start(compress_api=True, keep=["text:step 7 "])
+    other = {**ROW, "content": LOG.replace("step", "part")}
+    _, answer = await asked(stage, app, "/compress", {"messages": [ROW, other]})
+    assert answer["messages"][0] == ROW
+    assert len(answer["hashes"]) == 1
+    history = session(8)
+    for patterns, hidden in (("text:line 3 of 2 is", 6), ("bash", 0)):
+        _, answer = await asked(stage, app, "/compress", {"messages": history}, **{"x-narrows-keep": patterns})
+        assert answer["messages"][7] == history[7]
+        assert len(answer["hashes"]) == hidden
+
+
+async def test_x10_rows_are_shortened_for_a_bounded_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = await stage.start(compress_api=True)
+    clock = iter(range(0, 10**9, 10**6))
+    monkeypatch.setattr("proxy.gateway.compress.monotonic", lambda: next(clock))
+    _, answer = await asked(stage, app, "/compress", {"messages": [ROW]})
+    assert (answer["messages"], answer["hashes"], answer["warning"]) == ([ROW], [], "busy")
