@@ -95,6 +95,11 @@ class SdkClient(ABC):
     @abstractmethod
     def __init__(self, base: str, http: httpx2.AsyncClient) -> None: ...
 
+    @staticmethod
+    def versioned(url: str) -> str:
+        """A base_url as people give it to clients of this API, with the version in its path."""
+        return url
+
     @abstractmethod
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
@@ -264,6 +269,10 @@ class MessagesClient(SdkClient):
             open_telemetry=False,
         )
         self._create = sdk.messages.with_raw_response.create
+
+    @staticmethod
+    def versioned(url: str) -> str:
+        return url.removesuffix("/v1") + "/v1"  # people leave it out for clients that add it themselves
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         reply = await self._create(

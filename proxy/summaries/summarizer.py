@@ -161,7 +161,7 @@ class Summarizer:
             client = KEY_CLIENTS[entry.provider or "openai"]
             row = self._settings.upstream_row_of(client.dialect)
             if entry.base_url is not None:
-                row = UpstreamRow(name="summaries", url=entry.base_url)
+                row = UpstreamRow(name="summaries", url=client.versioned(entry.base_url))
             elif row is not None:  # the entry's key takes the place of the row's
                 row = row.model_copy(update={"auth": "passthrough", "key_env": "", "key_file": None})
             if row is None:

@@ -185,6 +185,15 @@ async def test_m9_the_chain_goes_on_and_what_failed_is_on_the_bill(serve: Serve,
     assert summarizer.models("openai_chat", "m")[0] == "m"
 
 
+@pytest.mark.parametrize("end", ["", "/v1"])
+async def test_m8_a_base_url_of_anthropics_clients_is_understood_as_they_do(serve: Serve, make: Make, end: str) -> None:
+    server = await serve(json_answer(message(text("The notes."))))
+    base_url = server.url.removesuffix("/v1") + end
+    summarizer = make(await serve(b""), claude(server) | {"base_url": base_url})
+    assert (await summarizer.write(ASKING)).text == "The notes."
+    assert [asked.line for asked in server.seen] == ["POST /v1/messages HTTP/1.1"]
+
+
 async def test_m9_a_whole_chain_that_fails_still_has_a_bill(serve: Serve, make: Make) -> None:
     upstream = await serve(json_answer({"usage": {"prompt_tokens": 50, "completion_tokens": 2}}))
     summarizer = make(upstream, {"model": ""}, {"model": ""})
