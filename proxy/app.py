@@ -150,8 +150,12 @@ class App:
     async def _leave(self, generation: Generation) -> None:
         """Let go of a generation once its last request has ended."""
         await generation.gateway.finished()
-        await generation.close()
-        del self._leaving[generation]
+        try:
+            await generation.close()
+        except Exception as error:  # nobody waits for this, and what serves now goes on
+            self.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+        finally:
+            del self._leaving[generation]
 
     def _declare(self) -> None:
         """Report which settings count."""

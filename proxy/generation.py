@@ -14,7 +14,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Self
-from urllib.parse import parse_qsl
 
 from policies.money.catalog import check_overrides
 from proxy.access.gate import Gate
@@ -51,7 +50,7 @@ from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.shadows import ShadowParts, Shadows
 from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
-from proxy.store import Store, StoreTrouble, open_store, ttl
+from proxy.store import Store, StoreTrouble, open_store, ttl_of
 from proxy.store.audit_log import AuditLog
 from proxy.store.breaker import GuardedStore
 from proxy.store.cached import CachedStore
@@ -65,11 +64,8 @@ from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.workers.worker import Worker
 
-_CLOSING_SECONDS = 1.0
 _FILE_LIMIT = 16 * 2**30
 """Bytes of a store in a file, where `store_limit` does not say."""
-_LOOK = 0.005
-"""Seconds between two looks at the event loop."""
 _UNHURRIED = 5.0
 """Seconds that the store has where no request waits for it."""
 
@@ -87,7 +83,6 @@ class Lasting:
     patience: float | None = None
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""
-
     leaving: "dict[Generation, asyncio.Task[None]]" = field(default_factory=dict)
     """Generations whose last requests still run, and what lets go of each then."""
 
@@ -118,7 +113,7 @@ class Generation:
         """Make everything. `counts`: what keys have used under the settings before. Raises ConfigurationError."""
         telemetry, worker, admission = lasting.telemetry, lasting.worker, lasting.admission
         async with AsyncExitStack() as parts:
-            upstreams = Upstreams(settings, telemetry)
+            upstreams = await Upstreams.open(settings, telemetry)
             parts.push_async_callback(upstreams.close)
             patience = lasting.patience
             opener = partial(open_store, patience=patience) if patience else open_store
@@ -130,8 +125,17 @@ class Generation:
             payments = Payments(settings, admission.states, secret)
             pages, summaries, compress_api = AdminPages(settings, telemetry, secret), None, None
             if store is not None:
-                work = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience, limits)
-                compaction, pages, summaries, compress_api = await work
+                compaction, pages, summaries, compress_api = await _open_compaction(
+                    settings,
+                    telemetry,
+                    store,
+                    secret=secret,
+                    parts=parts,
+                    forgets=forgets,
+                    payments=payments,
+                    patience=patience,
+                    limits=limits,
+                )
                 compaction = lasting.watch(compaction) if lasting.watch else compaction
             registry = await _key_registry(settings, store, telemetry, parts, is_reload=counts is not None)
             flow_parts = FlowParts(
@@ -170,7 +174,7 @@ async def check_settings(settings: Settings) -> None:
     """Raises ConfigurationError where a Narrows with these settings could not start. Nobody is asked, and nothing is
     written."""
     telemetry = Telemetry("critical", "json", io.StringIO())
-    await Upstreams(settings, telemetry).close()
+    await (await Upstreams.open(settings, telemetry)).close()
     await Summarizer(settings, CredentialStates()).close()
     _check_prices(settings)
     _redaction(settings)
@@ -198,6 +202,7 @@ async def _open_compaction(
     settings: Settings,
     telemetry: Telemetry,
     store: Store,
+    *,
     secret: bytes,
     parts: AsyncExitStack,
     forgets: ForgetRegistry,
@@ -250,7 +255,8 @@ async def _open_compaction(
     for part in (archive, audit_log, billing, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
-    return compactor, pages, summaries, CompressApi(settings, stored) if settings.compress_api else None
+    compress_api = CompressApi(settings, stored) if settings.compress_api else None
+    return compactor, pages, summaries, compress_api
 
 
 async def _key_registry(
@@ -310,7 +316,7 @@ def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
 def _recorder(settings: Settings, folder: Path, stored: ArchiveServices) -> Recorder:
     """What records conversations in files. Raises ConfigurationError."""
     recordings = Recordings(folder, settings.keyring)
-    lifetime = ttl(dict(parse_qsl(settings.store.partition("?")[2])))
+    lifetime = ttl_of(settings.store)
     options = RecorderOptions(settings.record_share, settings.record_limit, lifetime, stored.secret)
     try:
         recordings.open()

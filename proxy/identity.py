@@ -70,12 +70,8 @@ _FORWARDING = (
     *("x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address"),
 )
 """Headers by which proxies say that they ask for somebody else; few of them set all."""
-
-
 KEY_HEADER = "x-narrows-key"
 """Where a key of this gateway stands beside a credential for the upstream."""
-
-
 STANDS_FOR = "\0"
 """How begins what stands for a key, or for a person: no header can hold it."""
 

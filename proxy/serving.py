@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import re
 import signal
 import sys
 import time
@@ -20,7 +19,7 @@ from proxy.config.upstreams import is_public
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings, shared_secret
-from proxy.store import StoreTrouble, open_store
+from proxy.store import StoreTrouble, open_store, public_url
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
 from proxy.workers.listening import listening_sockets
@@ -193,13 +192,13 @@ async def print_day(settings: Settings) -> None:
 
 def greeting(settings: Settings, base_url: str) -> str:
     """What is printed once everything listens."""
-    store = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # a store may have passwords
-    plain = dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS)))
-    rows = [f"{row.name} ({row.url})" for row in settings.upstream_rows]
-    upstreams = ", ".join(rows) if settings.upstreams else " and ".join(plain)
+    if settings.upstreams:
+        upstreams = ", ".join(f"{row.name} ({row.url})" for row in settings.upstream_rows)
+    else:
+        upstreams = " and ".join(dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS))))
     return (
         f"Narrows is up: set base_url to {base_url}\n"
-        f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
+        f"  it asks {upstreams}, with preset {settings.preset} and store {public_url(settings.store)}\n"
         f"  {_summaries_greeting(settings)}{_holdout_greeting(settings)}"
         f"{_recording_greeting(settings)}{_shadows_greeting(settings)}{_page_greeting(settings, base_url)}"
     )

@@ -29,8 +29,6 @@ from proxy.store import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
 _LONGEST_ID = 128
-
-
 _SHARED_PATHS = tuple(
     (method, re.compile(pattern).fullmatch)
     for method, pattern in (
@@ -147,10 +145,10 @@ def may_ask(access: Access, model: str) -> bool:
 
 def check_model(access: Access, model: str) -> None:
     """Raises ApiError where the key may not ask this model; "" for one that could not be read."""
-    if may_ask(access, model):
+    if access.key is None or may_ask(access, model):
         return
-    patterns = access.key.models if access.key is not None else ()
-    message = f"This key may ask {', '.join(patterns)}, and no other model" + ("." if model else "; name one of them.")
+    names, what_to_do = ", ".join(access.key.models), "" if model else "; name one of them"
+    message = f"This key may ask {names}, and no other model{what_to_do}."
     raise ApiError(403, message, "model_not_allowed", "model", _REFUSED)
 
 

@@ -2,8 +2,8 @@
 
 Laws
   Scanners for secrets know a key by its shape (`KEY_SHAPE`), and its checksum tells it from what only looks like one.
-  A key is shown once, when it is made; what is stored is its SHA-256. The bytes are as many as random ones can be
-  guessed never, so that a plain hash of them is enough.
+  A key is shown once, when it is made; what is stored is its SHA-256. Nobody guesses so many random bytes, so a plain
+  hash is enough.
 """
 
 import secrets
@@ -26,7 +26,10 @@ def new_key() -> str:
 
 def is_sound(key: str) -> bool:
     """Whether this is a key in full: one that was cut or mistyped is not."""
-    return KEY_SHAPE.fullmatch(key) is not None and _checksum(key[4:-_CHECKSUM_LENGTH]) == key[-_CHECKSUM_LENGTH:]
+    return (
+        KEY_SHAPE.fullmatch(key) is not None
+        and _checksum(key[len(KEY_PREFIX) : -_CHECKSUM_LENGTH]) == key[-_CHECKSUM_LENGTH:]
+    )
 
 
 def digest_of(key: str) -> str:

@@ -158,7 +158,7 @@ class Limits:
 
     async def admit(self, key: KeyRow | None, owner: str, dialect: str) -> Admitted | None:
         """Count a request that is to be served now; None where nothing limits it. Raises LimitError."""
-        if key is None or not _is_limited(key):
+        if key is None or not key.limits:
             return None
         self.check(key, dialect)
         running = self.counts.running
@@ -229,7 +229,7 @@ class Limits:
         """Whether Redis or the store is to say what was used; of the store what was spent, where nobody else spends
         only once for a day and a limit."""
         if self._shared is not None:
-            return not (key.rpm is key.tpm is key.usd_per_day is None)
+            return any(limit is not None for limit in (key.rpm, key.tpm, key.usd_per_day))
         if self._store is None or key.usd_per_day is None:
             return False
         was_asked = self.counts.budgets.get(key.name, ("", 0.0, False))[:2] == (self._today(), key.usd_per_day)
@@ -336,10 +336,6 @@ def _refusal(key: KeyRow, standing: Standing, is_used_up: bool, now: float) -> R
 def _purse(name: str, day: str) -> Purse:
     """What a key has spent on a day. No tenant has such a name."""
     return Purse(tenant=f"key:{name}", day=day)
-
-
-def _is_limited(key: KeyRow) -> bool:
-    return not (key.rpm is key.tpm is key.usd_per_day is key.concurrency is None)
 
 
 async def open_limits(

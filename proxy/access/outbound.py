@@ -1,4 +1,5 @@
-"""What the row of an upstream makes of a request: its target, its headers, and the key that goes with it.
+"""What the row of an upstream makes of a request: its target, its headers, the key that goes with it, and whom it
+trusts.
 
 Laws
   A key of a row goes to the URL of that row and nowhere else, and no credential of a client goes with it.
@@ -8,12 +9,14 @@ Laws
 import asyncio
 import os
 import re
+import ssl
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 from multidict import CIMultiDict
 
-from proxy.config import UpstreamRow
+from proxy.config import ConfigurationError, UpstreamRow
 from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
 from proxy.errors import ApiError
 
@@ -30,14 +33,17 @@ _NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
 
 
 class Outbound:
-    """What goes out to one upstream."""
+    """What goes out to one upstream. Raises ConfigurationError where its row has no key that can be sent."""
 
     def __init__(self, row: UpstreamRow) -> None:
         self.row = row
         parts = urlsplit(row.url)
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.path = parts.path
-        self._key = key_in(row) if row.has_key else ""
+        try:
+            self._key = key_in(row) if row.has_key else ""
+        except ValueError as error:
+            raise ConfigurationError(f"upstreams: {row.name}: {error}") from error
         self._stamp = _stamp(row.key_file) if row.key_file else None
         self.changes = bool(row.has_key or row.headers or row.query or MODEL in parts.path)
         """Whether it changes anything but the place."""
@@ -90,6 +96,24 @@ class Outbound:
             return str(error)
         self._stamp = stamp
         return ""
+
+
+def trust(row: UpstreamRow, bundle: Path | None) -> ssl.SSLContext:
+    """The certificates by which an upstream is recognised: those of its row, else of this bundle, else of the machine.
+    Raises ConfigurationError."""
+    file = row.ca or bundle
+    try:
+        return _trust(file, _stamp(file) if file is not None else None)
+    except OSError as error:
+        name = f"ca of the upstream {row.name}" if row.ca else "ca_bundle"
+        fault = "holds no certificates in PEM" if isinstance(error, ssl.SSLError) else "cannot be read"
+        raise ConfigurationError(f"{name}: {file} {fault}") from error
+
+
+@lru_cache(8)
+def _trust(file: Path | None, _: tuple[int, int, int] | None) -> ssl.SSLContext:
+    """To read the certificates of a machine takes long; a file that has changed is read again."""
+    return ssl.create_default_context(cafile=file)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -84,7 +84,7 @@ class KeyRegistry:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(_POLL)
-            with suppress(StoreTrouble):
+            with suppress(StoreTrouble):  # it was logged
                 await self._refresh()
 
     async def _ask_soon(self) -> None:

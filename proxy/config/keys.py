@@ -19,6 +19,7 @@ AuthMode = Literal["passthrough", "keys", "both"]
 KEY_PREFIX = "nrw_"
 KEY_SHAPE = re.compile(r"nrw_[1-9A-HJ-NP-Za-km-z]{39}")
 """What a key of this gateway looks like, wherever it stands."""
+_LIMITS = ("rpm", "tpm", "concurrency", "usd_per_day")
 _THIS_MACHINE = "local"
 """The tenant of clients on this machine that show no key."""
 
@@ -48,6 +49,12 @@ class KeyRow(Table):
         if self.name == _THIS_MACHINE and self.tenant is None:
             raise refused("name", "local is the tenant of this machine; take another name, or give it a tenant")
         return self
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What it may use at most, by the fields that say so."""
+        values = {name: getattr(self, name) for name in _LIMITS}
+        return {name: value for name, value in values.items() if value is not None}
 
     def has_expired(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now

@@ -42,11 +42,11 @@ AUTH_HEADERS: Mapping[Auth, tuple[str, str]] = {
 MODEL = "{model}"
 """In the path of a URL: the model that is asked."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
-_MODEL_STANDS_HERE = "narrows-model-here"
-_NOT_OURS = re.compile(
+_PLACEHOLDER = "narrows-model-here"
+_RESERVED = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-.*|host|expect|x-narrows.*"
 )
-"""Headers that belong to a connection or a body, or are ours."""
+"""Headers that no row may set: they belong to a connection or a body, or are ours."""
 
 
 class UpstreamRow(Table):
@@ -81,10 +81,10 @@ class UpstreamRow(Table):
         before, has_model, after = value.partition(MODEL)
         if has_model and ("/" not in before.partition("://")[2] or MODEL in after):
             raise refused("url", f"write {MODEL} once, as a part of the path")
-        url = whole_url(value.replace(MODEL, _MODEL_STANDS_HERE, 1))
+        url = whole_url(value.replace(MODEL, _PLACEHOLDER, 1))
         if "{" in url or "}" in url:
             raise refused("url", f"only {MODEL} may stand in braces")
-        return url.replace(_MODEL_STANDS_HERE, MODEL, 1) if has_model else url
+        return url.replace(_PLACEHOLDER, MODEL, 1) if has_model else url
 
     @field_validator("ca")
     @classmethod
@@ -203,7 +203,7 @@ def _unsendable(headers: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             yield (name,), "it is no name of a header"
-        elif _NOT_OURS.fullmatch(name.lower()):
+        elif _RESERVED.fullmatch(name.lower()):
             yield (name,), "Narrows sets or drops this header itself; leave it out"
         elif not (value.isascii() and value.isprintable()):
             yield (name,), "its value has characters that no header can hold"

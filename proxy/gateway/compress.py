@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from time import monotonic
-from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -34,7 +33,7 @@ from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER, Upload
 from proxy.gateway.head import MODES, RequestHead, RequestOptions
 from proxy.identity import asks_here
-from proxy.store import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl
+from proxy.store import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
 
 _AT_ONCE = 2
 """Requests that are shortened at the same time: each takes a thread."""
@@ -48,7 +47,7 @@ class CompressApi:
     def __init__(self, settings: Settings, services: ArchiveServices) -> None:
         self._settings = settings
         self._services = services
-        lifetime = ttl(dict(parse_qsl(settings.store.partition("?")[2])))
+        lifetime = ttl_of(settings.store)
         self._period = max(1, lifetime // 2)
         self._ttl = lifetime - self._period
         self._presets = settings.all_presets()

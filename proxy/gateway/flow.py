@@ -255,14 +255,14 @@ class Flow:
                 await self._admit()
                 return self._responder.own(await reach.models(lists, request, self.rest))
             body, named = await self._body_and_model(access, upload)
-            upstream = reach.relayed(self.route.dialect, self.deployment or named, self.rest)
+            model = self.deployment or named
+            upstream = reach.relayed(self.route.dialect, model, self.rest)
             record.upstream = upstream.name
             if access.key is not None and upstream.row.has_key:
                 check_path(request.method, self.rest)
             if self.deployment and not upstream.has_deployments and named:
                 check_named(self.deployment, named)
             await self._admit()
-            model = self.deployment or named
             with closing(await self._call(upstream, request.method, headers, body, model)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {ID_HEADER: record.request_id})

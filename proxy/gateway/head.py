@@ -32,7 +32,7 @@ MODES: tuple[Mode, ...] = ("on", "observe", "off")
 """From the mode that does most to the one that does least."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _FRAMING = frozenset({b"content-length"})
-_KEY, _OTHER = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
+_KEY_SHAPE, _PUNCTUATION = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
 
 
 class RequestOptions(NamedTuple):
@@ -74,8 +74,7 @@ def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Sett
     """The head of a request; `before` is that of the one before on its connection. Raises ApiError."""
     lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
     access: Access | None = request.get(ACCESS)
-    is_same = before is not None and before.lines == lines and before.settings is settings
-    if before is not None and is_same and access in (None, before.access):
+    if before is not None and before.lines == lines and before.settings is settings and access in (None, before.access):
         return before
     access = access_of(request, settings, secret)
     asks = _wishes(request, settings, access.key)
@@ -102,9 +101,9 @@ def forwarded_headers(
 ) -> CIMultiDict[str]:
     """The headers that go upstream, without those in `but`: no key of this gateway, and no name of a person."""
     if settings.auth != "passthrough":
-        lines = [line for line in lines if not _KEY.search(line[1])]
+        lines = [line for line in lines if not _KEY_SHAPE.search(line[1])]
     if ACCESS in request:
-        but = {*but, *(_OTHER.sub("-", name.lower()).encode() for name in settings.tenant_headers)}
+        but = {*but, *(_PUNCTUATION.sub("-", name.lower()).encode() for name in settings.tenant_headers)}
     return request_headers(lines, but)
 
 

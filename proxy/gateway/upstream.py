@@ -10,7 +10,6 @@ Laws
 """
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
@@ -25,7 +24,7 @@ from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
-from proxy.access.outbound import Outbound
+from proxy.access.outbound import Outbound, trust
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.upstreams import MODEL
@@ -191,17 +190,14 @@ class UpstreamReply:
 
 
 class Upstream:
-    """A client of one API, made within a running loop; it connects with the first request."""
+    """A client of one API, made within a running loop; it connects with the first request. Raises ConfigurationError
+    where its certificates, its key or the proxy before it cannot be used."""
 
     def __init__(self, settings: Settings, row: UpstreamRow, telemetry: Telemetry) -> None:
         self.row, self.name, self.outbound = row, row.name, Outbound(row)
         base = self.outbound.origin
-        trusted = row.ca or settings.ca_bundle
-        try:
-            trust = ssl.create_default_context(cafile=trusted) if trusted else True
-        except ssl.SSLError as error:
-            name = f"ca of the upstream {row.name}" if row.ca else "ca_bundle"
-            raise ConfigurationError(f"{name}: {trusted} holds no certificates in PEM") from error
+        trusted = trust(row, settings.ca_bundle) if row.ca or settings.ca_bundle else True
+        self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))  # from here on nothing fails
         self._telemetry = telemetry
         self.has_deployments = MODEL in row.url
         """Whether its paths say which model is asked."""
@@ -211,7 +207,7 @@ class Upstream:
             "upstream", telemetry, connecting + TRIAL_MARGIN, host=self.host, upstream=row.name
         )
         self._session = aiohttp.ClientSession(
-            connector=UpstreamConnector(self._breaker, limit=0, ssl=trust),
+            connector=UpstreamConnector(self._breaker, limit=0, ssl=trusted),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=connecting, sock_read=row.read_timeout or settings.read_timeout
             ),
@@ -223,7 +219,6 @@ class Upstream:
             max_headers=HEADER_LIMIT,
         )
         self._session._retry_connection = False  # else it sends GET, PUT and DELETE again, whatever was received
-        self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
         is_plain = self._proxy is None and URL(base).raw_user is None
         self._direct = DirectClient(self._session, URL(base, encoded=True)) if is_plain else None
         self._health = telemetry.metrics.add_upstream(self.name, self.host, self._breaker)

@@ -5,6 +5,8 @@ Law: the first row that fits counts, of those that the request may use.
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Self
 
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.upstreams import APIS, MODEL
@@ -19,22 +21,33 @@ _LONGEST_MODEL = 128
 
 
 class Upstreams:
-    """All upstreams, made within a running loop."""
+    """All upstreams, each with its row."""
 
-    def __init__(self, settings: Settings, telemetry: Telemetry) -> None:
-        rows: Sequence[UpstreamRow] = settings.upstream_rows
-        if not rows:
-            message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
-            raise ConfigurationError(message)
-        self._rows = rows
+    def __init__(self, upstreams: Sequence[Upstream], telemetry: Telemetry) -> None:
+        self._upstreams = {upstream.name: upstream for upstream in upstreams}
+        self._rows = rows = [upstream.row for upstream in upstreams]
         self._telemetry = telemetry
         self.has_keys = any(row.has_key for row in rows)
         """Whether a key of the gateway's own may go with requests."""
-        self._upstreams = {row.name: Upstream(settings, row, telemetry) for row in rows}
         self._need_model = {
             api: any(row.models or MODEL in row.url for row in rows if row.fits(api, None)) for api in APIS
         }
         self._following = [asyncio.create_task(self._follow(each)) for each in self if each.row.key_file is not None]
+
+    @classmethod
+    async def open(cls, settings: Settings, telemetry: Telemetry) -> Self:
+        """Those of the settings. Raises ConfigurationError where one of them cannot be asked; then none is left."""
+        rows = settings.upstream_rows
+        if not rows:
+            message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
+            raise ConfigurationError(message)
+        async with AsyncExitStack() as parts:
+            upstreams = list[Upstream]()
+            for row in rows:
+                upstreams.append(Upstream(settings, row, telemetry))
+                parts.push_async_callback(upstreams[-1].close)
+            parts.pop_all()
+        return cls(upstreams, telemetry)
 
     def __iter__(self) -> Iterator[Upstream]:
         return iter(self._upstreams.values())

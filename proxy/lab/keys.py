@@ -165,8 +165,7 @@ def _print_rows(of_file: Sequence[KeyRow], stored: Sequence[KeyRow], as_json: bo
         return None
     table = plain_table("name", "in", "tenant", "sha256", "expires", "limits", left=6)
     for place, row in rows:
-        limits = {name: getattr(row, name) for name in ("rpm", "tpm", "concurrency", "usd_per_day")}
-        words = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
+        words = ", ".join(f"{name} {value}" for name, value in row.limits.items())
         expires = "never" if row.expires is None else row.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         table.add_row(row.name, place, row.tenant or row.name, row.sha256[:12], expires, words)
     console().print(table)

@@ -362,6 +362,16 @@ def ttl(values: Mapping[str, str]) -> int:
     return int(match[1]) * _UNITS[match[2] or "s"]
 
 
+def ttl_of(url: str) -> int:
+    """The time to live that the URL of a store names, in seconds. Raises ValueError."""
+    return ttl(dict(parse_qsl(url.partition("?")[2])))
+
+
+def public_url(url: str) -> str:
+    """The URL of a store as anybody may see it: without user, password and parameters."""
+    return re.sub(r"//.*@", "//", url.partition("?")[0])
+
+
 _REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
 BACK_ENDS = {"sqlite": "sqlite.store:from_url"} | dict.fromkeys(_REDIS, "redis.store:from_url")

@@ -5,17 +5,14 @@ Laws
 """
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from functools import lru_cache
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import msgspec
 
-from proxy.access.outbound import Outbound
+from proxy.access.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.summaries.clients import SdkClient
 
@@ -32,8 +29,6 @@ _HEADERS = (
     ("user-agent", "narrows"),
 )
 _FROM_SDK = frozenset({"anthropic-version", "content-length", "transfer-encoding"})
-
-
 _ROOT = "/v1"
 """What the SDKs ask below; the transport puts the path of the upstream in its place."""
 
@@ -89,8 +84,8 @@ class _Transport(httpx2.AsyncHTTPTransport):
 
     def __init__(self, outbound: Outbound, settings: Settings) -> None:
         self._outbound = outbound
-        trust = _trust(outbound.row.ca or settings.ca_bundle)
-        super().__init__(verify=trust, trust_env=False, proxy=_proxy(outbound.origin))
+        verify = trust(outbound.row, settings.ca_bundle)
+        super().__init__(verify=verify, trust_env=False, proxy=_proxy(outbound.origin))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request with a bound on its reply."""
@@ -129,12 +124,6 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-@lru_cache(8)
-def _trust(file: Path | None) -> ssl.SSLContext:
-    """To read the certificates of a machine takes long."""
-    return ssl.create_default_context(cafile=file)
 
 
 def _proxy(base: str) -> httpx2.Proxy | None:

@@ -9,8 +9,8 @@ MINUTES = 5
 """The newest minutes, the current one included, whose answers are counted."""
 
 
-class Pausing(Protocol):
-    """A breaker."""
+class BreakerState(Protocol):
+    """What is read of a breaker, which stands above this."""
 
     @property
     def is_open(self) -> bool: ...
@@ -33,7 +33,9 @@ class AnswerCounts(NamedTuple):
 class UpstreamHealth:
     """One upstream. `host`: where it is, by its URL."""
 
-    def __init__(self, name: str, host: str, breaker: Pausing, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, host: str, breaker: BreakerState, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.name = name
         self.host = host
         self._breaker = breaker
@@ -62,7 +64,5 @@ class UpstreamHealth:
         """Those of the last minutes."""
         first = int(self._clock() // 60) - MINUTES + 1
         recent = [counts for minute, counts in self._minutes if minute >= first]
-        none, information, success, elsewhere, client, server = (
-            map(sum, zip(*recent, strict=True)) if recent else [0] * 6
-        )
-        return AnswerCounts(information + success + elsewhere, client, server, none)
+        none, *well, client, server = (sum(counts[digit] for counts in recent) for digit in range(6))
+        return AnswerCounts(sum(well), client, server, none)

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from policies.money.bills import BillSums, RequestBill
-from proxy.telemetry.health import Pausing, UpstreamHealth
+from proxy.telemetry.health import BreakerState, UpstreamHealth
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:/\[\]-]{0,63}")
 _VALUES = {"tenant": 100, "code": 48}
@@ -215,13 +215,13 @@ class Metrics:
         self._breakers.labels(name).set_function(now_open.__len__)
         (now_open.add if is_open else now_open.discard)(breaker)
 
-    def add_upstream(self, name: str, host: str, breaker: Pausing) -> UpstreamHealth:
-        """What is to be told of an upstream."""
+    def add_upstream(self, name: str, host: str, breaker: BreakerState) -> UpstreamHealth:
+        """Report an upstream from now on; what it answers is noted in the result."""
         self._upstreams.append(UpstreamHealth(name, host, breaker))
         return self._upstreams[-1]
 
     def remove_upstream(self, health: UpstreamHealth) -> None:
-        """It is asked no more."""
+        """Report it no more."""
         self._upstreams.remove(health)
 
     def upstreams(self) -> list[UpstreamHealth]:

@@ -92,7 +92,7 @@ async def client(
     upstream_app.router.add_route("*", "/{path:.*}", provider.answer)
     server = await aiohttp_server(upstream_app)
     settings = Settings(upstream=str(server.make_url("/v1")), port=0)
-    upstreams = Upstreams(settings, Telemetry(stream=io.StringIO()))
+    upstreams = await Upstreams.open(settings, Telemetry(stream=io.StringIO()))
     parts = FlowParts(
         settings=settings,
         upstreams=upstreams,

@@ -18,13 +18,15 @@ import openai
 import pytest
 
 from proxy.app import App
-from proxy.config import ConfigurationError, Settings
+from proxy.config import ConfigurationError, Settings, UpstreamRow
 from tests.kit.paths import ROOT
 from tests.kit.running import Start
 from tests.kit.stage import Stage, ends, moved, working
 from tests.kit.upstream import CHAT, REQUEST, Asked, chunk, stream_head
 
 WORDS: Any = [{"role": "user", "content": "Hello."}]
+GOOD = UpstreamRow(name="good", url="http://127.0.0.1:9/v1", models=("m",))
+BAD = UpstreamRow(name="bad", url="https://127.0.0.1:9/v1", models=("n",), ca=Path(__file__))
 
 
 def changed(settings: Settings, **values: Any) -> Settings:
@@ -114,6 +116,7 @@ async def test_reloads_leave_nothing_behind(narrows: Start) -> None:
         ({"host": "localhost", "log_level": "debug"}, "host: host and log_level cannot change"),
         ({"models": {"m": {"nonsense": 1}}}, "models: "),
         ({"ca_bundle": Path(__file__)}, "ca_bundle: "),
+        ({"upstreams": (GOOD, BAD)}, "ca of the upstream bad: "),
         ({"record": Path("/proc/nowhere")}, "record: "),
         ({"store": "nosuch://x"}, "store: "),
     ],
@@ -121,9 +124,11 @@ async def test_reloads_leave_nothing_behind(narrows: Start) -> None:
 async def test_settings_that_cannot_work_change_nothing(narrows: Start, values: dict[str, Any], words: str) -> None:
     setup = await narrows(real=True)
     before, tasks, declared = setup.app.gateway, len(asyncio.all_tasks()), build(setup.app)
+    upstreams = setup.app.telemetry.metrics.upstreams()
     with pytest.raises(ConfigurationError, match=f"^{words}"):
         await setup.app.reload(changed(setup.app.settings, **values))
     assert (setup.app.gateway, build(setup.app)) == (before, declared)
+    assert setup.app.telemetry.metrics.upstreams() == upstreams
     await asyncio.sleep(0.05)
     assert len(asyncio.all_tasks()) == tasks
     async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:

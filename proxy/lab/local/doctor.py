@@ -5,7 +5,6 @@ Laws
 """
 
 import platform
-import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -14,7 +13,7 @@ from policies.money.catalog import prices_for
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.lab.local.findings import Finding
 from proxy.lab.local.upstreams import check_upstream, upstreams_of
-from proxy.store import StoreTrouble, open_store
+from proxy.store import StoreTrouble, open_store, public_url
 
 _LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")
 _MOST_MODELS = 500
@@ -73,7 +72,7 @@ def _port(settings: Settings) -> Finding:
 
 
 async def _store(settings: Settings) -> Finding:
-    name = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # it may have passwords
+    name = public_url(settings.store)
     if settings.only_relays:
         return Finding("ok", "store", "not used, as mode is off")
     try:
