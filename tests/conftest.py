@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
-pytest_plugins = ["tests.kit.running", "tests.kit.fixtures"]
+pytest_plugins = ["tests.kit.running", "tests.kit.fixtures", "tests.kit.redis_servers"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,7 +21,6 @@ from proxy.billing.charges import charge_of, summary_dollars
 from proxy.lab.provider import Say
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from tests.kit.recalling import KEEPING, hiding, plays, wants
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.running import Running, Start
 from tests.kit.stage import Stage
 from tests.kit.upstream import REQUEST, Asked, Script, chunk, completion, delta, event, json_answer, says, stream_head
@@ -187,6 +186,7 @@ async def test_so_many_in_flight_until_their_replies_are_over(narrows: Start) ->
     assert (await ask(setup))[0] == 200
 
 
+@pytest.mark.usefixtures("patient")
 async def test_two_servers_let_through_what_one_would(narrows: Start, redis_url: str) -> None:
     """Requests at once, and then tokens one after the other."""
     store = f"{redis_url}?prefix=t{uuid4().hex}"

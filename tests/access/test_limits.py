@@ -20,7 +20,7 @@ from proxy.access.windows import LocalWindows, SharedWindows
 from proxy.config.keys import KeyRow
 from proxy.store import Purse, Store, open_store
 from proxy.telemetry import Telemetry
-from tests.kit.redis_servers import Park, Relay, servers_of_a_test, shared_server  # noqa: F401 - fixtures
+from tests.kit.redis_servers import Park, Relay
 
 CHAT, MESSAGES = "openai_chat", "anthropic_messages"
 
@@ -89,6 +89,7 @@ def test_x10_what_is_charged_overshoots_a_limit_by_what_is_in_flight_at_most(dat
         asyncio.run(run())
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("where", ["memory", "redis"])
 async def test_so_many_at_once_as_the_limit_says_and_a_charge_far_beyond_it_counts(
     where: str, request: pytest.FixtureRequest
@@ -108,6 +109,7 @@ async def test_so_many_at_once_as_the_limit_says_and_a_charge_far_beyond_it_coun
         assert standing.tokens == 10_000_000
 
 
+@pytest.mark.usefixtures("patient")
 async def test_two_that_share_a_redis_let_through_what_one_would(redis_url: str) -> None:
     key = row(f"k{uuid4().hex}", rpm=30)
     async with counting(redis_url) as one, counting(redis_url) as other:
@@ -115,6 +117,7 @@ async def test_two_that_share_a_redis_let_through_what_one_would(redis_url: str)
         assert sum(isinstance(each, Admitted) for each in came) == 30
 
 
+@pytest.mark.usefixtures("patient")
 async def test_what_one_replica_charges_counts_for_the_other(redis_url: str) -> None:
     prefix = f"{redis_url}?prefix=t{uuid4().hex}"
     tokens, dollars = row(f"k{uuid4().hex}", tpm=100), row(f"k{uuid4().hex}", usd_per_day=2)

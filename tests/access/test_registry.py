@@ -15,7 +15,7 @@ from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.breaker import GuardedStore
 from proxy.telemetry import Telemetry
 from tests.access.test_gate import ask, bearer, keys
-from tests.kit.redis_servers import Server, shared_server  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Server
 from tests.kit.running import Running, Start
 from tests.kit.upstream import Asked, chunk, delta, event, stream_head
 

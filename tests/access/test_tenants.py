@@ -18,7 +18,6 @@ from tests.admin.test_conversations import RECORD, opened
 from tests.archive.test_logged_requests import files_below
 from tests.archive.test_originals import references
 from tests.kit.histories import Json
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, working
 from tests.kit.visiting import BEHIND, NOBODY, Page, bearer, page
 

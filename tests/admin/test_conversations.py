@@ -17,7 +17,6 @@ from proxy.app import App
 from proxy.errors import ApiError
 from proxy.identity import owner_of
 from proxy.store import Event, Key, Store, open_store
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage
 from tests.kit.stored_texts import original, put_originals
 from tests.kit.visiting import BEHIND, NOBODY, bearer, conversation_page

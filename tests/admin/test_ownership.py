@@ -8,7 +8,6 @@ from proxy.app import App
 from proxy.store import Key
 from tests.admin.test_conversations import opened
 from tests.kit.histories import Json
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, working
 from tests.kit.visiting import BEHIND, NOBODY, bearer, conversation_page, page
 

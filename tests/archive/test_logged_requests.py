@@ -34,9 +34,6 @@ from tests.kit.histories import Json
 from tests.kit.histories import requests as histories
 from tests.kit.prefixes import spaced
 from tests.kit.recalling import REPORT, SECOND, call, hiding
-from tests.kit.redis_servers import (
-    shared_server,  # noqa: F401 - a fixture
-)
 from tests.kit.rolling import (
     Office,
     office_of_a_test,  # noqa: F401 - a fixture

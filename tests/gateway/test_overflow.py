@@ -30,7 +30,6 @@ from tests.kit.apis import APIS, Api, plays
 from tests.kit.histories import Json
 from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, spaced
 from tests.kit.recalling import recall
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.speaking import speaking
 from tests.kit.stage import MODELS, Exchange, Stage, staged
 

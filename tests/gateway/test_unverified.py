@@ -11,7 +11,7 @@ import pytest
 from proxy.identity import CredentialStates, owner_of
 from proxy.lab.provider import Send
 from tests.kit.histories import requests
-from tests.kit.redis_servers import Park, servers_of_a_test  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Park
 from tests.kit.rolling import NOTES, Office, office_of_a_test, summary_header, work  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, body_of
 from tests.kit.visiting import bearer, page

@@ -23,11 +23,7 @@ from proxy.lab import cli_output
 from proxy.lab.audit import Audit, AuditedSummary
 from proxy.lab.reports.audit import REASONS, print_audit, sentence
 from proxy.store import Event, Key, Store, open_store
-from tests.kit.redis_servers import (
-    Park,
-    servers_of_a_test,  # noqa: F401 - a fixture
-    shared_server,  # noqa: F401 - likewise
-)
+from tests.kit.redis_servers import Park
 from tests.lab.test_cli import program, told
 
 REMOTE = "0123456789abcdef" * 4

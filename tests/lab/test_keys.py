@@ -10,7 +10,6 @@ import pytest
 from proxy.access.keys import digest_of, is_sound
 from proxy.config import KeyRow, load_settings
 from proxy.store import open_store
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.lab.test_cli import told
 
 OPTIONS = (

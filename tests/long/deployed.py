@@ -24,7 +24,7 @@ import yaml
 from policies.model.summary_record import short_digest
 from proxy.lab.provider import Received, Say, Send
 from tests.kit.paths import ROOT
-from tests.kit.redis_servers import Park, Server, free_ports, servers_of_a_test, soon  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Park, Server, free_ports, soon
 from tests.kit.rolling import Scribe, summary_header
 from tests.kit.stage import Exchange, Stage, moved, staged
 from tests.kit.talk import conversation_of

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from proxy.config import Settings, load_settings
 from proxy.lab.provider import Send
-from tests.kit.redis_servers import Park, free_ports, servers_of_a_test  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Park, free_ports
 from tests.kit.stage import staged
 from tests.long.deployed import CHAT, DEPLOY, Replica, Team, program
 

@@ -24,7 +24,6 @@ from proxy.lab.read_store import store_settings
 from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.store.serialization import Codec, place
 from tests.kit.histories import TOOLS
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, working
 from tests.kit.stored_texts import original, put_originals
 from tests.store.test_store_summaries import SUMMARY

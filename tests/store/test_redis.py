@@ -13,12 +13,7 @@ from policies.model.memory import StepRecord
 from proxy.store import Key, Store, open_store, serialization
 from proxy.store.redis.store import RedisStore
 from proxy.store.redis.url import AT_ONCE, TTL, address, connect
-from tests.kit.redis_servers import (
-    Park,
-    Relay,
-    servers_of_a_test,  # noqa: F401 - a fixture
-    shared_server,  # noqa: F401 - likewise
-)
+from tests.kit.redis_servers import Park, Relay
 from tests.kit.stored_texts import original, put_originals
 from tests.store import release_0_1
 from tests.store.test_store import (

@@ -4,14 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.kit.redis_servers import (
-    Park,
-    Server,
-    cluster_url,
-    free_ports,
-    servers_of_a_test,  # noqa: F401 - a fixture
-    soon,
-)
+from tests.kit.redis_servers import Park, Server, cluster_url, free_ports, soon
 from tests.store.test_redis_faults import (
     Begin,
     Break,

@@ -12,14 +12,7 @@ import pytest
 from proxy.app import App
 from proxy.store import Store, StoreTrouble, open_store
 from tests.kit.pausing import pause_breakers
-from tests.kit.redis_servers import (
-    Park,
-    Relay,
-    Server,
-    free_ports,
-    saying,
-    servers_of_a_test,  # noqa: F401 - a fixture
-)
+from tests.kit.redis_servers import Park, Relay, Server, free_ports, saying
 from tests.kit.stage import Exchange, Stage, ends
 from tests.store.test_store import (
     KEY,

@@ -7,7 +7,6 @@ import pytest
 from policies.presets import PRESETS, Preset
 from proxy.lab.provider import Say
 from tests.kit.recalling import KEEPING, REPORT, answered, client_of, extends, fetched, hiding, plays, wants
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, ends, moved, working
 
 pytestmark = pytest.mark.usefixtures("patient")

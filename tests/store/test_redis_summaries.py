@@ -15,14 +15,7 @@ from proxy.store.redis.connection import RedisConnection
 from proxy.store.redis.scripts import Command
 from proxy.store.redis.store import RedisStore
 from proxy.store.redis.url import address
-from tests.kit.redis_servers import (
-    Park,
-    Relay,
-    free_ports,
-    servers_of_a_test,  # noqa: F401 - a fixture
-    shared_server,  # noqa: F401 - likewise
-    soon,
-)
+from tests.kit.redis_servers import Park, Relay, free_ports, soon
 from tests.kit.stored_texts import put_originals
 from tests.store.test_redis import key_of
 from tests.store.test_redis_faults import PATIENCE, Break, broken, until_ready

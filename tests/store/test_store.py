@@ -12,7 +12,6 @@ from policies.model.edits import Exchange, Fold, Insert, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryUse
 from proxy.store import INSERTS, Key, Store, StoreTrouble, open_store
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.kit.stored_texts import original, put_originals
 
 KEY = Key("tenant", "conversation")

@@ -10,7 +10,6 @@ from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, TextKind
 from proxy.store.redis.store import RedisStore
 from proxy.store.redis.url import address
 from proxy.store.sqlite.store import SqliteStore
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import (
     KEY,
     RECORD,

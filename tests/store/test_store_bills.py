@@ -15,7 +15,6 @@ from msgspec import structs
 from policies.money.bills import BillSums, DayRow, Labels, RequestBill
 from proxy.store import BILLS, DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble, bill_rows
 from proxy.store.sqlite.store import SqliteStore
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 NOW = 1_900_000_000.0

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from proxy.store import Event, Key, Store
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import (
     KEY,
     RECORD,

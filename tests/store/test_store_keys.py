@@ -7,7 +7,6 @@ import pytest
 
 from proxy.config import KeyRow
 from proxy.store import Key, Purse, Store
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import (
     KEY,
     every_back_end,  # noqa: F401 - a fixture

@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 
 from proxy.store import Key, Lease, Store
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import (
     KEY,
     Fresh,

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from proxy.store import ARTIFACTS, MESSAGES, ORIGINALS, TEXT_KINDS, Key, Store, StoredText
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import KEY, RECORD, every_back_end, stores_made  # noqa: F401 - fixtures
 from tests.store.test_store_summaries import SUMMARY
 

@@ -9,7 +9,7 @@ import pytest
 from policies.model.summary_record import SummaryCost
 from proxy.store import PURSE_SECONDS, Key, Purse, Store, StoreTrouble
 from proxy.store.sqlite.store import SqliteStore
-from tests.kit.redis_servers import Park, servers_of_a_test, shared_cluster, shared_server  # noqa: F401 - fixtures
+from tests.kit.redis_servers import Park
 from tests.store.test_store import (
     KEY,
     Fresh,

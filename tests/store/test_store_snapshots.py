@@ -17,7 +17,6 @@ from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from tests.compaction.test_planning import ENDS, Bench
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import CUT, FOLD, KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 SNAPSHOT = Snapshot("a4", "print", b"\0 state \xff" * 9)

@@ -9,7 +9,6 @@ import pytest
 from policies.model.edits import Fold, Origin
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.store import SUMMARIES, Key, Store, StoreTrouble
-from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import (
     INSERT,
     KEY,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.redis_servers import Park, servers_of_a_test  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Park
 from tests.store.golden_store import (
     FOR_EVER,
     GOLDEN,

@@ -11,7 +11,6 @@ import pytest
 from proxy.store import Key, Purse, StoreTrouble
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.summarizer import SummarizerError
-from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
     KEY,

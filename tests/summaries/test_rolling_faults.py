@@ -12,13 +12,7 @@ from proxy.lab.provider import Abort, Answer, Say, Send, Wire
 from proxy.store import open_store
 from tests.kit.histories import requests
 from tests.kit.pausing import pause_breakers
-from tests.kit.redis_servers import (
-    Park,
-    Server,
-    free_ports,
-    servers_of_a_test,  # noqa: F401 - a fixture
-    soon,
-)
+from tests.kit.redis_servers import Park, Server, free_ports, soon
 from tests.kit.rolling import NOTES, Office, note, office_of, summary_header, work
 from tests.kit.stage import Exchange, Stage, moved
 from tests.store.test_redis_faults import frozen, full, killed, paused, read_only

@@ -14,11 +14,7 @@ from policies.recall import original
 from policies.text.stubs import refs_named
 from tests.kit.histories import Json
 from tests.kit.recalling import runs
-from tests.kit.redis_servers import (
-    Park,
-    Server,
-    servers_of_a_test,  # noqa: F401 - a fixture
-)
+from tests.kit.redis_servers import Park, Server
 from tests.kit.rolling import (
     Desk,
     Office,

@@ -10,11 +10,7 @@ from openai import AuthenticationError
 
 from proxy.lab.provider import Send
 from tests.kit.histories import requests
-from tests.kit.redis_servers import (
-    Park,
-    servers_of_a_test,  # noqa: F401 - a fixture
-    shared_server,  # noqa: F401 - likewise
-)
+from tests.kit.redis_servers import Park
 from tests.kit.rolling import (
     NOTES,
     Desk,

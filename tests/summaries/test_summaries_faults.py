@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.pausing import pause_breakers
-from tests.kit.redis_servers import Park, servers_of_a_test, soon  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Park, soon
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
     KEY,
