@@ -28,7 +28,7 @@ from tests.admin.test_conversations import RECORD, opened
 from tests.archive.test_originals import references
 from tests.kit.histories import Json
 from tests.kit.paths import ROOT
-from tests.kit.redis_servers import Park, Server, free_ports, servers_of_a_test, soon  # noqa: F401 - a fixture
+from tests.kit.redis_servers import Park, Server, free_ports, soon
 from tests.kit.stage import Exchange, ends, moved, staged, working
 from tests.long.deployed import CHAT, Replica, Team, balanced
 
