@@ -253,7 +253,10 @@ def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settin
     model = " or ".join(named) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
     where = f" at {entry.base_url}" if entry.base_url else ""
     if not entry.key_env:
+        keyed = [] if where else [row.name for row in settings.upstream_rows if row.has_key]
+        ours = f"with the gateway's own key at {', '.join(keyed)}" if keyed else ""
         kind = "API key" if settings.summary_credential == "client-key" else "credential"
-        return f"{model}{where}, with the client's own {kind}"
+        theirs = f"with the client's own {kind}" if len(keyed) < len(settings.upstream_rows) else ""
+        return ", ".join(filter(None, (f"{model}{where}", ours, f"else {theirs}" if ours and theirs else theirs)))
     is_spent = settings.summary_allow or not is_public(settings.host)
     return f"{model}{where}, with the key in {entry.key_env}{'' if is_spent else ' for nobody (see summary_allow)'}"

@@ -40,6 +40,7 @@ _WORDS: Mapping[str, str] = {
     "dict_type": "give a table",
     "model_type": "give a table",
     "too_short": "give one at least",
+    "timezone_aware": "give a time with its zone, such as 2027-01-31T00:00:00Z",
     "byte_size": "give a number of bytes, or a size such as 64MiB",
     "byte_size_unit": "give a number of bytes, or a size such as 64MiB",
 }
@@ -51,6 +52,7 @@ _PATTERNS: Mapping[str, str] = {
     "store": "give a URL such as sqlite:///FILE or redis://HOST",
     "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
     "key_sha256": "give the SHA-256 of a credential (64 hexadecimal digits)",
+    "sha256": "give the SHA-256 that `narrows keys new` printed (64 hexadecimal digits), not the key",
 }
 """What to give where the text has not the form that its setting needs."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"

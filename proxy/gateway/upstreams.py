@@ -39,7 +39,8 @@ class Upstreams:
         """Those of the settings. Raises ConfigurationError where one of them cannot be asked; then none is left."""
         rows = settings.upstream_rows
         if not rows:
-            message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
+            example = '--upstream https://api.openai.com/v1, or in the file upstream = "https://api.openai.com/v1"'
+            message = f"upstream: say where requests go, for example {example}"
             raise ConfigurationError(message)
         async with AsyncExitStack() as parts:
             upstreams = list[Upstream]()
@@ -106,12 +107,13 @@ def chosen(
             "This is paid with a key of the gateway: send a key of this gateway (nrw_...), or ask from its machine."
         )
         raise ApiError(401, message, "invalid_api_key", headers={"x-should-retry": "false"})
-    raise _no_upstream(dialect, model, rule)
+    raise _no_upstream(dialect, model, allowed, rule)
 
 
-def _no_upstream(dialect: str, model: str | None, rule: str) -> ApiError:
+def _no_upstream(dialect: str, model: str | None, allowed: Collection[str], rule: str) -> ApiError:
     """The error for a request that no upstream serves."""
     name = ascii(model)[1:-1][:_LONGEST_MODEL] if model else ""
-    what = f"The model `{name}` is" if name else "Requests without a model are"
+    what = f"The model `{name}` is" if name else "This request is"
     where = f"the upstream {rule}, which a rule names for it" if rule else f"any upstream that speaks {APIS[dialect]}"
+    where += f" and is among those of the key ({', '.join(sorted(allowed))})" if allowed else ""
     return ApiError(404, f"{what} not served here by {where}; see `upstreams`.", "no_upstream", "model")

@@ -15,9 +15,11 @@ from pydantic import ValidationError
 
 from proxy.access.keys import digest_of, new_key
 from proxy.config import KeyRow
+from proxy.config.errors import unknown
 from proxy.config.rules import Mode
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import console, print_json, refusing
+from proxy.lab.local.check import limits_of, scope_of
 from proxy.lab.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, settings_of
 from proxy.lab.reports.terminal import plain_table
 
@@ -35,6 +37,8 @@ class KeySettings(StoreSettings):
     """The settings that name the store, and the keys beside those of the store."""
 
     keys: tuple[KeyRow, ...] = ()
+    upstreams: tuple[Mapping[str, Any], ...] = ()
+    """As they stand there: of these only the names are wanted."""
 
 
 def keys(
@@ -123,6 +127,10 @@ def _time(text: str) -> datetime:
 def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
     if any(row.name == other.name for other in settings.keys):
         raise ValueError(f"the file has a key {row.name!r}, which counts before one of the store; take another name")
+    names = {str(each.get("name")) for each in settings.upstreams} | {"default", "anthropic"}
+    for name in row.upstreams if settings.upstreams else ():
+        if name not in names:
+            raise ValueError(f"upstream: {unknown('upstream', name, names)}")
     if not asyncio.run(read_store(settings, lambda opened: opened.add_key(row))):
         raise ValueError(f"the store has a key {row.name!r} (or 2,000 keys); revoke it, or take another name")
     if as_json:
@@ -161,14 +169,16 @@ def _print_rows(of_file: Sequence[KeyRow], stored: Sequence[KeyRow], as_json: bo
     if as_json:
         return print_json({"keys": [{"in": place, **as_table(row)} for place, row in rows]})
     if not rows:
-        print("There is no key. Make one with `narrows keys add NAME`, and set `auth`.")
+        print('There is no key. Make one with `narrows keys add NAME`, and set `auth` to "keys" in the settings.')
         return None
     table = plain_table("name", "in", "tenant", "sha256", "expires", "limits", left=6)
     for place, row in rows:
-        words = ", ".join(f"{name} {value}" for name, value in row.limits.items())
         expires = "never" if row.expires is None else row.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-        table.add_row(row.name, place, row.tenant or row.name, row.sha256[:12], expires, words)
+        table.add_row(row.name, place, row.tenant or row.name, row.sha256[:12], expires, limits_of(row))
     console().print(table)
+    for _, row in rows:
+        if scope := scope_of(row):
+            print(f"{row.name} may ask only this: {scope}")
     return None
 
 

@@ -117,7 +117,7 @@ def test_the_first_row_that_fits_counts_of_those_that_the_request_may_use(
     with pytest.raises(ApiError) as refusal:
         chosen(rows, dialect, model, allowed, rule)
     assert (refusal.value.status, refusal.value.code) == (404, "no_upstream")
-    assert (model or "without a model") in refusal.value.message
+    assert (model or "This request") in refusal.value.message
 
 
 async def test_a_chat_goes_where_its_model_is_served_and_a_rule_decides_before_the_models(

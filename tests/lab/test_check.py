@@ -35,7 +35,7 @@ def test_a_file_that_works_is_described_and_nothing_is_made(
     code, told, trouble = checked(tmp_path / "n.toml", GOOD.format(digest="ab" * 32), capsys)
     assert (code, trouble, store.exists()) == (0, "", False)
     assert "upstream local: http://127.0.0.1:8000/v1 (all APIs; qwen*), with the client's credential" in told
-    assert "key alice: rpm 60" in told
+    assert "key alice: models qwen*; rpm 60" in told
     assert "ab" * 32 not in told
     assert "auth keys" in told
 
@@ -46,6 +46,11 @@ def test_a_file_that_works_is_described_and_nothing_is_made(
         ('upstream = "https://a/v1"\nmode = "sometimes"', "mode: "),
         ('upstream = "https://a/v1"\nstore = "nosuch://x"', "store: no store is called 'nosuch'"),
         ('upstream = "https://a/v1"\n[models.m]\nnonsense = 1', "models: "),
+        (
+            'auth = "keys"\n[[keys]]\nname = "a"\nsha256 = "nrw_x"',
+            "keys.0.sha256: give the SHA-256 that `narrows keys new`",
+        ),
+        (f'[[keys]]\nname = "a"\nsha256 = "{64 * "a"}"\nexpires = 2027-01-31', "keys.0.expires: give a time with its"),
         ('mode = "on"', "upstream: say where requests go"),
         ("upstream = ", "config: "),
     ],

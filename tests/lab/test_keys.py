@@ -67,10 +67,11 @@ def test_x4_a_key_of_the_store_is_printed_once_and_never_stored(
     assert (code, is_sound(key)) == (0, True)
     assert told(capsys, "keys", "add", "bob", "--expires", "90d", "--store", url)[0] == 0
     code, listed, _ = told(capsys, "keys", "list", "--store", url)
-    assert [line.split()[:3] for line in listed.splitlines()[2:]] == [
+    assert [line.split()[:3] for line in listed.splitlines()[2:4]] == [
         ["alice", "store", "team"],
         ["bob", "store", "bob"],
     ]
+    assert "alice may ask only this: models gpt-5* o3, upstreams openai, presets chat, mode observe" in listed
     code, as_json, _ = told(capsys, "keys", "list", "--json", "--store", url)
     alice, bob = json.loads(as_json)["keys"]
     assert (alice["sha256"], alice["models"], bob["in"]) == (digest_of(key), ["gpt-5*", "o3"], "store")
@@ -96,12 +97,14 @@ def test_a_row_of_the_file_is_listed_before_one_of_the_store_and_is_not_made_twi
 
     asyncio.run(fill())
     row = f'auth = "keys"\nstore = "sqlite:///{tmp_path}/narrows.db"\n[[keys]]\nname = "alice"\nsha256 = "{64 * "b"}"\n'
-    (tmp_path / "narrows.toml").write_text(row)
+    (tmp_path / "narrows.toml").write_text(row + UPSTREAM)
     file = ("--config", str(tmp_path / "narrows.toml"))
     listed = json.loads(told(capsys, "keys", "list", "--json", *file)[1])["keys"]
     assert [(each["in"], each["sha256"][0]) for each in listed] == [("file", "b")]
     code, _, err = told(capsys, "keys", "add", "alice", *file)
     assert (code, "the file has a key" in err) == (2, True)
+    code, _, err = told(capsys, "keys", "add", "bob", "--upstream", "opnai", *file)
+    assert (code, "there is no upstream 'opnai' (did you mean openai?)" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,16 @@ async def test_w3_the_greeting_says_who_would_be_asked_and_who_pays(
     assert "sk-secret" not in text
 
 
+def test_w3_the_greeting_says_that_the_key_of_an_upstream_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_OURS", "sk-secret")
+    row = {"name": "ours", "url": "http://u/v1", "auth": "bearer", "key_env": "KEY_OF_OURS"}
+    text = greeting(Settings(upstreams=[row], auth="keys"), "http://127.0.0.1:8787/v1")  # type: ignore[list-item]
+    assert "with the gateway's own key at ours; --no-summaries" in text
+    text = greeting(Settings(upstreams=[row], upstream="http://v/v1"), "http://127.0.0.1:8787/v1")  # type: ignore[list-item]
+    assert "with the gateway's own key at ours, else with the client's own API key; --no-summaries" in text
+    assert "sk-secret" not in text
+
+
 def test_the_greeting_names_the_page_and_what_is_held_out() -> None:
     settings = Settings(upstream="http://u/v1", holdout=0.05)
     text = greeting(settings, "http://127.0.0.1:8787/v1")

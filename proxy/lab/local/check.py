@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from proxy.config import Settings
+from proxy.config import KeyRow, Settings
 from proxy.store import public_url
 
 
@@ -16,5 +16,18 @@ def summary(settings: Settings) -> Iterator[str]:
         key = f"with the gateway's own key ({row.auth})" if row.has_key else "with the client's credential"
         yield f"upstream {row.name}: {row.url} ({serves}), {key}"
     for each in settings.keys:
-        limits = ", ".join(f"{name} {value:g}" for name, value in each.limits.items())
-        yield f"key {each.name}: {limits or 'no limits'}"
+        yield f"key {each.name}: {'; '.join(filter(None, (scope_of(each), limits_of(each) or 'no limits')))}"
+    if settings.auth != "passthrough":
+        yield "keys of the store count, too: narrows keys list"
+
+
+def scope_of(key: KeyRow) -> str:
+    """What a key may ask, where that is not everything."""
+    named = {"models": key.models, "upstreams": key.upstreams, "presets": key.presets}
+    lists = [f"{name} {' '.join(values)}" for name, values in named.items() if values]
+    return ", ".join([*lists, *([f"mode {key.mode}"] if key.mode else [])])
+
+
+def limits_of(key: KeyRow) -> str:
+    """How much a key may use."""
+    return ", ".join(f"{name} {value:g}" for name, value in key.limits.items())
