@@ -11,14 +11,15 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
+from proxy.access.gate import check_model
 from proxy.admin.answers import PageParts, json_page, message_of
 from proxy.admin.export import moment
 from proxy.compaction.request_parser import RequestParser
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.gateway.upstreams import chosen
-from proxy.identity import ACCESS, Access, Caller, asks_here, auth_of, credential_of, is_plain_key, tenant_of
+from proxy.gateway.upstreams import row_for
+from proxy.identity import Caller, access_of, asks_here, auth_of, credential_of, is_plain_key, tenant_of
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Store
 from proxy.store.cached import CachedStore
@@ -135,10 +136,12 @@ class SummaryPages:
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
     def _upstream(self, request: web.BaseRequest, dialect: str, model: str) -> str:
-        """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none."""
-        access: Access | None = request.get(ACCESS)
-        key = access.key if access is not None else None
-        return chosen(self.parts.settings.upstream_rows, dialect, model, key.upstreams if key else ()).name
+        """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none, or where
+        the key may not ask this model."""
+        settings = self.parts.settings
+        access = access_of(request, settings, self.parts.secret)
+        check_model(access, model)
+        return row_for(settings.upstream_rows, settings.rules, access, dialect, model).name
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
         """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the

@@ -170,8 +170,8 @@ class Assembler:
         )
 
     def _prices_of(self, model: str, upstream: str) -> Prices:
-        row = self._rows.get(upstream)
-        return prices_for(model, {**self._settings.models, **(row.overrides if row is not None else {})})
+        row, models = self._rows.get(upstream), self._settings.models
+        return prices_for(model, row.overrides_over(models) if row is not None else models)
 
     def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
         settings, upstream = self._settings, client_request.upstream

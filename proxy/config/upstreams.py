@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from policies.model.parameters import MOST
-from policies.money.catalog import check_overrides
+from policies.money.catalog import Overrides, check_overrides
 from policies.money.marks import OwnMarks
 from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, refused, refused_at
@@ -135,6 +135,10 @@ class UpstreamRow(Table):
     def has_key(self) -> bool:
         """Whether a key of the gateway's own is sent in the place of the client's."""
         return bool(self.key_env or self.key_file)
+
+    def overrides_over(self, models: Overrides) -> Overrides:
+        """Prices and windows by model here, where `models` has those of all upstreams."""
+        return {**models, **self.overrides}
 
     def fits(self, dialect: str, model: str | None) -> bool:
         """Whether it serves requests in this API to this model; None where no model is known."""

@@ -209,7 +209,7 @@ class Flow:
         self.record.read_bill(bill)
         if self._admitted is not None:
             row = self._parts.upstreams[rounds[0].request.client_request.upstream].row
-            overrides = {**self._parts.settings.models, **row.overrides}
+            overrides = row.overrides_over(self._parts.settings.models)
             self._admitted.charge(*charge_of(rounds, bill, self._model, overrides))
 
     async def _count(self) -> web.StreamResponse:

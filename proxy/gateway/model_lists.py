@@ -17,10 +17,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.access.gate import check_model, may_ask
-from proxy.config.rules import Rule, first_fitting
+from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
-from proxy.gateway.upstreams import Upstreams
+from proxy.gateway.upstreams import Upstreams, row_for
 from proxy.identity import Access, auth_of
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 
@@ -54,11 +54,8 @@ class Reach(NamedTuple):
 
     def upstream_of(self, api: str, model: str) -> Upstream:
         """Where a request in this API to this model goes; "" where no model is known. Raises ApiError."""
-        rule = None
-        if any(each.upstream for each in self.rules):
-            rule = first_fitting(self.rules, api, self.access.digests, model)
-        named = (rule and rule.upstream) or ""
-        return self.upstreams.choose(api, model or None, self._allowed, named, spends=self.spends)
+        row = row_for(self.upstreams.rows, self.rules, self.access, api, model, spends=self.spends)
+        return self.upstreams[row.name]
 
     def _api_of(self, model: str) -> str:
         """The first of the APIs in which this model is served; the first one where none is."""
@@ -116,13 +113,10 @@ class Reach(NamedTuple):
             return None
 
     def _may_use(self, upstream: Upstream) -> bool:
-        row, allowed = upstream.row, self._allowed
+        row = upstream.row
+        allowed = self.access.key.upstreams if self.access.key is not None else ()
         is_reached = (not allowed or row.name in allowed) and (self.spends or not row.has_key)
         return is_reached and any(row.fits(api, None) for api in self.apis)
-
-    @property
-    def _allowed(self) -> Sequence[str]:
-        return self.access.key.upstreams if self.access.key is not None else ()
 
 
 class _Shape(NamedTuple):

@@ -266,8 +266,8 @@ class Shadows:
     def _prices_of(self, model: str, upstream: str) -> Prices:
         """By the catalog and the settings; assumed ones where the model's are not known."""
         if (model, upstream) not in self._prices:
-            overrides = {**self._parts.settings.models, **self._parts.upstreams[upstream].row.overrides}
-            self._prices[model, upstream] = prices_for(model, overrides)
+            row = self._parts.upstreams[upstream].row
+            self._prices[model, upstream] = prices_for(model, row.overrides_over(self._parts.settings.models))
         return self._prices[model, upstream]
 
     def _count(self, outcome: str) -> None:

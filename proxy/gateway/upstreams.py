@@ -9,9 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from proxy.config import ConfigurationError, Settings, UpstreamRow
+from proxy.config.rules import Rule, first_fitting
 from proxy.config.upstreams import APIS, MODEL
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
+from proxy.identity import Access
 from proxy.telemetry import Telemetry
 
 _LOOK = 2.0
@@ -25,7 +27,7 @@ class Upstreams:
 
     def __init__(self, upstreams: Sequence[Upstream], telemetry: Telemetry) -> None:
         self._upstreams = {upstream.name: upstream for upstream in upstreams}
-        self._rows = rows = [upstream.row for upstream in upstreams]
+        self.rows = rows = [upstream.row for upstream in upstreams]
         self._telemetry = telemetry
         self.has_keys = any(row.has_key for row in rows)
         """Whether a key of the gateway's own may go with requests."""
@@ -62,7 +64,7 @@ class Upstreams:
         """Where a request in this API to this model goes; None where no model is known. `allowed`: the names of those
         it may use, where not all; `rule`: the one that a rule names, which serves any model then; `spends`: whether a
         key of the gateway's own may go with it. Raises ApiError where none fits."""
-        return self[chosen(self._rows, dialect, model, allowed, rule, spends=spends).name]
+        return self[chosen(self.rows, dialect, model, allowed, rule, spends=spends).name]
 
     def needs_model(self, dialect: str) -> bool:
         """Whether it depends on the model where requests in this API go."""
@@ -83,6 +85,18 @@ class Upstreams:
             task.cancel()
         for upstream in self:
             await upstream.close()
+
+
+def row_for(
+    rows: Sequence[UpstreamRow], rules: Sequence[Rule], access: Access, dialect: str, model: str, *, spends: bool = True
+) -> UpstreamRow:
+    """Where a request of this client goes, by the rules and by what its key may use. `model`: "" where none is known.
+    Raises ApiError."""
+    rule = None
+    if any(each.upstream for each in rules):
+        rule = first_fitting(rules, dialect, access.digests, model)
+    allowed = access.key.upstreams if access.key is not None else ()
+    return chosen(rows, dialect, model or None, allowed, (rule and rule.upstream) or "", spends=spends)
 
 
 def chosen(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.access.keys import digest_of, new_key
 from proxy.app import App
 from proxy.lab.provider import Abort, Received, Say, Send, Wire
 from proxy.store import Key, open_store
@@ -257,6 +258,21 @@ async def test_x5_between_tenants_nothing_is_given_for_the_same_messages(stage: 
     second = (await summed(stage, app, *bearer("two"))).json
     assert (second["cached"], second["id"] == first["id"]) == (False, False)
     assert [request.credential for request in stage.provider.requests] == ["one", "two"] * 2
+
+
+async def test_x9_it_is_asked_where_a_rule_sends_the_conversation_and_of_no_model_that_the_key_may_not_ask(
+    stage: Stage, scribe: Scribe
+) -> None:
+    places = ({"name": name, "url": stage.upstream, "headers": {"x-place": name}} for name in ("near", "far"))
+    rules = [{"model": "m", "upstream": "far"}]
+    key = new_key()
+    row = {"name": "alice", "sha256": digest_of(key), "models": ["m"]}
+    app = await started(stage, upstreams=list(places), rules=rules, auth="both", keys=[row])
+    await stage.ask(app, SAID, *bearer("mine"))
+    assert (await summed(stage, app, *bearer("mine"))).status == 200
+    assert [request.headers["x-place"] for request in stage.provider.requests] == ["far", "far"]
+    refused = await summed(stage, app, *bearer(key), model="other")
+    assert (refused.status, refused.code) == (403, "model_not_allowed")
 
 
 async def test_f_without_a_store_none_is_made(stage: Stage, scribe: Scribe) -> None:
