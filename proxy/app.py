@@ -105,8 +105,7 @@ class App:
                 raise ConfigurationError("Narrows is shutting down")
             if before.is_volatile:
                 raise ConfigurationError("store: it is in memory, which a reload would empty; start Narrows again")
-            limits = before.gateway.limits
-            generation = await Generation.open(settings, self._lasting, limits.counts if limits else None)
+            generation = await Generation.open(settings, self._lasting, before)
             if self._is_closing:
                 await generation.close()
                 raise ConfigurationError("Narrows is shutting down")

@@ -17,7 +17,7 @@ from typing import Self
 
 from policies.money.catalog import check_overrides
 from proxy.access.gate import Gate
-from proxy.access.limits import Counts, Limits, open_limits
+from proxy.access.limits import Limits, open_limits
 from proxy.access.registry import KeyRegistry
 from proxy.admin.answers import PageParts
 from proxy.admin.artifacts import ArtifactPages
@@ -97,8 +97,12 @@ class Lasting:
 class Generation:
     """All that serves requests under the same settings."""
 
-    def __init__(self, settings: Settings, gateway: Gateway, pages: AdminPages, forgets: ForgetRegistry) -> None:
+    def __init__(
+        self, settings: Settings, gateway: Gateway, pages: AdminPages, forgets: ForgetRegistry, secret: bytes
+    ) -> None:
         self.settings = settings
+        self.secret = secret
+        """The key of the hash that names tenants."""
         self.gateway = gateway
         self.pages = pages
         self.forgets = forgets
@@ -109,16 +113,19 @@ class Generation:
         self._parts = AsyncExitStack()
 
     @classmethod
-    async def open(cls, settings: Settings, lasting: Lasting, counts: Counts | None = None) -> Self:
-        """Make everything. `counts`: what keys have used under the settings before. Raises ConfigurationError."""
+    async def open(cls, settings: Settings, lasting: Lasting, before: "Generation | None" = None) -> Self:
+        """Make everything. `before`: what serves until then, where there is something. Raises ConfigurationError."""
         telemetry, worker, admission = lasting.telemetry, lasting.worker, lasting.admission
+        limits_before = before.gateway.limits if before is not None else None
+        counts = limits_before.counts if limits_before is not None else None
         async with AsyncExitStack() as parts:
             upstreams = await Upstreams.open(settings, telemetry)
             parts.push_async_callback(upstreams.close)
             patience = lasting.patience
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
-            secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
+            secret_before = before.secret if before is not None else None
+            secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry, secret_before)
             forgets = ForgetRegistry(lasting.forget_elsewhere)
             limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
             compaction: Compaction = Bypass()
@@ -151,7 +158,7 @@ class Generation:
                 shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
                 limits=limits,
             )
-            generation = cls(settings, Gateway(flow_parts, pages), pages, forgets)
+            generation = cls(settings, Gateway(flow_parts, pages), pages, forgets, secret)
             generation.compaction, generation.summaries = compaction, summaries
             generation.is_volatile = store is not None and not store.shared
             generation._parts = parts.pop_all()
@@ -357,20 +364,20 @@ async def _open_store(
     return store
 
 
-async def shared_secret(settings: Settings, telemetry: Telemetry) -> bytes:
-    """The key of the hash that names tenants, for all workers. Raises ConfigurationError where they cannot share the
-    store."""
+async def shared_secret(settings: Settings, telemetry: Telemetry, before: bytes | None = None) -> bytes:
+    """The key of the hash that names tenants, for all workers; `before`: the one that they had. Raises
+    ConfigurationError where they cannot share the store."""
     async with AsyncExitStack() as parts:
         store = await _open_store(open_store, settings, telemetry, parts) if not settings.only_relays else None
         if store is not None and not store.shared:
             message = f"store: {settings.store} is in the memory of one process; name a file, or set `workers` to 1"
             raise ConfigurationError(message)
-        return await _tenant_secret(settings, store, telemetry)
+        return await _tenant_secret(settings, store, telemetry, before)
 
 
-async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry) -> bytes:
-    """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, made for this
-    process."""
+async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry, before: bytes | None) -> bytes:
+    """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, the one before, or
+    one made for this process."""
     if settings.tenant_secret is not None:
         return settings.tenant_secret.get_secret_value().encode()
     if store is not None:
@@ -379,4 +386,4 @@ async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Tel
         except StoreTrouble as error:
             telemetry.metrics.store_trouble("secret")
             telemetry.log.warning("store", trouble=str(error))
-    return secrets.token_bytes(32)
+    return before or secrets.token_bytes(32)

@@ -132,9 +132,12 @@ def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> Non
         sockets = [stack.enter_context(each) for each in listening_sockets(settings.host, settings.port)]
         url = base_url(settings.host, sockets[0].getsockname()[1])
 
+        secret: bytes | None = None
+
         def gather(latest: Settings) -> Team:
+            nonlocal secret
             check_fixed(settings, latest, _FIXED)
-            secret = asyncio.run(shared_secret(latest, telemetry))
+            secret = asyncio.run(shared_secret(latest, telemetry, secret))
             load()
             gc.freeze()  # what is there before the fork is in memory once, as long as no collector looks at it
             return Team(latest.workers, sockets, secret)

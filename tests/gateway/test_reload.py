@@ -19,6 +19,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings, UpstreamRow
+from proxy.store import StoreTrouble
 from tests.kit.paths import ROOT
 from tests.kit.running import Start
 from tests.kit.stage import Stage, ends, moved, working
@@ -139,6 +140,19 @@ async def test_a_store_in_memory_is_not_emptied(narrows: Start) -> None:
     setup = await narrows(real=True, store="sqlite://")
     with pytest.raises(ConfigurationError, match="store: it is in memory"):
         await setup.app.reload(changed(setup.app.settings, mode="off"))
+
+
+async def test_s1_a_reload_without_the_store_leaves_tenants_their_names(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> bytes:
+        raise StoreTrouble("away")
+
+    setup = await narrows(real=True)
+    before = setup.app._generation.secret
+    monkeypatch.setattr("proxy.store.sqlite.store.SqliteStore.secret", away)
+    await setup.app.reload(changed(setup.app.settings, mode="observe"))
+    assert setup.app._generation.secret == before
 
 
 @pytest.mark.usefixtures("patient")
