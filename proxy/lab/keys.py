@@ -39,6 +39,8 @@ class KeySettings(StoreSettings):
     keys: tuple[KeyRow, ...] = ()
     upstreams: tuple[Mapping[str, Any], ...] = ()
     """As they stand there: of these only the names are wanted."""
+    upstream: str | None = None
+    anthropic_upstream: str | None = None
 
 
 def keys(
@@ -127,9 +129,10 @@ def _time(text: str) -> datetime:
 def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
     if any(row.name == other.name for other in settings.keys):
         raise ValueError(f"the file has a key {row.name!r}, which counts before one of the store; take another name")
-    names = {str(each.get("name")) for each in settings.upstreams} | {"default", "anthropic"}
-    for name in row.upstreams if settings.upstreams else ():
-        if name not in names:
+    names = [str(each.get("name")) for each in settings.upstreams]
+    names += ["default"] * bool(settings.upstream) + ["anthropic"] * bool(settings.anthropic_upstream)
+    for name in row.upstreams:
+        if names and name not in names:
             raise ValueError(f"upstream: {unknown('upstream', name, names)}")
     if not asyncio.run(read_store(settings, lambda opened: opened.add_key(row))):
         raise ValueError(f"the store has a key {row.name!r} (or 2,000 keys); revoke it, or take another name")
