@@ -1,8 +1,8 @@
 """Names that clients give their conversations in headers of their own.
 
 Laws
-  What Narrows is told counts before what it finds: `x-narrows-conversation`, then these.
-  A header only names. What stands under a name goes by what was sent before, so histories that share one are apart.
+  A name that is given to Narrows, as in `x-narrows-conversation`, counts before these.
+  A header only names. Histories that share a name stay apart, because each is recognised by its own messages.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def is_name(value: str) -> bool:
 
 
 def session_of(headers: Mapping[str, str]) -> str | None:
-    """The name of the conversation, where a client that is known here says it; what is no name is left alone."""
+    """The name that a client in this table gives its conversation; values that cannot be names are ignored."""
     for header, within in SESSIONS:
         name = headers.get(header)
         if name is None or not is_name(name):

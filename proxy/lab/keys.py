@@ -29,7 +29,7 @@ _WAYS = Annotated[
     typer.Argument(metavar="new|add|list|revoke", help="What to do; new is for the file, add for the store."),
 ]
 _Upstreams = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="One it may use; can be repeated. Default: all.")
+    list[str] | None, typer.Option(metavar="NAME", help="An upstream for it; can be repeated. Default: all.")
 ]
 
 
@@ -45,16 +45,16 @@ class KeySettings(StoreSettings):
 
 def keys(
     action: _WAYS,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is; not with list.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its holder; not with list.")] = "",
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The tenant. Default: the name.")] = None,
     upstream: _Upstreams = None,
     model: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="One it may ask; can be repeated. Default: all.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="A model for it; can be repeated. Default: all.")
     ] = None,
     preset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="One its requests may choose; can be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="A preset that it may choose; can be repeated.")
     ] = None,
-    mode: Annotated[Mode | None, typer.Option(help="At most this. Default: as the settings say.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="What its requests get at most. Default: as set.")] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight in a process.")] = None,
@@ -69,7 +69,7 @@ def keys(
     """Make, list and revoke keys of the gateway.
 
     `new` prints a key and its row for the file; `add` puts the row in the store, where every replica finds it within
-    seconds, and prints the key. A key is printed this once. `list` shows the rows of both, `revoke` deletes one of the
+    seconds, and prints the key. A key is printed only once. `list` shows the rows of both, `revoke` deletes one of the
     store. NARROWS_STORE and NARROWS_CONFIG count here too.
     """
     fields = {
