@@ -16,22 +16,30 @@ from policies.money.prices import Prices, Usage
 from proxy.requests import ReplyRound
 
 _BYTES_A_TOKEN = 4
+_BYTES_AN_EVENT = 256
+"""Bytes in which a stream brings a token, about."""
 _ASSUMED = Prices()
 
 
 def charge_of(
-    rounds: Sequence[ReplyRound], bill: RequestBill | None, model: str, overrides: Overrides
+    rounds: Sequence[ReplyRound], bill: RequestBill | None, model: str, overrides: Overrides, received: int = 0
 ) -> tuple[int, float]:
     """The tokens and the dollars of a reply that is over. `bill` is None where nothing was billed of it, as of a
-    request that Narrows was to leave alone: then `model` counts, and `overrides`, its price before the listed one."""
+    request that Narrows was to leave alone: then `model` counts, and `overrides`, its price before the listed one.
+    `received`: the bytes of an answer whose length nobody said, because its client left, or asked for no usage."""
     rounds = [each for each in rounds if 200 <= each.status < 300]
+    prices = prices_for(model, overrides) if model else _ASSUMED
     if bill is not None and bill.sums.prompt:
         sums = bill.sums
         usage = Usage(sums.prompt, sums.cached, sums.written, sums.output)
-        return sums.prompt + sums.output, sums.paid if not sums.unpriced else _ASSUMED.cost(usage).total
-    usages = [each.usage or Usage(len(each.request.body) // _BYTES_A_TOKEN, 0, 0, 0) for each in rounds]
-    prices = prices_for(model, overrides) if model else _ASSUMED
-    return sum(each.prompt + each.completion for each in usages), sum(prices.cost(each).total for each in usages)
+        dollars = sums.paid if not sums.unpriced else _ASSUMED.cost(usage).total
+        tokens, output = sums.prompt + sums.output, sums.output
+    else:
+        usages = [each.usage or Usage(len(each.request.body) // _BYTES_A_TOKEN, 0, 0, 0) for each in rounds]
+        dollars, output = sum(prices.cost(each).total for each in usages), sum(each.completion for each in usages)
+        tokens = sum(each.prompt for each in usages) + output
+    more = max(0, received // _BYTES_AN_EVENT - output) if rounds else 0
+    return tokens + more, dollars + prices.cost(Usage(0, 0, 0, more)).total
 
 
 def summary_dollars(spent: SummaryCost) -> float:

@@ -210,7 +210,10 @@ class Flow:
         if self._admitted is not None:
             row = self._parts.upstreams[rounds[0].request.client_request.upstream].row
             overrides = row.overrides_over(self._parts.settings.models)
-            self._admitted.charge(*charge_of(rounds, bill, self._model, overrides))
+            first, is_said = rounds[0].request, self._responder.is_whole and rounds[-1].usage is not None
+            model = first.planned.context.request.model if first.planned is not None else self._model
+            received = 0 if is_said else self.record.replied
+            self._admitted.charge(*charge_of(rounds, bill, model, overrides, received))
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""

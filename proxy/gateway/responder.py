@@ -52,6 +52,8 @@ class Responder:
         """What the client's key may still use."""
         self.reader: Reply | None = None
         """What reads the reply, once it is there."""
+        self.is_whole = False
+        """Whether the reply was passed on to its end."""
 
     @property
     def early(self) -> Early:
@@ -137,6 +139,7 @@ class Responder:
             if isinstance(body, bytes):
                 await response.write_eof(body)
                 self._record.replied += len(body)
+                self.is_whole = True
                 return response
             async with aclosing(body):
                 async for piece in body:
@@ -158,6 +161,7 @@ class Responder:
             self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
             await self.break_off(response, amid, internal_error())
         else:
+            self.is_whole = True
             await response.write_eof()
         return response
 

@@ -131,6 +131,32 @@ async def test_a_request_counts_once_and_its_tokens_once_its_reply_is_over(narro
     assert limits_of(setup).counts.running == {}
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("mode", ["on", "off"])
+async def test_x10_an_answer_costs_also_where_nobody_says_how_long_it_is(
+    narrows: Start, leaves: bool, mode: str
+) -> None:
+    """Its client asks for no usage, or takes the text and leaves before the usage comes."""
+
+    async def script(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(stream_head() + chunk(event(delta("x" * 256)) * 400))
+        await writer.drain()
+        if leaves:
+            await asyncio.sleep(9)
+        writer.write(chunk(event(delta(finish_reason="stop"))) + chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    setup = await narrows(script, real=True, **limited(tpm=10**6, usd_per_day=5), mode=mode)
+    async with setup.client.post(
+        setup.url + "/chat/completions", json={**REQUEST, "stream": True}, headers=OURS
+    ) as reply:
+        await (reply.content.readexactly(100_000) if leaves else reply.read())
+    async with asyncio.timeout(5):
+        await setup.app.gateway.finished()
+    tokens = used(setup)[1]
+    assert 400 <= tokens <= 1_000
+    assert limits_of(setup).counts.spent["alice"][1] == pytest.approx(tokens / 1_000, rel=0.1)
+
+
 async def test_a_request_that_is_passed_on_to_another_worker_counts_there(narrows: Start) -> None:
     setup = await narrows(**limited(rpm=9))
     gateway, passed = setup.app.gateway, 0
