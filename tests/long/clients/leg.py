@@ -138,9 +138,8 @@ async def _serving(words: Sequence[str], environment: Mapping[str, str]) -> Asyn
         drain.cancel()
     finally:
         if process.returncode is None:
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # a script starts gateways of others, and LiteLLM does not end by SIGTERM
+            # a script starts gateways of others, and LiteLLM does not end by SIGTERM
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
