@@ -313,7 +313,7 @@ def _faults() -> dict[str, str]:
 
 
 def test_every_fault_and_every_attack_has_a_row() -> None:
-    assert [*_faults()] == [*(str(number) for number in range(1, 71)), *(f"A{number}" for number in range(1, 47))]
+    assert [*_faults()] == [*(str(number) for number in range(1, 72)), *(f"A{number}" for number in range(1, 48))]
 
 
 def test_every_fault_has_a_test_that_exists_or_says_why_not() -> None:

@@ -40,7 +40,7 @@ def session(turns: int) -> list[Any]:
     "message",
     [ROW, {"role": "user", "content": LOG}, {"role": "user", "content": [{"type": "tool_result", "content": LOG}]}],
 )
-async def test_a_row_alone_becomes_short_and_its_hash_brings_it_back(stage: Stage, message: Any) -> None:
+async def test_r9_a_row_alone_becomes_short_and_its_hash_brings_it_back(stage: Stage, message: Any) -> None:
     app = await stage.start(compress_api=True)
     status, answer = await asked(stage, app, "/compress", {"messages": [message], **LITELLM})
     assert status == 200
@@ -66,7 +66,7 @@ async def test_rows_come_back_in_their_places_whatever_stands_around_them(stage:
     assert len(together["hashes"]) == 2
 
 
-async def test_a_history_that_grows_gives_what_it_gave_before(stage: Stage) -> None:
+async def test_r9_s2_a_history_that_grows_gives_what_it_gave_before(stage: Stage) -> None:
     app = await stage.start(compress_api=True, preset="adaptive", models={})
     before: list[Any] = []
     for turns in range(1, 9):
@@ -81,7 +81,7 @@ async def test_a_history_that_grows_gives_what_it_gave_before(stage: Stage) -> N
     assert back == outputs[:7]
 
 
-async def test_only_who_sent_a_text_gets_it(stage: Stage) -> None:
+async def test_r9_x5_only_who_sent_a_text_gets_it(stage: Stage) -> None:
     app = await stage.start(compress_api=True)
     mine, others = {"Authorization": "Bearer k"}, {"Authorization": "Bearer other"}
     _, answer = await asked(stage, app, "/compress", {"messages": [ROW]}, **mine)
@@ -92,7 +92,7 @@ async def test_only_who_sent_a_text_gets_it(stage: Stage) -> None:
     assert len({json.dumps(error) for _, error in refused}) == 1
 
 
-async def test_a_stranger_fills_no_store(stage: Stage) -> None:
+async def test_x11_a_stranger_fills_no_store(stage: Stage) -> None:
     """Whoever comes through a proxy is not this machine: its credential counts once an upstream has accepted it."""
     app = await stage.start(compress_api=True)
     stranger = {"Authorization": "Bearer k", "X-Forwarded-For": "203.0.113.9"}
@@ -101,7 +101,7 @@ async def test_a_stranger_fills_no_store(stage: Stage) -> None:
     assert (await asked(stage, app, "/compress", {"messages": [ROW]}, **stranger))[0] == 200
 
 
-async def test_nothing_is_hidden_that_cannot_be_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r9_f_nothing_is_hidden_that_cannot_be_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     app = await stage.start(compress_api=True)
 
     async def fails(*_: Any) -> None:
