@@ -87,7 +87,7 @@ class UsageReport:
         notes = (
             (
                 sums.checked,
-                f"Where the baseline can be compared ({sums.checked:,} requests that went unedited), it misses what was"
+                f"Where the baseline can be compared (unedited requests: {sums.checked:,}), it misses what was"
                 f" paid by {sums.baseline_error or 0:.1%}.",
             ),
             (sums.unpriced, f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}."),
