@@ -214,7 +214,6 @@ async def test_so_many_in_flight_until_their_replies_are_over(narrows: Start) ->
 
 @pytest.mark.usefixtures("patient")
 async def test_two_servers_let_through_what_one_would(narrows: Start, redis_url: str) -> None:
-    """Requests at once, and then tokens one after the other."""
     store = f"{redis_url}?prefix=t{uuid4().hex}"
     pair = [await narrows(store=store, **limited(rpm=6, tpm=10_000)) for _ in range(2)]
     replies = await asyncio.gather(*(ask(each) for each in pair * 10))
