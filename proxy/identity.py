@@ -323,7 +323,18 @@ def asks_here(request: web.BaseRequest, host: str) -> bool:
     origin = headers.get("Origin")
     is_asked = headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
     is_asked = is_asked or headers.get("Sec-Fetch-Dest") == "document"  # somebody follows a link
+    is_asked = is_asked and not _is_public_address(headers.get("Host", ""))
     return is_here(request, host) and is_asked and (origin is None or origin.partition("://")[2] == request.host)
+
+
+@lru_cache
+def _is_public_address(authority: str) -> bool:
+    """Whether a Host is the address of another machine, or of this one for others: a proxy here was asked by it."""
+    try:
+        address = ip_address(URL.build(scheme="http", authority=authority).host or "")
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
 
 
 def is_rebound(request: web.BaseRequest, host: str) -> bool:

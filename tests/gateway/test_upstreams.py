@@ -174,7 +174,15 @@ async def test_x4_the_key_of_a_row_takes_the_place_of_all_that_a_client_proves_i
 
 
 @pytest.mark.parametrize(
-    "headers", [{"X-Forwarded-For": "10.0.0.7"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
+    "headers",
+    [
+        {"X-Forwarded-For": "10.0.0.7"},
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "evil.example"},
+        {"Host": "203.0.113.7"},  # HAProxy passes it on, and says nothing else of whom it speaks for
+        {"Host": "[2001:db8::7]:443"},
+    ],
 )
 async def test_x4_who_is_not_on_this_machine_spends_no_key_of_the_gateway(
     narrows: Start, other: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
