@@ -120,8 +120,8 @@ class _Job:
         return sources_of(self.conversation, messages, self.received or self.conversation)
 
     @property
-    def wish(self) -> dict[str, Any]:
-        """For which conversation a model is wanted, and who pays."""
+    def request_fields(self) -> dict[str, Any]:
+        """The fields of a ModelRequest that say for which conversation a model is asked, and who pays."""
         return {name: getattr(self, name) for name in ("model", "auth", "owner", "payment", "dialect", "upstream")}
 
     @property

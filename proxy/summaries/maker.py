@@ -137,7 +137,7 @@ class SummaryMaker:
 
     def may_ask(self, job: Job) -> bool:
         """Whether any model may be asked now with the credentials that pay for a job."""
-        return self._summarizer.may_ask(ModelRequest(**job.wish))
+        return self._summarizer.may_ask(ModelRequest(**job.request_fields))
 
     async def history(self, job: SummaryJob) -> SummaryRecord:
         """A summary for people of exactly these messages: the one that counts, or a new one.
@@ -301,7 +301,7 @@ class SummaryMaker:
             tokens=job.count(instructions) + job.count(draft.text),
             most=most,
             writing=job.writing,
-            **job.wish,
+            **job.request_fields,
         )
         return draft, request
 

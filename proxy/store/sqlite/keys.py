@@ -1,4 +1,4 @@
-"""Keys of this gateway in SQLite: a table that nothing but their revocation empties."""
+"""Keys of this gateway in SQLite: a row leaves its table by revocation alone."""
 
 from collections.abc import Sequence
 from hashlib import sha256

@@ -126,7 +126,6 @@ KEYS_TABLE = (
     "CREATE TABLE IF NOT EXISTS gateway_key (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE,"
     " content BLOB NOT NULL) WITHOUT ROWID",
 )
-"""Of this gateway; nothing but their revocation empties it."""
 OWNERS_TABLE = (
     f"CREATE TABLE IF NOT EXISTS owner ({_OF_CONVERSATION}, owner TEXT NOT NULL, used REAL NOT NULL,"
     " PRIMARY KEY (tenant, conversation, owner)) WITHOUT ROWID",
