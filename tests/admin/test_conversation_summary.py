@@ -260,7 +260,7 @@ async def test_x5_between_tenants_nothing_is_given_for_the_same_messages(stage: 
     assert [request.credential for request in stage.provider.requests] == ["one", "two"] * 2
 
 
-async def test_x9_it_is_asked_where_a_rule_sends_the_conversation_and_of_no_model_that_the_key_may_not_ask(
+async def test_x1_it_is_asked_where_a_rule_sends_the_conversation_and_of_no_model_that_the_key_may_not_ask(
     stage: Stage, scribe: Scribe
 ) -> None:
     places = ({"name": name, "url": stage.upstream, "headers": {"x-place": name}} for name in ("near", "far"))
