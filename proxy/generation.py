@@ -36,6 +36,7 @@ from proxy.archive.redaction import Redaction
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.billing.billing import Billing
 from proxy.billing.holdout import Holdout
+from proxy.billing.price_book import PriceBook
 from proxy.compaction.acceptance import Acceptance
 from proxy.compaction.bypass import Bypass
 from proxy.compaction.cold import ColdProcess
@@ -46,6 +47,7 @@ from proxy.gateway.admission import Admission, Pressure
 from proxy.gateway.compress import CompressApi
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
+from proxy.gateway.model_lookup import ModelLookup
 from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.shadows import ShadowParts, Shadows
 from proxy.gateway.upstreams import Upstreams
@@ -121,7 +123,7 @@ class Generation:
         async with AsyncExitStack() as parts:
             upstreams = await Upstreams.open(settings, telemetry)
             parts.push_async_callback(upstreams.close)
-            patience = lasting.patience
+            price_book, patience = PriceBook(settings), lasting.patience
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret_before = before.secret if before is not None else None
@@ -142,9 +144,13 @@ class Generation:
                     payments=payments,
                     patience=patience,
                     limits=limits,
+                    price_book=price_book,
                 )
                 compaction = lasting.watch(compaction) if lasting.watch else compaction
             registry = await _key_registry(settings, store, telemetry, parts, is_reload=counts is not None)
+            lookup = ModelLookup(upstreams, price_book, telemetry)
+            parts.push_async_callback(lookup.close)
+            await lookup.open()
             flow_parts = FlowParts(
                 settings=settings,
                 upstreams=upstreams,
@@ -153,9 +159,10 @@ class Generation:
                 secret=secret,
                 admission=admission,
                 gate=Gate(settings, registry, secret),
+                price_book=price_book,
                 pass_on=worker.pass_on if worker else None,
                 compress_api=compress_api,
-                shadows=_shadows(settings, upstreams, store, telemetry, forgets, admission.pressure, parts),
+                shadows=_shadows(settings, upstreams, price_book, store, telemetry, forgets, admission.pressure, parts),
                 limits=limits,
             )
             generation = cls(settings, Gateway(flow_parts, pages), pages, forgets, secret)
@@ -216,6 +223,7 @@ async def _open_compaction(
     payments: Payments,
     patience: float | None,
     limits: Limits | None,
+    price_book: PriceBook,
 ) -> tuple[Compactor, AdminPages, SummaryMaker, CompressApi | None]:
     """What compacts, the pages of what is stored, what writes summaries, and what shortens messages for others."""
     _check_prices(settings)
@@ -245,9 +253,8 @@ async def _open_compaction(
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
     acceptance = Acceptance(cached_store, payments.states, writers, archive, telemetry)
-    compactor = Compactor(
-        settings, request_parser, cached_store, telemetry, writers, cold=cold, acceptance=acceptance, billing=billing
-    )
+    compacting = partial(Compactor, cold=cold, acceptance=acceptance, billing=billing, price_book=price_book)
+    compactor = compacting(settings, request_parser, cached_store, telemetry, writers)
     forgets.register(compactor.forget)
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     conversations = ConversationPages(
@@ -284,6 +291,7 @@ async def _key_registry(
 def _shadows(
     settings: Settings,
     upstreams: Upstreams,
+    price_book: PriceBook,
     store: Store | None,
     telemetry: Telemetry,
     forgets: ForgetRegistry,
@@ -298,6 +306,7 @@ def _shadows(
         ShadowParts(
             settings=settings,
             upstreams=upstreams,
+            price_book=price_book,
             store=store,
             audit_log=audit_log,
             telemetry=telemetry,

@@ -7,11 +7,10 @@ Laws
   written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import RequestBill
-from policies.money.catalog import Overrides, prices_for
 from policies.money.prices import Prices, Usage
 from proxy.requests import ReplyRound
 
@@ -22,13 +21,17 @@ _ASSUMED = Prices()
 
 
 def charge_of(
-    rounds: Sequence[ReplyRound], bill: RequestBill | None, model: str, overrides: Overrides, received: int = 0
+    rounds: Sequence[ReplyRound],
+    bill: RequestBill | None,
+    model: str,
+    prices_of: Callable[[str], Prices],
+    received: int = 0,
 ) -> tuple[int, float]:
     """The tokens and the dollars of a reply that is over. `bill` is None where nothing was billed of it, as of a
-    request that Narrows was to leave alone: then `model` counts, and `overrides`, its price before the listed one.
+    request that Narrows was to leave alone: then `model` counts.
     `received`: the bytes of an answer whose length nobody said, because its client left, or asked for no usage."""
     rounds = [each for each in rounds if 200 <= each.status < 300]
-    prices = prices_for(model, overrides) if model else _ASSUMED
+    prices = prices_of(model) if model else _ASSUMED
     if bill is not None and bill.sums.prompt:
         sums = bill.sums
         usage = Usage(sums.prompt, sums.cached, sums.written, sums.output)

@@ -4,9 +4,7 @@ Law: what does not follow from the history is worked out once, and used again fo
 from stays the same; it comes out as if it were worked out anew.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from hashlib import sha256
 from itertools import takewhile
 
@@ -16,10 +14,9 @@ from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Added, Consent
 from policies.keep import joined
 from policies.money.budget import BudgetLimits
-from policies.money.catalog import prices_for
-from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset, described
+from proxy.billing.price_book import PriceBook
 from proxy.compaction.learned_window import LearnedWindow
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest
@@ -51,15 +48,13 @@ class Assembly:
 class Assembler:
     """Assembles what requests are planned under, and keeps it by conversation."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, price_book: PriceBook) -> None:
+        self._settings, self.prices_of = settings, price_book.prices
         self._rows = {row.name: row for row in settings.upstream_rows}
         limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
         """By upstream; also for a request of which no upstream is known."""
         self._presets, self._stale = settings.all_presets(), settings.stale
-        self.prices_of: Callable[[str, str], Prices] = lru_cache(1024)(self._prices_of)
-        """What a model costs at an upstream, whatever a request asks of the cache."""
         self._reserves: LRUCache[Key, int | None] = LRUCache(_CONVERSATIONS)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
         """The upstreams that answered 400 to cache marks of ours, and for which models."""
@@ -139,7 +134,7 @@ class Assembler:
         return (
             *(client_request.mode, client_request.preset, client_request.aim, client_request.context_tokens),
             *(client_request.keep, client_request.stale, reserve, learned, upstream),
-            (upstream, request.model) in self._refused_marks,
+            *((upstream, request.model) in self._refused_marks, self.prices_of(request.model, upstream)),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
@@ -168,10 +163,6 @@ class Assembler:
             head=sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32],
             end=request.spans[-1][1],
         )
-
-    def _prices_of(self, model: str, upstream: str) -> Prices:
-        row, models = self._rows.get(upstream), self._settings.models
-        return prices_for(model, row.overrides_over(models) if row is not None else models)
 
     def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
         settings, upstream = self._settings, client_request.upstream

@@ -25,6 +25,7 @@ from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.billing.holdout import Holdout
+from proxy.billing.price_book import PriceBook
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
@@ -52,6 +53,8 @@ class Planner:
         writers: BackgroundWriters,
         clock: Callable[[], float],
         cold: ColdProcess,
+        *,
+        price_book: PriceBook,
     ) -> None:
         self._settings = settings
         self._runs = PlanRuns(cold, settings.planning_timeout)
@@ -59,7 +62,7 @@ class Planner:
         self._writers = writers
         self._clock = clock
         self._parser = parser
-        self._assembler = Assembler(settings)
+        self._assembler = Assembler(settings, price_book)
         self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
         self.exchanges = RecallExchanges(parser, store)
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)

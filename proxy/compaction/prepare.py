@@ -19,6 +19,7 @@ from policies.model.memory import StepRecord
 from policies.money.bills import RequestBill
 from policies.restore import ReplyInProgress
 from proxy.billing.billing import Billing
+from proxy.billing.price_book import PriceBook
 from proxy.compaction.acceptance import Acceptance, is_underivable
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.outgoing import in_arm, rendered_body, retried, unchanged
@@ -47,6 +48,7 @@ class Compactor:
         cold: ColdProcess,
         acceptance: Acceptance,
         billing: Billing,
+        price_book: PriceBook,
     ) -> None:
         self._settings = settings
         self._parser = parser
@@ -55,7 +57,7 @@ class Compactor:
         self._writers = writers
         self._clock = clock = clock or time.time
         self._cold = cold
-        self._planner = Planner(settings, parser, store, writers, clock, cold)
+        self._planner = Planner(settings, parser, store, writers, clock, cold, price_book=price_book)
         self._acceptance = acceptance
         self._billing = billing
         self._holdout = billing.holdout

@@ -74,6 +74,10 @@ class UpstreamRow(Table):
     overrides: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="prices and windows by model, before those of `models`"
     )
+    look_up_models: bool = Field(
+        default=False,
+        description="ask it for its models: the windows and prices that it lists count before the catalog",
+    )
 
     @field_validator("url")
     @classmethod

@@ -19,6 +19,7 @@ from policies.dialects import Reply
 from proxy.access.gate import Gate, check_model, check_path
 from proxy.access.limits import Admitted, Limits
 from proxy.billing.charges import charge_of
+from proxy.billing.price_book import PriceBook
 from proxy.config import Settings
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError
@@ -57,6 +58,7 @@ class FlowParts:
     secret: bytes
     admission: Admission
     gate: Gate
+    price_book: PriceBook
     pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
     """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
     this one. None where there is one worker."""
@@ -208,12 +210,11 @@ class Flow:
         bill = self._parts.compaction.bill(rounds)
         self.record.read_bill(bill)
         if self._admitted is not None:
-            row = self._parts.upstreams[rounds[0].request.client_request.upstream].row
-            overrides = row.overrides_over(self._parts.settings.models)
+            prices_of = partial(self._parts.price_book.prices, upstream=rounds[0].request.client_request.upstream)
             first, is_said = rounds[0].request, self._responder.is_whole and rounds[-1].usage is not None
             model = first.planned.context.request.model if first.planned is not None else self._model
             received = 0 if is_said else self.record.replied
-            self._admitted.charge(*charge_of(rounds, bill, model, overrides, received))
+            self._admitted.charge(*charge_of(rounds, bill, model, prices_of, received))
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""

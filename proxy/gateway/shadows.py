@@ -20,17 +20,16 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from cachetools import LRUCache
 from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.events import is_plain
 from policies.money.budget import RESERVE
-from policies.money.catalog import prices_for
-from policies.money.prices import Prices, Usage
+from policies.money.prices import Usage
 from policies.tools import RECALL
 from proxy.archive.replies import LoggedReply
+from proxy.billing.price_book import PriceBook
 from proxy.breaker import reported_breaker
 from proxy.compaction.outgoing import rendered_body
 from proxy.config import Settings
@@ -58,7 +57,6 @@ _PASSED_ON_PARAMETERS = ("api-version", "beta")
 _SIGN_IN_BETA = "oauth-"
 _UNCERTAIN = 1.2
 """How many tokens may be billed for each one estimated."""
-_MODELS = 256
 
 
 class _DroppedError(Exception):
@@ -89,6 +87,7 @@ class ShadowParts:
 
     settings: Settings
     upstreams: Upstreams
+    price_book: PriceBook
     store: Store
     audit_log: AuditLog
     telemetry: Telemetry
@@ -108,7 +107,6 @@ class Shadows:
         self._keys = {row.name: "" for row in settings.upstream_rows if row.has_key}
         self._keys |= {upstream: os.environ[name] for upstream, name in names.items() if name}
         """By the upstreams that are asked; "" where its row has the key."""
-        self._prices: LRUCache[tuple[str, str], Prices] = LRUCache(_MODELS)
         self._breaker = reported_breaker("shadows", parts.telemetry)
         self._samples: set[Sample] = set()
         self._tasks: dict[asyncio.Task[None], Key] = {}
@@ -214,7 +212,7 @@ class Shadows:
         parts, context = self._parts, sample.planned.context
         dialect, model = context.client_request.dialect, context.request.model
         body = rendered_body(sample.planned) if edited else context.client_request.body
-        prices = self._prices_of(model, context.client_request.upstream)
+        prices = parts.price_book.prices(model, context.client_request.upstream)
         tokens = sample.planned.tokens_sent if edited else sample.planned.tokens_received
         prompt, answer = int(context.calibration.estimate(tokens) * _UNCERTAIN), context.request.reserve or RESERVE
         most = prices.cost(Usage(prompt, 0, prompt, answer)).total
@@ -262,13 +260,6 @@ class Shadows:
                 if size > _LARGEST:
                     raise _DroppedError("unread")
             return reply.status, b"".join(pieces)
-
-    def _prices_of(self, model: str, upstream: str) -> Prices:
-        """By the catalog and the settings; assumed ones where the model's are not known."""
-        if (model, upstream) not in self._prices:
-            row = self._parts.upstreams[upstream].row
-            self._prices[model, upstream] = prices_for(model, row.overrides_over(self._parts.settings.models))
-        return self._prices[model, upstream]
 
     def _count(self, outcome: str) -> None:
         self._parts.telemetry.metrics.count("shadows", outcome)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import ClientError
 
 from policies.model.summary_record import SummaryCost
+from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import PRESETS, Preset
 from proxy.access.keys import digest_of, new_key
@@ -28,6 +30,7 @@ from tests.kit.upstream import REQUEST, Asked, Script, chunk, completion, delta,
 KEY = new_key()
 OURS = {"Authorization": f"Bearer {KEY}"}
 DEAR = {"gpt-4o": {"input": 1_000.0, "output": 1_000.0}}
+PRICES_OF = partial(prices_for, overrides=DEAR)
 THEIRS = ("x-ratelimit-limit-requests: 9999", "x-ratelimit-limit-project-tokens: 1", "anthropic-ratelimit-x: 1")
 MESSAGE = {
     "id": "m1",
@@ -229,12 +232,12 @@ def round_of(usage: Usage | None, status: int = 200) -> ReplyRound:
 
 def test_all_rounds_are_charged_and_what_nobody_counted_is_estimated() -> None:
     once = round_of(Usage(900, 0, 0, 100))
-    assert charge_of([once, once], None, "gpt-4o", DEAR) == (2_000, pytest.approx(2.0))
-    assert charge_of([once, round_of(Usage(9, 0, 0, 9), 500)], None, "gpt-4o", DEAR) == (1_000, pytest.approx(1.0))
-    assert charge_of([round_of(None)], None, "gpt-4o", DEAR) == (100, pytest.approx(0.1))
-    assert charge_of([round_of(None, 0)], None, "gpt-4o", DEAR) == (0, 0.0)
+    assert charge_of([once, once], None, "gpt-4o", PRICES_OF) == (2_000, pytest.approx(2.0))
+    assert charge_of([once, round_of(Usage(9, 0, 0, 9), 500)], None, "gpt-4o", PRICES_OF) == (1_000, pytest.approx(1.0))
+    assert charge_of([round_of(None)], None, "gpt-4o", PRICES_OF) == (100, pytest.approx(0.1))
+    assert charge_of([round_of(None, 0)], None, "gpt-4o", PRICES_OF) == (0, 0.0)
     for model in ("", "nobody-lists-it"):
-        tokens, dollars = charge_of([round_of(Usage(500_000, 0, 0, 500_000))], None, model, DEAR)
+        tokens, dollars = charge_of([round_of(Usage(500_000, 0, 0, 500_000))], None, model, PRICES_OF)
         assert (tokens, dollars) == (1_000_000, pytest.approx(2.5))
     assert summary_dollars(SummaryCost(1, 1_000_000, 0, 0, 1_000_000)) == pytest.approx(5.0)
 

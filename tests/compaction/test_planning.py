@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from proxy.billing.price_book import PriceBook
 from proxy.compaction import runs
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
@@ -44,7 +45,8 @@ class Bench:
         self.store = store
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
         here = ColdProcess(lambda *_: None, is_on=False)
-        self.planner = Planner(own, RequestParser(), store, NoWriters(), lambda: self.now, here)  # type: ignore[arg-type]
+        parser, self.book = RequestParser(), PriceBook(own)
+        self.planner = Planner(own, parser, store, NoWriters(), lambda: self.now, here, price_book=self.book)  # type: ignore[arg-type]
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
         """The plan of a recorded request."""
@@ -92,6 +94,22 @@ async def test_a_conversation_is_planned_step_by_step_where_it_was_left_off(stor
     assert set(words) <= {"first", "extended", "tail-cut"} | {word for word in words if word.startswith("checkpoint:")}
     assert planned.plan.edits
     assert planned.tokens_sent < planned.tokens_received
+
+
+async def test_what_an_upstream_lists_is_part_of_the_configuration_that_decisions_follow_from(
+    store: CachedStore,
+) -> None:
+    bench, sent = Bench(store), ClientRequest("openai_chat", b"", "local", None, "on", "", "", upstream="default")
+    bodies = [request(turn).body for turn in (2, 2, 2)]
+    seen = []
+    for body, window in zip(bodies, (None, 9_000, 9_000), strict=True):
+        if window is not None:
+            bench.book.take_list("default", {SESSION["model"]: {"window": window}})
+        planned = await bench.planner.plan(replace(sent, body=body))
+        assert planned is not None
+        assert window is None or planned.context.plan_settings.prices.window == window
+        seen.append(planned.context.fingerprint)
+    assert seen[0] != seen[1] == seen[2]
 
 
 async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_without(

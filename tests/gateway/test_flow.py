@@ -12,6 +12,7 @@ from yarl import URL
 
 from proxy.access.gate import Gate
 from proxy.access.registry import KeyRegistry
+from proxy.billing.price_book import PriceBook
 from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.gateway.admission import Admission
@@ -101,6 +102,7 @@ async def client(
         secret=b"s",
         admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),
         gate=Gate(settings, KeyRegistry(settings, None), b"s"),
+        price_book=PriceBook(settings),
     )
     yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
     await upstreams.close()

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from yarl import URL
 
 from proxy.access.outbound import Outbound
+from proxy.billing.price_book import PriceBook
 from proxy.compaction.assembly import Assembler
 from proxy.config import Settings
 from proxy.config.upstreams import APIS, UpstreamRow
@@ -341,6 +342,7 @@ async def test_the_doctor_asks_each_row_with_its_key(monkeypatch: pytest.MonkeyP
 def test_prices_and_windows_are_those_of_the_row() -> None:
     rows: Any = [{"name": "own", "url": "http://127.0.0.1:9/v1", "overrides": {"m": {"window": 9_000, "input": 7.0}}}]
     rows[0]["apis"] = ["chat"]
-    assembler = Assembler(Settings(upstreams=rows, models={"m": {"window": 50_000}}, upstream="http://127.0.0.1:9"))
+    settings = Settings(upstreams=rows, models={"m": {"window": 50_000}}, upstream="http://127.0.0.1:9")
+    assembler = Assembler(settings, PriceBook(settings))
     assert (assembler.prices_of("m", "own").window, assembler.prices_of("m", "own").input) == (9_000, 7.0)
     assert assembler.prices_of("m", "default").window == 50_000
