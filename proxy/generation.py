@@ -123,7 +123,8 @@ class Generation:
         async with AsyncExitStack() as parts:
             upstreams = await Upstreams.open(settings, telemetry)
             parts.push_async_callback(upstreams.close)
-            price_book, patience = PriceBook(settings), lasting.patience
+            price_book = PriceBook(settings, before.gateway.price_book if before is not None else None)
+            patience = lasting.patience
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret_before = before.secret if before is not None else None

@@ -98,7 +98,7 @@ class Gateway:
         self._parts = parts
         self.shadows = parts.shadows
         self.admission = parts.admission
-        self.limits = parts.limits
+        self.limits, self.price_book = parts.limits, parts.price_book
         self._pages = pages
         self._telemetry = parts.telemetry
         self._running: set[asyncio.Task[Any]] = set()

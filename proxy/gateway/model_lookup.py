@@ -25,6 +25,8 @@ from proxy.telemetry import Telemetry
 
 _TARGETS = ("/models", "/model/info")
 """Asked in this order until one says something of use; LiteLLM's list of models says nothing but names."""
+_WHOLE = "?limit=1000"
+"""Anthropic's list has 20 models on a page, where nothing is said of it."""
 _HEADERS = {"Accept": "application/json", "anthropic-version": "2023-06-01"}
 _SECONDS = 5.0
 _MOST_BYTES, _MOST_MODELS = 2**23, 10_000
@@ -184,13 +186,14 @@ class ModelLookup:
         if fault and upstream.name not in self._failing:
             self._log.warning("models_not_looked_up", upstream=upstream.name, reason=fault)
         (self._failing.add if fault else self._failing.discard)(upstream.name)
-        if models and self._price_book.take_list(upstream.name, models):
+        if models and self._price_book.take_list(upstream.row, models):
             self._log.info("models_looked_up", upstream=upstream.name, models=len(models))
 
     async def _listed(self, upstream: Upstream) -> Mapping[str, Fields]:
         """What its lists say; nothing where they say nothing of use. Raises ApiError where there is none."""
+        page = _WHOLE if upstream.row.apis == ("messages",) else ""
         for target in _TARGETS:
-            with closing(await upstream.send("GET", target, CIMultiDict(_HEADERS), None)) as reply:
+            with closing(await upstream.send("GET", target + page, CIMultiDict(_HEADERS), None)) as reply:
                 raw = await reply.read_ahead(_MOST_BYTES + 1) if reply.status == 200 else b""
             if reply.status != 200 and target == _TARGETS[0]:
                 raise ApiError(502, f"it answered {reply.status}", "no_models")

@@ -45,7 +45,7 @@ class Bench:
         self.store = store
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
         here = ColdProcess(lambda *_: None, is_on=False)
-        parser, self.book = RequestParser(), PriceBook(own)
+        parser, self.book, self.row = RequestParser(), PriceBook(own), own.upstream_rows[0]
         self.planner = Planner(own, parser, store, NoWriters(), lambda: self.now, here, price_book=self.book)  # type: ignore[arg-type]
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
@@ -104,7 +104,7 @@ async def test_what_an_upstream_lists_is_part_of_the_configuration_that_decision
     seen = []
     for body, window in zip(bodies, (None, 9_000, 9_000), strict=True):
         if window is not None:
-            bench.book.take_list("default", {SESSION["model"]: {"window": window}})
+            bench.book.take_list(bench.row, {SESSION["model"]: {"window": window}})
         planned = await bench.planner.plan(replace(sent, body=body))
         assert planned is not None
         assert window is None or planned.context.plan_settings.prices.window == window

@@ -148,14 +148,22 @@ def test_whatever_is_listed_gives_prices_that_can_be(models: list[Any]) -> None:
 
 def test_what_the_settings_name_is_theirs_whoever_stands_before_it() -> None:
     rows: Any = [{"name": "own", "url": "http://127.0.0.1:9/v1", "overrides": {"a": {"window": 1_000}}}]
-    book = PriceBook(Settings(upstreams=rows, models={"b": {"input": 7.0}}, upstream="http://127.0.0.1:9"))
+    rows[0]["look_up_models"] = True
+    settings = Settings(upstreams=rows, models={"b": {"input": 7.0}}, upstream="http://127.0.0.1:9")
+    book, own = PriceBook(settings), settings.upstream_rows[0]
     assert book.prices("c", "own").window is None
     listed = {name: {"window": 5_000, "input": 3.0} for name in ("a", "maker/a", "maker/b", "c")}
-    assert book.take_list("own", listed)
-    assert not book.take_list("own", listed)
+    assert book.take_list(own, listed)
+    assert not book.take_list(own, listed)
     assert [book.prices(name, "own").window for name in ("a", "maker/a", "c")] == [1_000, 1_000, 5_000]
     assert (book.prices("maker/b", "own").input, book.prices("maker/b", "own").window) == (7.0, None)
     assert book.prices("c", "default").window is None
+    rows[0]["overrides"] = {}
+    after = PriceBook(Settings(upstreams=rows, upstream="http://127.0.0.1:9"), book)
+    assert [after.prices(name, "own").window for name in ("a", "maker/b", "c")] == [5_000, 5_000, 5_000]
+    rows[0]["url"] = "http://127.0.0.1:10/v1"
+    elsewhere = PriceBook(Settings(upstreams=rows, upstream="http://127.0.0.1:9"), after)
+    assert elsewhere.prices("c", "own").window is None
 
 
 async def test_it_is_asked_with_the_key_of_the_row_and_its_price_is_in_bill_and_charge(
@@ -256,3 +264,18 @@ async def test_another_window_counts_at_once_and_nothing_moves_undeclared(
         assert not exchanges[-1].prefix.startswith("checkpoint:window")
         assert moved(exchanges) == []
         await stage.stack.aclose()
+
+
+async def test_a_reload_asks_first_and_an_upstream_of_anthropics_api_for_all_of_its_list(
+    narrows: Start,
+) -> None:
+    lists = Lists(CLAUDE)
+    async with ScriptedUpstream(lists) as claude:
+        row: Any = {"name": "claude", "url": claude.url, "apis": ["messages"]}
+        setup = await narrows(real=True, upstreams=[row])
+        assert lists.asked == []
+        values = {**setup.app.settings.model_dump(exclude_unset=True), "upstreams": [{**row, "look_up_models": True}]}
+        await setup.app.reload(Settings(**values))
+        assert lists.asked == ["/v1/models?limit=1000"]
+        assert claude.seen[0].one("anthropic-version") == "2023-06-01"
+        assert setup.app.gateway.price_book.prices("claude-x", "claude").window == 200_000
