@@ -21,7 +21,7 @@ from policies.money.catalog import prices_for
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from policies.text.stubs import summary, words_of_people
-from proxy import app, cli
+from proxy import cli, generation
 from proxy.lab.cli_output import console
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
@@ -54,7 +54,7 @@ COUNT = Counter("o200k_base")
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, the store answers in time: what the store says decides what is adopted."""
     monkeypatch.setattr(cached_store, "_PATIENCE", 30.0)
-    monkeypatch.setattr(app, "open_store", partial(open_store, patience=30.0))
+    monkeypatch.setattr(generation, "open_store", partial(open_store, patience=30.0))
 
 
 @dataclass
