@@ -11,7 +11,6 @@ Laws
 import asyncio
 import hmac
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 from cachetools import TTLCache
 
@@ -84,8 +83,13 @@ class KeyRegistry:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(_POLL)
-            with suppress(StoreTrouble):  # it was logged
+            try:
                 await self._refresh()
+            except StoreTrouble:  # it was logged
+                continue
+            except Exception as error:  # whatever it is: else no revoked key would be noticed any more
+                fault = {"message": "the keys of the store could not be read", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(fault)
 
     async def _ask_soon(self) -> None:
         """Ask once more, not too soon after the last time."""

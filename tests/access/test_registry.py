@@ -163,3 +163,22 @@ async def test_x9_however_many_unknown_keys_are_tried_the_store_is_asked_few_tim
         assert (registry.find(digest_of(CAROL)), counting.asked) == (row_of(CAROL), 3)
     finally:
         await registry.close()
+
+
+async def test_x9_whatever_goes_wrong_once_keys_are_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.access.registry._POLL", 0.01)
+    troubles = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: troubles.append(fault))
+    counting: Any = _Counting()
+    registry = KeyRegistry(Settings(auth="keys"), GuardedStore(counting, Telemetry("critical"), "keys_store"))
+    await registry.open()
+    try:
+        counting.rows = None  # which is no list
+        async with asyncio.timeout(10):
+            while not troubles:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)
+            counting.rows = [row_of(CAROL)]
+            while registry.find(digest_of(CAROL)) is None:  # noqa: ASYNC110 - likewise
+                await asyncio.sleep(0.01)
+    finally:
+        await registry.close()
