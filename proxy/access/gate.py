@@ -9,7 +9,9 @@ Laws
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -67,8 +69,8 @@ class Gate:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""
         if self.is_open:
             return
-        if self._takes_keys and KEY_SHAPE.search(unquote(request.raw_path)):  # the upstream would get it, and its logs
-            raise _refused("a key of this gateway stands in the URL; send it in a header, and have it replaced.")
+        if self._takes_keys and (place := _misplaced(request)):  # the upstream would get it, and its logs
+            raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
         key = _key_in(request) if self._takes_keys else ""
         if key:
             request[ACCESS] = self._access(request, await self._row_of(key))
@@ -172,6 +174,18 @@ def _key_in(request: web.BaseRequest) -> str:
         return own
     values = received_credential(request).split("\n")
     return next((each for each in values if each.startswith(KEY_PREFIX)), "")
+
+
+def _misplaced(request: web.BaseRequest) -> str:
+    """Where a key of this gateway stands that would be passed on from there; "" where none does."""
+    if KEY_SHAPE.search(unquote(request.raw_path)):
+        return "the URL"
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError):  # it is none
+            if KEY_SHAPE.search(b64decode(token).decode("latin-1")):
+                return "a user name or a password"
+    return ""
 
 
 def _request_id(request: web.BaseRequest) -> str:

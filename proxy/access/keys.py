@@ -8,11 +8,12 @@ Laws
 
 import secrets
 from hashlib import sha256
+from string import ascii_lowercase, ascii_uppercase, digits
 from zlib import crc32
 
 from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
 
-_DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_DIGITS = "".join(each for each in digits + ascii_uppercase + ascii_lowercase if each not in "0OIl")
 _RANDOM_BYTES = 24
 _LENGTH, _CHECKSUM_LENGTH = 33, 6
 """Digits that 24 bytes, and 32 bits, need at most."""
@@ -41,8 +42,8 @@ def _checksum(content: str) -> str:
 
 
 def _base58(number: int, length: int) -> str:
-    digits = ""
+    text = ""
     for _ in range(length):
         number, digit = divmod(number, len(_DIGITS))
-        digits = _DIGITS[digit] + digits
-    return digits
+        text = _DIGITS[digit] + text
+    return text

@@ -94,7 +94,7 @@ class AdminPages:
             )
             raise ApiError(403, message, "forbidden")
         if self.reload is None:
-            raise ApiError(404, "This Narrows was not started by `narrows serve`.", "not_found")
+            raise ApiError(404, "Only `narrows serve` reads settings anew; start this program again.", "not_found")
         try:
             digest = await self.reload()
         except ConfigurationError as error:

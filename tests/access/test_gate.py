@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,6 +73,9 @@ async def test_x4_a_key_in_the_url_goes_nowhere(narrows: Start, query: str) -> N
     for head in (bearer("sk-own"), {**bearer("sk-own"), "x-narrows-key": ALICE}):
         status, _, error = await ask(setup, head, path=path)
         assert (status, error["code"], ALICE in str(error)) == (401, "invalid_api_key", False)
+    basic = b64encode(f"{ALICE}:".encode()).decode()
+    status, _, error = await ask(setup, {"Authorization": f"Basic {basic}"})
+    assert (status, error["code"]) == (401, "invalid_api_key")
     assert not setup.upstream.seen
 
 
