@@ -186,6 +186,6 @@ def test_t5_a_window_is_a_plausible_number_or_none(message: str, window: int | N
     ids=range(8),
 )
 def test_x9_hostile_bodies_cost_little(body: bytes) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()  # of this thread alone, however busy the machine is; squared it would be minutes
     overflow_in(400, body)
-    assert time.perf_counter() - began < 0.25
+    assert time.thread_time() - began < 5
