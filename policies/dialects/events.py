@@ -72,8 +72,10 @@ def document(text: bytes) -> Json | None:
 
 
 def framed(content: Mapping[str, object], named: bool = False) -> bytes:
-    """The content as a server-sent event, which can be `named` by its type."""
-    name = b"event: " + str(content.get("type")).encode() + b"\n" if named else b""
+    """The content as a server-sent event, which can be `named` by its type, where that can stand on a line."""
+    kind = content.get("type")
+    has_name = named and isinstance(kind, str) and kind.isprintable()  # no line break, no half of a surrogate pair
+    name = f"event: {kind}\n".encode() if has_name else b""
     return name + b"data: " + as_json(content) + b"\n\n"
 
 

@@ -272,6 +272,15 @@ def test_an_event_is_read_however_it_is_framed(style: str) -> None:
     assert [each["sequence_number"] for each in parsed(got[2:])] == list(range(2, len(got)))
 
 
+@pytest.mark.parametrize("kind", ["x\ndata: {}", "\ud800", 7])
+def test_r3_a_type_that_cannot_stand_on_a_line_names_no_event(kind: object) -> None:
+    odd = f"event: x\ndata: {json.dumps({'type': kind, 'sequence_number': 9})}\n\n".encode()
+    _, got = play(ASKS, [SAYS[0], odd, *SAYS[1:]])
+    (relayed,) = [each for each in got if parsed([each])[0]["type"] == kind]
+    assert relayed.startswith(b"data: ")
+    assert relayed.count(b"\n") == 2
+
+
 def test_some_servers_leave_the_output_out_at_the_end_or_say_it_only_there() -> None:
     bare = [each if b"response.completed" not in each else each.replace(b'"output": [', b'"gone": [') for each in ASKS]
     reader, _ = play(bare, SAYS)
