@@ -363,7 +363,7 @@ def test_nothing_is_left_to_fill_in_and_lines_can_be_read(page: Path) -> None:
 
 
 def test_the_changelog_knows_this_version() -> None:
-    assert f"## {PROJECT['version']}" in CHANGELOG
+    assert re.search(rf"^## {re.escape(PROJECT['version'])} \(\d{{4}}-\d\d-\d\d\)$", CHANGELOG, re.MULTILINE)
 
 
 def test_every_attribute_of_a_span_is_described() -> None:
