@@ -1,0 +1,42 @@
+"""What stands in blocks of code does what the documents say."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from proxy.cli import command_line
+from tests.docs.documents import PAGES, toml_blocks
+
+
+@pytest.mark.parametrize("shown", [block for page in PAGES.values() for block in toml_blocks(page)])
+def test_each_example_of_settings_is_one_that_narrows_check_accepts(
+    shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NARROWS_UPSTREAM", "https://api.openai.com/v1")
+    monkeypatch.setenv("NARROWS_ANTHROPIC_UPSTREAM", "https://api.anthropic.com")
+    for name in re.findall(r'key_env = "(\w+)"', shown):
+        monkeypatch.setenv(name, "a-key")
+    (tmp_path / "key").write_text("a-key")
+    shown = re.sub(r'key_file = "[^"]+"', f'key_file = "{tmp_path / "key"}"', shown)
+    shown = re.sub(r'^ca = "[^"]+"$', "", shown, flags=re.MULTILINE)  # the reader's file
+    (tmp_path / "narrows.toml").write_text(shown)
+    result = CliRunner().invoke(command_line(), ["check", str(tmp_path / "narrows.toml")])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_command_in_the_docs_shows_a_password(page: Path) -> None:
+    """Whoever is on the machine reads it in `ps`, and it stays in the shell's history."""
+    code = "\n".join(re.findall(r"^```sh$(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL))
+    assert not re.search(r"--[\w-]+[ =]\S*://[^\s/]*:[^\s/]*@|redis-cli.* -a |--requirepass", code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_nothing_is_left_to_fill_in_and_lines_can_be_read(page: Path) -> None:
+    # what `make figures` and `make bench` measure stands between marks
+    text = re.sub(r"^<!-- (?:figures: [a-z-]+|bench|end) -->$", "", PAGES[page], flags=re.MULTILINE)
+    assert not re.search(r"<!--|TODO|FIXME|XXX", re.sub(r"`<!-- [^`]* -->`", "", text))
+    code = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
+    assert not [line for line in code.splitlines() if len(line) > 160 and not line.startswith(("|", "#"))]
