@@ -132,19 +132,19 @@ _TENTH = Window(share=0.1)
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
-        "every layer that needs no model, cheapest first",
+        "all policies that need no model, cheapest first",
     ),
     "adaptive": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
-        "the default: as coding-agent, and once the history has 100,000 tokens or 60 % of the window, a rolling "
-        "summary where it pays; in chats without tools a summary is asked for once the prompt has 16,000 tokens, or "
-        "half the window",
+        "the default: as coding-agent, with a rolling summary where it pays, once the history has 100,000 tokens or "
+        "fills 60 % of the window; in chats without tools, a summary is requested once the prompt has 16,000 tokens or "
+        "fills half the window",
         chat_aim="context",
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
-        "as coding-agent, but the model's own prose stays whole, and so do old turns",
+        "as coding-agent, but the prose of the assistant and old turns stay whole",
     ),
     "eager": Preset(
         (
@@ -158,18 +158,19 @@ PRESETS: Mapping[str, Preset] = {
             replace(_RECAP, keep=15, keep_share=0.17),
             _LAST,
         ),
-        "as coding-agent with lower thresholds; outputs over 2,000 tokens, other than files, "
-        "are cut before the model sees them whole",
+        "as coding-agent, with lower thresholds; outputs over 2,000 tokens, except files, are shortened before the "
+        "model first sees them",
         Exceptions(first_sight=True),
     ),
     "lossless": Preset(
         (replace(_DEDUPE, outdated=False), replace(_REUSE, file_share=0.0), _TIDY),
-        "nothing goes out of sight and nothing sent is rewritten: lines that stand above become references to them as "
-        "they arrive, and what has no meaning goes",
+        "nothing is hidden and nothing already sent changes: repeated lines of a new output become references to the "
+        "earlier ones, and characters without meaning are removed",
     ),
     "rolling": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
-        "as coding-agent, but a model sums up old turns where that pays: it costs calls, and takes some out of sight",
+        "as coding-agent, but a model summarizes old turns where that pays (in place of `recap`): this costs model "
+        "calls and hides more",
     ),
     "chat": Preset(
         (
@@ -179,8 +180,8 @@ PRESETS: Mapping[str, Preset] = {
             replace(_ROLLING, when=(Trigger(turns=7),), when_after=(Trigger(turns=6),), batch=600, as_system=True),
             _LAST,
         ),
-        "an adaptive window: a summary is asked for once 7 turns stand and 600 tokens can go; it is adopted as system "
-        "text before the newest 4 turns, and the next one is asked for once 6 stand",
+        "an adaptive window: a summary is requested once there are 7 turns and it can replace 600 tokens; it becomes "
+        "system text before the newest 4 turns, and the next one is requested once 6 turns follow it",
         aim="context",
     ),
     "agent-summary": Preset(
@@ -196,8 +197,8 @@ PRESETS: Mapping[str, Preset] = {
             ),
             _LAST,
         ),
-        "a summary is asked for once the history has 120,000 tokens (sooner where the window is too small for that); "
-        "it is adopted as a system message between <agent_summary> marks, before the newest 6 messages",
+        "a summary is requested once the history has 120,000 tokens (earlier where the window is too small for that); "
+        "it becomes a system message in <agent_summary> tags, before the newest 6 messages",
         Exceptions(system=("<agent_summary>*</agent_summary>",)),
         WritingOptions(tokens=800),
         aim="context",
@@ -209,14 +210,14 @@ PRESETS: Mapping[str, Preset] = {
             replace(_POINTERS, over=Size(chars=1_500), keep=_SIX, keep_files=_SIX),
             _LAST,
         ),
-        "outputs over 1,500 characters become pointers once answered, arguments over 400 are left out before the "
-        "newest 6 messages; no model is asked",
+        "outputs over 1,500 characters become pointers once the model has answered them; arguments over 400 characters "
+        "are left out before the newest 6 messages; no model is called",
         aim="context",
     ),
     "tool-digest": Preset(
         (_DIGEST, _COLLAPSE, _DEDUPE, _LAST),
-        "outputs over 1,500 characters become digests of 800 once answered: a cheap model's, else (as for the first "
-        "ones of a session) by rule",
+        "outputs over 1,500 characters become digests of 800 characters once the model has answered them; a cheap "
+        "model writes the digest, or a rule where no answer is there yet (as for the first outputs of a session)",
         writing=WritingOptions(models=(("openai", "gpt-4.1-mini"), ("anthropic", "claude-haiku-4-5"))),
         aim="context",
     ),
@@ -227,9 +228,9 @@ PRESETS: Mapping[str, Preset] = {
             replace(_ROLLING, keep=2, when=(Trigger(share=0.5), Trigger(messages=80)), batch=600),
             _LAST,
         ),
-        "a summary is asked for once the history has half the window (sooner where a price tier comes first), or 80 "
-        "messages stand; it is adopted before the newest 2 turns. Outputs over 2,000 tokens or 8,000 bytes become "
-        "digests; system messages stay unless named",
+        "a summary is requested once the history fills half the window (earlier where a price tier begins before "
+        "that) or has 80 messages; it stands before the newest 2 turns; outputs over 2,000 tokens or 8,000 bytes "
+        "become digests; system messages stay",
         aim="context",
     ),
     "deep": Preset(
@@ -240,9 +241,9 @@ PRESETS: Mapping[str, Preset] = {
             replace(_ROLLING, keep=_TENTH, when=(Trigger(share=0.85),), batch=2_000),
             _LAST,
         ),
-        "outputs over 20,000 tokens become pointers, arguments are left out from 60 % of the window on, and at 85 % a "
-        "summary is asked for that stands for all but the newest 10 % (85 % of 400,000 tokens are 340,000; "
-        "`context_tokens` brings it earlier, and so do a price tier and what is reserved for the answer)",
+        "outputs over 20,000 tokens become pointers; from 60 % of the window on, arguments are left out; at 85 % "
+        "(340,000 of 400,000 tokens), a summary is requested that replaces all but the newest 10 %; `context_tokens`, "
+        "a price tier, or tokens reserved for the answer make this earlier",
         aim="context",
     ),
 }

@@ -1,4 +1,4 @@
-"""Long assistant prose of old turns is shortened to its share.
+"""Long prose of the assistant in old turns is shortened to a share of its length.
 
 What stays: the first and the last sentence, then the sentences that name most of what is used later, and the names of
 the others. Fenced code stays word for word far longer. What a person wrote and opaque reasoning are never touched.
@@ -27,12 +27,12 @@ _SENTENCE = re.compile(r"\s(?:(?<=[.!?:]\s)\s*|(?<=\n)\n*)")
 
 @policy
 class Abridge(ConfiguredPolicy):
-    why = "old prose; its ends, names and decisions stay, the rest can be recalled"
+    why = "old prose: its beginning, end, names and decisions stay; the rest can be recalled"
 
-    over: Large = parameter("tokens", "assistant text with more is shortened")
-    keep: Keep = parameter("turns", "the newest prose, which stays as it is")
-    keep_code: Keep = parameter("turns", "the newest fenced code, which stays as it is")
-    keep_share: float = parameter("share of the text", "what stays of a text that is shortened", below=1)
+    over: Large = parameter("tokens", "longer texts of the assistant are shortened")
+    keep: Keep = parameter("turns", "newest prose that stays as it is")
+    keep_code: Keep = parameter("turns", "newest fenced code that stays as it is")
+    keep_share: float = parameter("share of the text", "how much of a shortened text stays", below=1)
 
     def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
         return recall or text_protocol  # it may not be edited else: policies.laws

@@ -1,4 +1,4 @@
-"""Bulky arguments of old tool calls become whole-value references.
+"""Long arguments of old tool calls become references.
 
 The arguments stay valid JSON with the same keys and types, and the call keeps its id. A value is left out whole, never
 cut, so that no model can copy a cut text into a file. Arguments that write (edits, scripts, heredocs) stay far longer:
@@ -22,12 +22,12 @@ from policies.tools import arguments_of, writes
 
 @policy
 class Clip(ConfiguredPolicy):
-    why = "large argument of an old call that was carried out; it can be recalled"
+    why = "long argument of an old call that was carried out; it can be recalled"
 
-    over: Large = parameter("tokens", "arguments with more are left out")
-    keep: Keep = parameter("turns", "the newest calls, which stay as they are")
-    keep_writes: Keep = parameter("turns", "the newest calls that write files, which stay as they are")
-    when: Sequence[Trigger] = parameter("triggers", "from when on any argument is left out", default=())
+    over: Large = parameter("tokens", "longer arguments are left out")
+    keep: Keep = parameter("turns", "newest calls that stay as they are")
+    keep_writes: Keep = parameter("turns", "newest calls that write files and stay as they are")
+    when: Sequence[Trigger] = parameter("triggers", "when arguments begin to be left out", default=())
 
     def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
         return conversation.has_calls

@@ -1,4 +1,4 @@
-"""What was recalled and has been seen for a while becomes its reference again.
+"""Text that was recalled becomes its reference again after some turns.
 
 Inside the keep window nothing of it is touched. What was recalled more than once is evidently needed: its newest copy
 stays whole, and the older ones go.
@@ -19,9 +19,9 @@ from policies.tools import RECALL
 
 @policy
 class Collapse(ConfiguredPolicy):
-    why = "recalled a while ago; it can be recalled again"
+    why = "recalled some turns ago; it can be recalled again"
 
-    keep: int = parameter("turns", "the newest answers of the recall tool, which stay as they are")
+    keep: int = parameter("turns", "newest answers of the recall tool that stay as they are")
 
     def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
         return recall and bool(conversation.results)

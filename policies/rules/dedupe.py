@@ -1,4 +1,4 @@
-"""What stands twice in a request: outputs repeated word for word, and outputs that something newer made old.
+"""Outputs that repeat an earlier one word for word are removed, and so are outputs that a newer one made outdated.
 
 A repeated output becomes a pointer to the copy that is still in this request; when that copy goes, the pointer is
 rewritten in the same checkpoint. An output that the same call with all its arguments gave again needs no keep window,
@@ -38,8 +38,8 @@ _LOOK_BACK = 400
 class Dedupe(OutputPolicy):
     why = "the same output stands elsewhere in the request"
 
-    over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
-    outdated: bool = parameter("yes or no", "whether outputs that something newer made old go", default=True)
+    over: Large = parameter("tokens", "larger outputs are compared with the rest of the request")
+    outdated: bool = parameter("yes or no", "whether outputs that a newer one made outdated are removed", default=True)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Pointers for outputs that stand above, and for what those of the step before made old."""

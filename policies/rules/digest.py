@@ -1,4 +1,4 @@
-"""Large outputs become digests one step after they arrived: a cheap model's where there is one by then, else by rule.
+"""Large outputs become digests one step after they arrived: by a cheap model if its answer is there, else by rule.
 
 Laws
   A digest by a model is wanted when the output arrives, and only where it will pay.
@@ -41,13 +41,13 @@ _TRIES = 4
 
 @policy
 class Digest(OutputPolicy):
-    why = "large output; what matters by its kind stays, the rest can be recalled"
+    why = "large output: what matters for its kind stays; the rest can be recalled"
 
-    over: Large = parameter("tokens", "outputs with more become digests")
-    max_chars: int = parameter("characters", "the length of a digest, at most", minimum=100)
-    source_chars: int = parameter("characters", "what the model is shown of an output, at most")
-    by_model: bool = parameter("yes or no", "whether a model is asked for digests first")
-    when: Sequence[Trigger] = parameter("triggers", "from when on digests are made", default=())
+    over: Large = parameter("tokens", "larger outputs become digests")
+    max_chars: int = parameter("characters", "maximum length of a digest", minimum=100)
+    source_chars: int = parameter("characters", "how much of an output the model receives, at most")
+    by_model: bool = parameter("yes or no", "whether a model writes digests; a rule does otherwise")
+    when: Sequence[Trigger] = parameter("triggers", "when digests begin to be made", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""

@@ -1,4 +1,4 @@
-"""Large tool results: a share of the result once the model has answered it, a pointer with what matters once it is old.
+"""Large tool results are shortened once the model has answered them, and become pointers once they are old.
 
 Outputs of commands, listings and searches are cut as soon as the model has answered them, down to the share that costs
 nothing at the provider's cache prices (read/write, see policies.money.ledger). What may be edited next (file reads, the
@@ -33,21 +33,23 @@ _DOUBLINGS = 4
 
 @policy
 class Offload(OutputPolicy):
-    why = "old output; what matters stays, the rest can be recalled"
+    why = "old output: what matters stays; the rest can be recalled"
 
-    over: Large = parameter("tokens", "outputs with more are shortened")
-    keep: Keep = parameter("turns", "the newest outputs that do not become pointers")
-    keep_files: Keep = parameter("turns", "the newest outputs of files and edits that do not become pointers")
-    relevant_tokens: int = parameter("tokens", "relevant lines beside a pointer, at least; 0 for none")
-    first_cut_share: float = parameter("share of the output", "what stays once it is answered, at most", default=0.5)
-    first_cut_files: bool = parameter("yes or no", "whether files and edits are cut once answered", default=False)
+    over: Large = parameter("tokens", "larger outputs are shortened")
+    keep: Keep = parameter("turns", "newest outputs that do not become pointers yet")
+    keep_files: Keep = parameter("turns", "newest outputs of files and edits that do not become pointers yet")
+    relevant_tokens: int = parameter("tokens", "minimum size of the relevant lines beside a pointer; 0: no such lines")
+    first_cut_share: float = parameter(
+        "share of the output", "how much stays once the model has answered, at most", default=0.5
+    )
+    first_cut_files: bool = parameter("yes or no", "whether files and edits are shortened then, too", default=False)
     first_sight_over: int = parameter(
-        "tokens", "with `first_sight`, outputs with more are cut before the model sees them", default=0
+        "tokens", "with `first_sight`: larger outputs are shortened before the model sees them", default=0
     )
     first_sight_share: float = parameter(
-        "share of the output", "what stays of outputs that are cut before the model sees them", default=0.25
+        "share of the output", "with `first_sight`: how much of such an output stays", default=0.25
     )
-    when: Sequence[Trigger] = parameter("triggers", "from when on any output is shortened", default=())
+    when: Sequence[Trigger] = parameter("triggers", "when outputs begin to be shortened", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """First cuts, then pointers for old outputs."""

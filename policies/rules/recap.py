@@ -1,4 +1,4 @@
-"""Old turns become one short record of what was concluded, done and seen in them, without a model.
+"""Old turns become one short record of what was done, seen and concluded in them; no model writes it.
 
 The record has the commands and files of each turn, and of its texts the lines that tell most: what the model has named
 since and no newer text shows, what is rare in the history, errors, definitions, how a text begins and ends. Turns go in
@@ -54,11 +54,11 @@ _AT_ONCE, _REREAD = 64, 16
 
 @policy
 class Recap(ConfiguredPolicy):
-    why = "old turns; a record of them stays, the rest can be recalled"
+    why = "old turns: a record of them stays; the rest can be recalled"
 
-    keep: int = parameter("turns", "the newest turns, which stay as they are")
-    batch: int = parameter("turns", "so many old turns get a record at a time", minimum=1)
-    keep_share: float = parameter("share of what is sent", "what stays of the turns, at most", below=1)
+    keep: int = parameter("turns", "newest turns that stay as they are")
+    batch: int = parameter("turns", "number of old turns that become one record", minimum=1)
+    keep_share: float = parameter("share of what is sent", "size of the record, at most", below=1)
 
     def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
         return recall

@@ -1,4 +1,4 @@
-"""Lines of a new output that stand in an earlier one become a reference to them, as the output first arrives.
+"""Lines of a new output that repeat lines of an earlier one become a reference to them when the output arrives.
 
 Nothing goes out of sight and nothing that was sent before changes, so no cached prefix is lost. A run of lines has to
 stand word for word in one output, among those of its lines that the request still shows. Where that output is shortened
@@ -34,12 +34,14 @@ class Passage:
 
 @policy
 class Reuse(OutputPolicy):
-    why = "these lines stand in an earlier output of the same request"
+    why = "the same lines stand in an earlier output of the request"
 
-    lines: int = parameter("lines", "become a reference to the same lines above, at least", minimum=1)
-    saves: int = parameter("tokens", "what such a reference saves, at least")
+    lines: int = parameter("lines", "shortest run of repeated lines that becomes a reference", minimum=1)
+    saves: int = parameter("tokens", "what a reference must save, at least")
     file_share: float = parameter(
-        "share of a file's lines", "in one reference, at least, for edits to quote", default=0.0
+        "share of a file's lines",
+        "how much of a file one reference must cover, so that edits can quote the rest",
+        default=0.0,
     )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:

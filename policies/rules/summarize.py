@@ -1,4 +1,4 @@
-"""Old turns fold into a rolling summary, made in the background: when one is wanted, of what, and how it stands.
+"""Old turns are replaced by a rolling summary, which a model writes in the background.
 
 Laws
   A summary covers whole turns outside the keep window; a call stays with its results. The window is narrower near the
@@ -52,25 +52,27 @@ _RULE = re.compile(
 
 @policy
 class Summarize(ConfiguredPolicy):
-    why = "old turns; a summary and what people wrote stand for them, the rest can be recalled"
+    why = "old turns: a summary and the words of people replace them; the rest can be recalled"
 
-    keep: Keep = parameter("turns", "the newest turns, which stay as they are when it is adopted")
-    when: Sequence[Trigger] = parameter("triggers", "from when on the first summary is asked for")
+    keep: Keep = parameter("turns", "newest turns that stay as they are when a summary is adopted")
+    when: Sequence[Trigger] = parameter("triggers", "when the first summary is requested")
     when_after: Sequence[Trigger] = parameter(
         "triggers",
-        "and each later one, turns and messages counted behind the one before",
+        "when each later one is requested; turns and messages count from the previous summary on",
         default=(),
         empty="as `when`",
     )
     when_chat: Sequence[Trigger] = parameter(
-        "triggers", "in chats without tools, in the place of the others", default=(), empty="as the others"
+        "triggers", "the same for chats without tools, in place of both", default=(), empty="as `when` and `when_after`"
     )
-    batch: int = parameter("tokens", "what a new summary takes out of sight, at least")
-    verbatim_tokens: int = parameter("tokens", "messages of people that are repeated verbatim, at most")
-    generations: int = parameter("summaries", "each made of the one before, until one is made of the originals again")
-    long_message: int = parameter("tokens", "no summary is asked for while a person's newest message has more")
+    batch: int = parameter("tokens", "how much a new summary must replace, at least")
+    verbatim_tokens: int = parameter("tokens", "how much of people's messages is repeated word for word, at most")
+    generations: int = parameter(
+        "summaries", "made from the previous summary, before one is made from the original messages again"
+    )
+    long_message: int = parameter("tokens", "no summary is requested while a person's newest message is longer")
     as_system: bool = parameter("yes or no", "whether the summary is a system message", default=False)
-    frame: Frame = parameter("name", "the marks around the summary", default="narrows_summary")
+    frame: Frame = parameter("name", "the tags around the summary", default="narrows_summary")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Want]:
         """The summary that can stand from now on, and the one that would help."""

@@ -1,4 +1,4 @@
-"""Output of commands and JSON without terminal codes, overwritten progress and white space, as it first arrives.
+"""Terminal codes, overwritten progress lines and needless white space are removed from outputs when they arrive.
 
 Files are never touched: their white space may be quoted by the next edit. The recall tool has the output byte for byte.
 """
@@ -16,9 +16,9 @@ from policies.text.tidy import is_tidy, tidied
 
 @policy
 class Tidy(OutputPolicy):
-    why = "terminal codes, overwritten progress and white space, which say nothing"
+    why = "terminal codes, overwritten progress lines and white space, which have no meaning"
 
-    saves: int = parameter("tokens", "what tidying saves, at least")
+    saves: int = parameter("tokens", "what must be saved, at least")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """The outputs that arrive with this step, tidied."""

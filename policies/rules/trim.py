@@ -1,4 +1,4 @@
-"""The last resort near the window: oldest whole turns are left out, in one batch, with a stub that says what went.
+"""The last resort near the window: the oldest turns are left out in one batch; a stub says what they were.
 
 What people wrote stays where it is: runs of turns are folded between user messages.
 """
@@ -23,9 +23,9 @@ _STUB = 20
 
 @policy
 class Trim(ConfiguredPolicy):
-    why = "it does not fit the window otherwise; it can be recalled"
+    why = "the request would not fit the window otherwise; it can be recalled"
 
-    keep: int = parameter("turns", "the newest turns, which are not left out")
+    keep: int = parameter("turns", "newest turns that are not left out")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Replace]:
         """The oldest turns outside the window, until what is in excess has gone; then the largest newest results, and
