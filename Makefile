@@ -87,6 +87,8 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck .ci/run
+	$(BIN)/rumdl check --quiet .
+	$(BIN)/codespell
 
 # The lock files again, with as little changed as pyproject.toml asks for: make lock UPGRADE=--upgrade takes all that is new.
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate $(UPGRADE)

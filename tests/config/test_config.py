@@ -90,7 +90,7 @@ def test_c6_impossible_configuration_is_refused_with_the_field_named(
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("pront = 1\n", "pront"),
+        ("pront = 1\n", "pront"),  # codespell:ignore pront
         ("[models.x\n", "config"),
         ('mode = "sideways"\n', "mode"),
         ("port = []\n", "port"),

@@ -174,7 +174,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         ('[presets.all]\nbase = "chat"\n', "presets.all", 1, "choose another name"),
         ('[presets.mine]\nabout = "x"\n', "presets.mine", 1, "give a `base`"),
         ('[presets.mine]\nbase = "mine"\n', "presets.mine.base", 2, "there is no preset 'mine'"),
-        (based("sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),
+        (based("sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),  # codespell:ignore sytem
         (based("system = ['']"), "presets.mine.system.0", 3, "at least 1 character"),
         (based("policies = []"), "presets.mine.policies", 3, "give one at least"),
         (based("policies = ['clip']"), "presets.mine.policies.0", 3, "name its `policy`"),
@@ -203,6 +203,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (entry("digest", "source_chars = 799"), "presets.mine.policies.0.source_chars", 4, "lower `max_chars`"),
         (entry("digest", "max_chars = 1500"), "presets.mine.policies.0.max_chars", 4, "1500 characters"),
         (entry("digest", "over.bytes = 800"), "presets.mine.policies.0.max_chars", 2, "800 bytes"),
+        # codespell:ignore-next-line
         (entry("clip", "keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
         (entry("clip", "keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "equal to 1"),
         (entry("clip", "when = 5"), "presets.mine.policies.0.when", 4, "give a list"),

@@ -79,7 +79,7 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
         ('model = "x"\ncontext_tokens = 999', "rules.0.context_tokens: Input should be greater than or equal to 1000"),
         ('model = "x"\ncontext_tokens = "9000"', "rules.0.context_tokens: Input should be a valid integer"),
         (
-            'path = "/v1/mesages"\nmode = "off"',
+            'path = "/v1/mesages"\nmode = "off"',  # codespell:ignore mesages
             "rules.0.path: there is no path '/v1/mesages' (did you mean /v1/messages?)",
         ),
         ('path = "/v1/messages/count_tokens"\nmode = "off"', "rules.0.path: there is no path"),
@@ -87,7 +87,7 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
         ('model = "a*b"\nmode = "off"', "rules.0.model: String should match pattern"),
         ('model = "x"\npreset = "gentel"', "rules.0.preset: there is no preset 'gentel' (did you mean gentle?)"),
         ('model = "x"\nmode = "of"', "rules.0.mode: Input should be 'on', 'off' or 'observe'"),
-        ('modle = "x"\nmode = "off"', "rules.0.modle: there is no setting 'modle'"),
+        ('modle = "x"\nmode = "off"', "rules.0.modle: there is no setting 'modle'"),  # codespell:ignore modle
         (
             'model = "a*"\nmode = "off"\n[[rules]]\nkey_sha256 = "' + DIGEST + '"\nmodel = "ab"\nmode = "on"',
             "rules.1: it never counts: rules.0 fits all that it fits; move it up",

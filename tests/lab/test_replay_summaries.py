@@ -356,7 +356,7 @@ def test_the_report_says_when_the_first_summary_came_and_what_all_of_it_saved() 
     without = copy.copy(report)
     without.summaries = SummaryCosts(SessionBill(report.summaries.bill.prices), batch=1)
     assert [*summaries([without])] == ["no summary was asked for"]
-    assert "summar" not in " ".join(against_nothing([without]))
+    assert "summar" not in " ".join(against_nothing([without]))  # codespell:ignore summar
 
 
 async def test_what_rejected_summaries_cost_is_said_apart() -> None:
