@@ -117,10 +117,11 @@ day: $(READY)
 	$(BIN)/python -m tests.long.day $(CONVERSATIONS)
 
 # Coverage-guided, by atheris: Linux on x86-64, Python 3.11 to 3.14. make fuzz SECONDS=3600 LAWS="splitting replies"
+# With RUNS=4000, so many inputs for each law, the same ones in every run.
 SECONDS ?= 30
 fuzz: $(READY)
 	$(PIP) --only-binary :all: --require-hashes --requirement .ci/fuzz.lock
-	$(BIN)/python -m tests.fuzz $(SECONDS) $(LAWS)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(RUNS:%=--runs %) $(LAWS)
 
 # What Narrows adds, beside a bare relay: make bench CASES="small agent". Peers are installed below .peers.
 bench: $(READY)

@@ -1,6 +1,7 @@
-"""Searches for bytes that break a law: `python -m tests.fuzz [SECONDS] [LAW...]`, so many seconds in all.
+"""Searches for bytes that break a law: `python -m tests.fuzz [--seconds N | --runs N] [LAW...]`.
 
-What it finds interesting is kept in `.fuzz/corpus`, where the next run begins; bytes that break a law are written to
+For so many seconds in all, with other inputs each time; or the same inputs in every run, so many for each law, beside
+what `.fuzz/corpus` has. What it finds interesting is kept in `.fuzz/corpus`, where the next run begins; bytes that break a law are written to
 `.fuzz/faults`, and the exit code is 1. Put such a file into `tests/fuzz/corpus/LAW`, where a test holds the law against
 it, and mend the fault.
 """
@@ -10,6 +11,8 @@ import json
 import os
 import re
 import sys
+import time
+from argparse import ArgumentParser
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +20,9 @@ from dataclasses import asdict, dataclass
 from tests.fuzz.laws import LAWS
 from tests.kit.paths import ROOT
 
-SECONDS = 30.0
 WORK, HERE = ROOT / ".fuzz", ROOT / "tests" / "fuzz"
 OPTIONS = ("-timeout=30", "-rss_limit_mb=4096", "-max_len=16384", "-reload=0", "-print_final_stats=1")
+SAME = {**os.environ, "PYTHONHASHSEED": "0"}
 _STARTING = 3
 """Seconds of a process that are not the law's."""
 
@@ -38,14 +41,18 @@ class Found:
     output: str = ""
 
 
-async def fuzzed(law: str, seconds: float) -> Found:
+async def fuzzed(law: str, seconds: float, runs: int | None) -> Found:
     own, faults = WORK / "corpus" / law, WORK / "faults"
     for folder in (own, faults):
         folder.mkdir(parents=True, exist_ok=True)
     before = set(faults.glob(f"{law}-*"))
-    words = (sys.executable, "-m", "tests.fuzz.run", law, f"-max_total_time={round(seconds)}", *OPTIONS)
+    until = (f"-runs={runs}", "-seed=1") if runs else (f"-max_total_time={round(seconds)}",)
+    words = (sys.executable, "-m", "tests.fuzz.run", law, *until, *OPTIONS)
     places = (f"-dict={HERE / 'words.dict'}", f"-artifact_prefix={faults}/{law}-", str(own), str(HERE / "corpus" / law))
-    process = await asyncio.create_subprocess_exec(*words, *places, stdin=DEVNULL, stdout=PIPE, stderr=-2, cwd=ROOT)
+    begin = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *words, *places, stdin=DEVNULL, stdout=PIPE, stderr=-2, cwd=ROOT, env=SAME
+    )
     output = (await process.communicate())[0].decode(errors="replace")
     inputs = re.search(r"stat::number_of_executed_units:\s*(\d+)", output)
     coverage = re.findall(r"cov: (\d+)", output)
@@ -54,7 +61,7 @@ async def fuzzed(law: str, seconds: float) -> Found:
         broken = [f"exit code {process.returncode}"]
     return Found(
         law,
-        seconds,
+        time.monotonic() - begin,
         int(inputs[1]) if inputs else 0,
         int(coverage[-1]) if coverage else 0,
         broken,
@@ -62,13 +69,13 @@ async def fuzzed(law: str, seconds: float) -> Found:
     )
 
 
-async def main(seconds: float, laws: Sequence[str]) -> int:
+async def main(seconds: float, runs: int | None, laws: Sequence[str]) -> int:
     cores = asyncio.Semaphore(os.cpu_count() or 1)
     share = max(1.0, seconds * (os.cpu_count() or 1) / len(laws) - _STARTING)
 
     async def one(law: str) -> Found:
         async with cores:
-            found = await fuzzed(law, share)
+            found = await fuzzed(law, share, runs)
         print(
             f"{law}: {found.inputs:,} inputs, {found.coverage:,} branches, faults {list(found.faults) or 0}", flush=True
         )
@@ -85,8 +92,9 @@ async def main(seconds: float, laws: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    duration = float(words.pop(0)) if words and words[0].replace(".", "", 1).isdigit() else SECONDS
-    if wrong := [name for name in words if name not in LAWS]:
-        sys.exit(f"there is no law {wrong[0]!r}; these are {' '.join(LAWS)}")
-    sys.exit(asyncio.run(main(duration, words or list(LAWS))))
+    parser = ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--seconds", type=float, default=30, help="how long, in all")
+    parser.add_argument("--runs", type=int, help="so many inputs for each law instead, the same in every run")
+    parser.add_argument("laws", nargs="*", metavar="LAW", choices=[*LAWS, []], help=f"of {', '.join(LAWS)}; else all")
+    words = parser.parse_args()
+    sys.exit(asyncio.run(main(words.seconds, words.runs, words.laws or list(LAWS))))
