@@ -1,7 +1,7 @@
 """Searches for bytes that break a law: `python -m tests.fuzz [--seconds N | --runs N] [LAW...]`.
 
-For so many seconds in all, with other inputs each time; or the same inputs in every run, so many for each law, beside
-what `.fuzz/corpus` has. What it finds interesting is kept in `.fuzz/corpus`, where the next run begins; bytes that break a law are written to
+For so many seconds in all, with other inputs each time; or so many inputs for each law, the same in every run. What it
+finds interesting is kept in `.fuzz/corpus`, where the next run begins; bytes that break a law are written to
 `.fuzz/faults`, and the exit code is 1. Put such a file into `tests/fuzz/corpus/LAW`, where a test holds the law against
 it, and mend the fault.
 """
@@ -95,6 +95,8 @@ if __name__ == "__main__":
     parser = ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--seconds", type=float, default=30, help="how long, in all")
     parser.add_argument("--runs", type=int, help="so many inputs for each law instead, the same in every run")
-    parser.add_argument("laws", nargs="*", metavar="LAW", choices=[*LAWS, []], help=f"of {', '.join(LAWS)}; else all")
+    parser.add_argument("laws", nargs="*", metavar="LAW", help=f"of {', '.join(LAWS)}; else all")
     words = parser.parse_args()
+    if wrong := [name for name in words.laws if name not in LAWS]:
+        parser.error(f"there is no law {wrong[0]!r}")
     sys.exit(asyncio.run(main(words.seconds, words.runs, words.laws or list(LAWS))))
