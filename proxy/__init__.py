@@ -1,7 +1,7 @@
 """The I/O of Narrows. The map, from the ground up; a room imports only what stands above it here:
 
 errors       errors that clients read                          sse       event framing, sans I/O
-config/      settings, routes, presets of one's own, keys
+config/      settings, routes, clients, presets of one's own, keys
 identity     who the client is                                 telemetry/ the metrics, the log
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
 warmup       what is loaded once a process listens, its garbage, and its free memory

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -42,6 +43,12 @@ AUTH_HEADERS: Mapping[Auth, tuple[str, str]] = {
 MODEL = "{model}"
 """In the path of a URL: the model that is asked."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_STRANGE: Mapping[str, tuple[Api, ...]] = {
+    ".api.openai.com": ("messages",),
+    ".openai.azure.com": ("messages",),
+    ".anthropic.com": ("responses",),
+}
+"""APIs that a provider does not speak, by how the names of its hosts end."""
 _PLACEHOLDER = "narrows-model-here"
 _RESERVED = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-.*|host|expect|x-narrows.*"
@@ -172,6 +179,13 @@ def key_in(row: UpstreamRow) -> str:
     if not (key.isascii() and key.isprintable()):
         raise ValueError(f"{where} holds something that is no key; put the key alone into it")
     return key
+
+
+def spoken_at(row: UpstreamRow) -> set[Api]:
+    """The APIs that an upstream is likely to speak: those of its row, but for those that its provider does not have."""
+    host = f".{urlsplit(row.url).hostname}"
+    strange = next((apis for end, apis in _STRANGE.items() if host.endswith(end)), ())
+    return {*(row.apis or APIS.values())}.difference(strange)
 
 
 def is_public(host: str) -> bool:

@@ -190,13 +190,9 @@ async def test_shadows_of_a_conversation_that_is_deleted_end(tmp_path: Path, mon
     ],
 )
 def test_shadows_that_nobody_pays_for_are_refused_at_start(words: Sequence[str], field: str) -> None:
-    assert (
-        "agreement: 1.0% of shortened requests are asked again with the key in PATH, for at most $5 a day"
-        in greeting(
-            load_settings(["--upstream", "http://127.0.0.1:9/v1", "--agree-share", "0.01", "--agree-key-env", "PATH"]),
-            "",
-        )
-    )
+    paid = ["--upstream", "http://127.0.0.1:9/v1", "--agree-share", "0.01", "--agree-key-env", "PATH"]
+    words_of_it = "agreement: 1.0% of shortened requests are asked again with the key in PATH, for at most $5 a day"
+    assert words_of_it in " ".join(greeting(load_settings(paid), "").split())
     with pytest.raises(ConfigurationError, match=field):
         load_settings(["--upstream", "http://127.0.0.1:9/v1", *words])
 

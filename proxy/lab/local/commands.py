@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.errors import unknown
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import console, print_json, refusing
-from proxy.lab.local.clients import CLIENTS
 from proxy.lab.local.options import (
     AnthropicUrl,
     ConfigFile,
@@ -56,7 +56,7 @@ def env(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Which client; without it, all are listed.")] = "",
     url: Annotated[
         str, typer.Option(metavar="URL", help="Where Narrows listens, as `narrows serve` prints it.")
-    ] = "http://127.0.0.1:8787/v1",
+    ] = f"{DEFAULT_ADDRESS}/v1",
 ) -> None:
     """Print what to paste into a shell so that a client asks Narrows.
 

@@ -20,9 +20,9 @@ from typing import IO
 from policies.money.bills import BillSums
 from proxy.app import App
 from proxy.config import Settings
+from proxy.config.clients import environment_for, words_for
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast
-from proxy.lab.local.clients import environment_for, words_for
 from proxy.warmup import warm_up
 
 NO_COMMAND, NO_PROGRAM = 127, 126

@@ -14,6 +14,7 @@ from typing import Any
 
 Address = str
 """The address of a Narrows without `/v1`, such as http://127.0.0.1:8787."""
+DEFAULT_ADDRESS: Address = "http://127.0.0.1:8787"
 _OPENCODE = "OPENCODE_CONFIG_CONTENT"
 _PROXIES = ("http_proxy", "all_proxy")
 
