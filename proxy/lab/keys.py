@@ -20,8 +20,9 @@ from proxy.config.rules import Mode
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import console, print_json, refusing
 from proxy.lab.local.check import limits_of, scope_of
-from proxy.lab.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, settings_of
+from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
 from proxy.lab.reports.terminal import plain_table
+from proxy.lab.store_keys import KeySettings, stored_keys
 
 _REVOKED = "its stream that runs goes on; every further request is refused within seconds, at every replica"
 _WAYS = Annotated[
@@ -31,16 +32,6 @@ _WAYS = Annotated[
 _Upstreams = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="An upstream for it; can be repeated. Default: all.")
 ]
-
-
-class KeySettings(StoreSettings):
-    """The settings that name the store, and the keys beside those of the store."""
-
-    keys: tuple[KeyRow, ...] = ()
-    upstreams: tuple[Mapping[str, Any], ...] = ()
-    """As they stand there: of these only the names are wanted."""
-    upstream: str | None = None
-    anthropic_upstream: str | None = None
 
 
 def keys(
@@ -92,7 +83,7 @@ def keys(
             return _print_new(*_key_and_row(name, fields, expires), as_json)
         settings = settings_of(KeySettings, store, config)
         if action == "list":
-            return _print_rows(settings.keys, asyncio.run(_stored(settings)), as_json)
+            return _print_rows(settings.keys, asyncio.run(read_store(settings, stored_keys)), as_json)
         if action == "revoke":
             return _revoke(settings, name, as_json)
         return _add(settings, *_key_and_row(name, fields, expires), as_json)
@@ -151,11 +142,6 @@ def _revoke(settings: KeySettings, name: str, as_json: bool) -> None:
         return print_json({"revoked": name})
     print(f"{name} is revoked: {_REVOKED}.")
     return None
-
-
-async def _stored(settings: KeySettings) -> Sequence[KeyRow]:
-    answer = await read_store(settings, lambda opened: opened.key_rows())
-    return answer[1] if answer is not None else ()
 
 
 def _print_new(key: str, row: KeyRow, as_json: bool) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,9 +17,11 @@ from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.drawing.figures import dollars, percent, short
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import console, print_json, refusing
-from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, store_settings
+from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
+from proxy.lab.store_keys import KeySettings, key_names
+from proxy.store import Store
 
 _COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _MEANING = (
@@ -52,13 +55,23 @@ def usage(
         if as_json and as_table:
             raise ValueError("--json and --csv are two forms of the same; give one of them")
         query = replace(UsageQuery.read(by, since, time.time()), tenant=tenant or None)
-        report = asyncio.run(read_store(store_settings(store, config), lambda opened: read_usage(opened, query)))
+        settings = settings_of(KeySettings, store, config)
+        report = asyncio.run(read_store(settings, partial(_read, settings, query)))
     if as_json:
         print_json(values_of(report))
     elif as_table:
         print(as_csv(report), end="")
     else:
         print_usage(console(), report)
+
+
+async def _read(settings: KeySettings, query: UsageQuery, store: Store) -> UsageReport:
+    """The report, with the names of keys in the place of their digests."""
+    report = await read_usage(store, query)
+    if query.by != "credential":
+        return report
+    names = await key_names(store, settings)
+    return replace(report, rows=[replace(row, name=names.get(row.name, row.name)) for row in report.rows])
 
 
 def print_usage(console: Console, report: UsageReport) -> None:

@@ -15,10 +15,13 @@ from msgspec import structs
 from rich.console import Console
 
 from policies.money.bills import BillSums, RequestBill
+from proxy.access.keys import digest_of, new_key
 from proxy.admin.usage import USAGE
 from proxy.billing.usage import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from proxy.billing.usage_query import UsageQuery, first_day
-from proxy.config import Settings
+from proxy.config import KeyRow, Settings
+from proxy.identity import owner_of
+from proxy.lab.keys import as_toml
 from proxy.lab.usage import print_usage
 from proxy.serving import print_day
 from proxy.store import DAYS, Key, Store, bill_rows
@@ -100,6 +103,27 @@ def test_each_row_is_the_sum_of_its_bills_in_every_form(
     assert "'=cmd()" in forms["--csv"] or by != "model"
     assert forms[""].split("baseline and saved are estimates")[1:], "estimates are called so"
     assert "prefix" in forms[""].splitlines()[-1], "the last line says what the columns mean"
+
+
+def test_x5_keys_of_the_gateway_go_by_their_names_in_a_report_by_credential(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = ("alice", "bob")
+    rows = [KeyRow(name=name, sha256=digest_of(new_key())) for name in names]
+    for configured in (None, "a secret"):
+
+        async def fill(store: Store, configured: str | None = configured) -> None:
+            secret = configured.encode() if configured else await store.secret("tenant")
+            owners = [owner_of(secret, f"\0{name}") for name in names]
+            await store.add_bills([bill(i, owner=owner) for i, owner in enumerate([*owners, "somebody"])])
+            await store.add_key(rows[1])
+
+        store = filled(f"sqlite:///{tmp_path}/{configured}.db", fill)
+        file = tmp_path / "narrows.toml"
+        secret = f'tenant_secret = "{configured}"\n' if configured else ""
+        file.write_text(f'{secret}store = "{store}"\n{as_toml(rows[0])}\n')
+        code, out, _ = told(capsys, "usage", "--by", "credential", "--since", "400d", "--json", "--config", str(file))
+        assert (code, {row["credential"] for row in json.loads(out)["rows"]}) == (0, {*names, "somebody"})
 
 
 def test_what_was_saved_may_be_negative_and_what_cannot_be_known_is_said() -> None:
