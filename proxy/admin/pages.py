@@ -12,6 +12,7 @@ from proxy.admin.answers import PRIVATE
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.targets import CONVERSATIONS, allow_only
 from proxy.admin.usage import USAGE, usage_page
+from proxy.admin.welcome import welcome
 from proxy.archive.texts import Originals
 from proxy.config import ConfigurationError, Settings
 from proxy.config.upstreams import is_public
@@ -43,7 +44,7 @@ class AdminPages:
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
-        fixed = ("/healthz", "/readyz", "/metrics", _RELOAD, CONVERSATIONS, USAGE, *live.PATHS)
+        fixed = ("/", "/healthz", "/readyz", "/metrics", _RELOAD, CONVERSATIONS, USAGE, *live.PATHS)
         return path in fixed or path.startswith((_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/"))
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -57,6 +58,8 @@ class AdminPages:
         if is_local(request) and not is_public(host) and not is_here(request, host):
             message = "This name is not known here: ask by address, as `localhost`, or by the name in `host`."
             raise ApiError(403, message, "forbidden")
+        if path == "/":
+            return welcome(request)
         if path == "/metrics":
             if not asks_here(request, host) and not opens(self.settings.metrics_token, received_credential(request)):
                 message = "Metrics are for this machine, asked by address, or for the `metrics_token`."

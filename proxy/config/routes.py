@@ -5,7 +5,7 @@ Laws
   An error has the form of the API that is spoken there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,24 @@ COMPRESS, RETRIEVE = "/v1/compress", "/v1/retrieve/"
 """The paths of the compress API, where it is served; elsewhere they are relayed as any other."""
 CHATS: Mapping[str, str] = {path: route.dialect for path, route in ROUTES.items() if route.kind == "chat"}
 """The paths of what is compacted, and the APIs that are spoken there."""
+_OTHERS = ("/v1/models", "/v1/embeddings", "/v1/completions")
+"""Other paths at which clients ask first."""
+_HAS_V1 = "let base_url (OPENAI_BASE_URL) end in /v1 and in nothing else."
+_ADDS_V1 = "leave /v1 out of base_url (ANTHROPIC_BASE_URL), as this client adds it."
+
+
+def _mistakes() -> Iterator[tuple[str, tuple[str, str]]]:
+    """Paths at which clients ask that were given a wrong base_url, each with the one that is meant, and the remedy."""
+    for path in (*ROUTES, *_OTHERS):
+        bare = path.removeprefix("/v1")
+        yield bare, (path, _HAS_V1)
+        yield f"/v1{path}", (path, _ADDS_V1 if path.startswith("/v1/messages") else _HAS_V1)
+        for chat, dialect in CHATS.items():  # a base_url that names what is asked, too
+            yield f"{chat}{bare}", (path, _HAS_V1)
+            yield f"{chat}{path}", (path, _ADDS_V1 if dialect == _MESSAGES else _HAS_V1)
+
+
+MISTAKES: Mapping[str, tuple[str, str]] = {wrong: meant for wrong, meant in _mistakes() if wrong not in ROUTES}
 
 
 def spoken(headers: Mapping[str, str]) -> tuple[str, ...]:

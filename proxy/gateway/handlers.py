@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
-from proxy.config.routes import COMPRESS, RETRIEVE, ROUTES, Route, spoken
+from proxy.config.routes import COMPRESS, MISTAKES, RETRIEVE, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER
@@ -31,7 +31,7 @@ PREFIX = "/v1"
 _INSIDE = re.compile(r"/v1(?=/|$)|/openai/deployments/([^/]+)(?=/)|/openai/v1(?=/|$)|/openai(?=/)(?!/+v1(?:/|$))")
 """How paths of the API begin: OpenAI's own, and Azure's, whose client names the model there."""
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-_FOR_ALL = ("/healthz", "/readyz")
+_FOR_ALL = ("/", "/healthz", "/readyz")
 """Pages at which nobody's key is looked at."""
 _NOT_RELAYED = frozenset({"TRACE", "PURGE"})
 """Methods by which an upstream would return a credential in its reply, or take Narrows for an administrator."""
@@ -174,6 +174,10 @@ class Gateway:
             flow.route = route_of("", request.raw_path.partition("?")[0], request.headers)
             raise
         flow.route = route_of(request.method, target.path, request.headers)
+        if target.path in MISTAKES:
+            path, remedy = MISTAKES[target.path]
+            flow.route = route_of(request.method, path, request.headers)
+            raise ApiError(404, f"There is nothing at {target.path}, but at {path}: {remedy}", "wrong_base_url")
         if target.rest is None:
             if not self._pages.has(target.path):
                 raise ApiError(
