@@ -261,7 +261,7 @@ async def _open_compaction(
     conversations = ConversationPages(
         page_parts,
         Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder),
-        SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
+        SummaryPages(page_parts, cached_store, summaries, request_parser, payments, limits),
         ArtifactPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
         LogPages(page_parts, archive),

@@ -12,6 +12,7 @@ from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
 from proxy.access.gate import check_model
+from proxy.access.limits import Limits
 from proxy.admin.answers import PageParts, json_page, message_of
 from proxy.admin.export import moment
 from proxy.compaction.request_parser import RequestParser
@@ -45,6 +46,8 @@ class SummaryPages:
     maker: SummaryMaker
     request_parser: RequestParser
     payments: Payments
+    limits: Limits | None
+    """Of keys of the gateway, if they have any."""
 
     async def newest(self, caller: Caller, name: str) -> dict[str, Any]:
         """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
@@ -122,6 +125,8 @@ class SummaryPages:
                 "gateway's own key is used), and the upstream must have accepted it in a chat request here."
             )
             raise ApiError(403, message, "forbidden")
+        access = access_of(request, self.parts.settings, self.parts.secret)
+        admitted = await self.limits.admit(access.key, access.owner, dialect) if self.limits is not None else None
         try:
             record = await self.parts.ask("history", self.maker.history(job))
         except RejectedError as error:
@@ -131,6 +136,9 @@ class SummaryPages:
             message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
             status = _STATUSES.get(error.reason, 502)
             raise ApiError(status, message, f"summarizer_{error.reason}") from error
+        finally:
+            if admitted is not None:
+                admitted.close()
         self.cached_store.own(key, job.owner)
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})

@@ -275,6 +275,18 @@ async def test_x1_it_is_asked_where_a_rule_sends_the_conversation_and_of_no_mode
     assert (refused.status, refused.code) == (403, "model_not_allowed")
 
 
+async def test_x10_the_limits_of_a_key_count_for_it_too(stage: Stage, scribe: Scribe) -> None:
+    key = new_key()
+    row = {"name": "alice", "sha256": digest_of(key), "rpm": 2}
+    app = await started(stage, auth="keys", keys=[row])
+    await stage.ask(app, SAID, *bearer(key))
+    pages = [await summed(stage, app, *bearer(key), messages=SAID[:count]) for count in (4, 3)]
+    assert [page.status for page in pages] == [200, 429]
+    assert int(pages[1].headers["Retry-After"]) > 0
+    assert pages[1].code == "rate_limit_exceeded"
+    assert len(stage.provider.requests) == 2
+
+
 async def test_f_without_a_store_none_is_made(stage: Stage, scribe: Scribe) -> None:
     stage.path.write_bytes(b"This is not a database. " * 500)
     app = await started(stage)
