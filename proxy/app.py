@@ -175,9 +175,10 @@ class App:
         site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
         try:
             await site.start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await self.close(0)
-            raise cannot_listen(host, port, error) from error
+            # a thread asks who listens there: it may be this very process
+            raise await asyncio.to_thread(cannot_listen, host, port, error) from error
         self.base_url = base_url(host, site.port)
 
 

@@ -260,7 +260,7 @@ async def test_sighup_starts_workers_with_the_settings_as_they_are_now(serving: 
             {"store": "sqlite://"},
             "store: sqlite:// is in the memory of one process; name a file",
         ),
-        ({"host": "192.0.2.1"}, "port: cannot listen on 192.0.2.1:0"),
+        ({"host": "192.0.2.1"}, "host: 192.0.2.1 is no address of this machine; give 127.0.0.1"),
     ],
 )
 def test_what_several_workers_cannot_have_is_refused(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
