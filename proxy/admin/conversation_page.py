@@ -19,8 +19,8 @@ _TERMS = (
     *("sent", "stands", "summaries", "tail-cut", "written again"),
 )
 _CAPTION = (
-    "Above: the tokens of each prompt, solid as sent and pale as the client wrote it. Below: what became of its "
-    "prefix, the taller the less of it was kept."
+    "Above: the tokens of each prompt; solid is what was sent, pale what the client wrote. Below: what became of the "
+    "prefix; the taller the mark, the less of the prefix was kept."
 )
 
 
@@ -35,8 +35,8 @@ def conversation_page(view: ConversationView, version: str, is_logged_in: bool) 
         _headline(view),
         _log(view) if view.is_logged else "",
         section("Request by request", _requests(view)),
-        section("What became of it, and why", _reasons(view)),
-        section("Summaries beside their sources", _summaries(view)),
+        section("What happened, and why", _reasons(view)),
+        section("Summaries and their sources", _summaries(view)),
         glossary(*_TERMS),
         has_forms=is_logged_in,
     )
@@ -57,7 +57,7 @@ def _headline(view: ConversationView) -> Markup:
         f"{counted(sums.requests, 'request')}, {short(sums.original)} → {short(sums.sent)} prompt tokens, "
         f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)}). "
     )
-    cut = "Older requests are not listed any more, and not in these sums." if view.is_cut else ""
+    cut = "Older requests are no longer stored; they are neither listed nor in these sums." if view.is_cut else ""
     return together(
         headline(signed(sums.saved), *words),
         element("p", whose, sizes, cut, class_="aside"),
@@ -68,7 +68,7 @@ def _headline(view: ConversationView) -> Markup:
 def _log(view: ConversationView) -> Markup:
     """The way to what the log has of it."""
     names = {"history": "its messages", "requests": "the requests as the model saw them", "session": "the session"}
-    names["changes"] = "what became of files"
+    names["changes"] = "what changed in files"
     links = [element("a", text, href=address_of(view.key.conversation, name)) for name, text in names.items()]
     return element("p", "The log has ", [[link, ", "] for link in links[:-1]], links[-1], ".", class_="aside")
 
@@ -76,7 +76,7 @@ def _log(view: ConversationView) -> Markup:
 def _requests(view: ConversationView) -> Markup:
     requests = view.requests
     if not requests:
-        return element("p", "No request was counted.")
+        return element("p", "No request has been billed yet.")
     sizes = [(bill.sums.original, bill.sums.sent, "ink") for bill in requests]
     most = max(max(before, after) for before, after, _ in sizes)
     prefixes = [bill.prefix for bill in requests]
@@ -102,9 +102,9 @@ def _line(at: int, bill: RequestBill, before: str, most: int, recalls: Sequence[
     notes = [minute(bill.at), *_edits(bill.edits, before)]
     notes += [f"{sums.rewritten:,} tokens written again"] if sums.rewritten else []
     notes += ["usage estimated"] if sums.estimated else []
-    notes += ["prices not known"] if sums.unpriced else []
+    notes += ["unknown price"] if sums.unpriced else []
     notes += [f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)})"] if sums.rounds else []
-    notes += [f"{counted(sums.refused, 'recall')} of what is not there"] if sums.refused else []
+    notes += [f"{counted(sums.refused, 'recall')} of text that does not exist"] if sums.refused else []
     drawn = [_recall(each) for each in recalls]
     label = [element("b", outcome(bill.prefix)), f" {bill.mode}", element("small", "; ".join(notes)), drawn]
     tokens = figures(sums.original, "tokens", sums.sent)
@@ -137,7 +137,7 @@ def _reasons(view: ConversationView) -> Markup:
     """What became of its prefix and why, and each policy that shortened something in the newest request."""
     prefixes = Counter(bill.prefix for bill in view.requests)
     items: list[Node] = [
-        [element("dt", element("b", name or "not said"), f" {counted(count, 'request')}"), element("dd", words)]
+        [element("dt", element("b", name or "not reported"), f" {counted(count, 'request')}"), element("dd", words)]
         for name, count in prefixes.items()
         if (words := OUTCOMES.get(name))
     ]
@@ -155,7 +155,7 @@ def _reasons(view: ConversationView) -> Markup:
 
 def _summaries(view: ConversationView) -> Markup:
     if not view.summaries:
-        return element("p", "No summary was made of it.")
+        return element("p", "This conversation has no summary.")
     note = element("p", view.why_no_texts, class_="aside") if view.why_no_texts else ""
     return together(note, [_summary(each) for each in reversed(view.summaries)])
 

@@ -44,7 +44,7 @@ class Login:
         self._check(request)
         token = self.settings.admin_token
         if token is None:
-            message = "Nobody can log in: the setting `admin_token` is not set; ask from this machine, by address."
+            message = "No `admin_token` is set, so nobody can log in. Set it, or open this page on Narrows' machine."
             raise ApiError(404, message, "no_admin_token")
         address = request.remote or ""
         self._check_tries(address)
@@ -72,13 +72,13 @@ class Login:
         why = element("p", error.message, role="status")
         if not has_form:
             way = element("p", element("a", "To the live page", href=HOME))
-            return framed("no page", "There is no such page for you", imprint, why, way)
+            return framed("no page", "No such page", imprint, why, way)
         return framed("log in", "Log in", imprint, why, _form(), has_forms=True)
 
     def _check(self, request: web.BaseRequest) -> None:
         """Raises ApiError where the form is not one of these pages'."""
         if request.method != "POST":
-            raise ApiError(405, "This is for a form to post.", "method_not_allowed", headers={"Allow": "POST"})
+            raise ApiError(405, "This address accepts only POST.", "method_not_allowed", headers={"Allow": "POST"})
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
         is_own = origin is None or origin.partition("://")[2] == request.host
         if site is not None:  # no page can set it, and no proxy that renames the host changes it
@@ -109,6 +109,6 @@ def _form() -> Markup:
         element("input", type="password", name="token", required=True, autocomplete="current-password"),
     )
     button = element("button", "Log in", type="submit")
-    note = "A cookie takes its place for twelve hours. It is for reading; scripts and other sites cannot use it."
+    note = "A cookie keeps you logged in for twelve hours. It allows reading only; other sites cannot use it."
     form = element("form", who, label, " ", button, method="post", action=f"{HOME}login", class_="login")
     return element("div", form, element("p", note, class_="aside"))

@@ -28,7 +28,7 @@ _SAMPLES = {"paid": "paid", "summed": "summaries", "paid gone": "saved", "moved"
 
 def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
     """The live page."""
-    name = "Narrows: what it saved"
+    name = "What Narrows saved"
     return framed(
         "live",
         name,
@@ -40,7 +40,7 @@ def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
         section("Day by day", _days(view)),
         section("What became of the prefix", _prefixes(view)),
         section("Recalls and summaries", _recalls(view.whole), _summaries(view)),
-        section("Conversations, the newest first", conversations(view.conversations), _more(view.following)),
+        section("Conversations, newest first", conversations(view.conversations), _more(view.following)),
         glossary(*_TERMS),
         has_forms=is_logged_in,
     )
@@ -64,9 +64,11 @@ def navigation(is_logged_in: bool) -> Markup:
 def error_of(sums: BillSums) -> Node:
     """How well the baseline is known."""
     if sums.baseline_error is None:
-        return "The baseline was not checked yet: no request went as the client wrote it behind others of its kind."
+        return (
+            "The baseline has not been checked yet: no request has been sent unedited after others of its conversation."
+        )
     requests = counted(sums.checked, "request")
-    words = f" of the baseline: {percent(sums.baseline_error)}, on {requests} that went unedited."
+    words = f" of the baseline: {percent(sums.baseline_error)}, on {requests} that were not edited."
     return together(term("calibration error", "Calibration error"), words)
 
 
@@ -97,16 +99,16 @@ def _headline(view: Overview) -> Markup:
         ".",
     )
     marks = whole.saved_by_marks
-    parts = f"In all {len(view.days)} days {signed(whole.saved)}: {signed(whole.saved - marks)} by compaction"
+    parts = f"In all {len(view.days)} days {signed(whole.saved)} saved: {signed(whole.saved - marks)} by compaction"
     parts += f", {signed(marks)} by cache marks." if abs(marks) >= 1e-9 else "."
     unknown = ""
     if whole.observed:
-        unknown += f" Of {short(whole.observed)} prompt tokens that were only observed, or held out,"
+        unknown += f" Of {short(whole.observed)} prompt tokens that were only observed or held out,"
         unknown += f" {short(whole.observed_sent)} would have been sent."
     if whole.unpriced:
-        unknown += f" {counted(whole.unpriced, 'request')} went to models without known prices, and are in no dollars."
+        unknown += f" {counted(whole.unpriced, 'request')} went to models of unknown price and are not in the dollars."
     if whole.estimated:
-        unknown += f" Tokens of {counted(whole.estimated, 'request')} are estimated, as no usage was reported."
+        unknown += f" The tokens of {counted(whole.estimated, 'request')} are estimated, because no usage was reported."
     return together(
         headline(signed(today.saved), *words),
         element("p", error_of(whole), class_="aside"),
@@ -120,14 +122,14 @@ def _holdout(view: Overview) -> Node:
     if arms is None:
         return ""
     counts = f"{counted(arms.on, 'conversation')} compacted, {arms.holdout:,} passed as the client wrote them"
-    counts += f"; {arms.left:,} in neither arm, for they came near the window." if arms.left else "."
+    counts += f"; {arms.left:,} in neither arm, because they came near the window." if arms.left else "."
     name = term("holdout", "Holdout")
     if measured is None:
-        words = f": nothing is measured yet; it takes {FEWEST} conversations in each arm. {counts}"
+        words = f": not measured yet; this needs {FEWEST} conversations in each arm. {counts}"
         return element("p", name, words, class_="aside")
     share, low, high = (percent(each) for each in (measured.share, measured.low, measured.high))
     end = max(abs(measured.low), abs(measured.high), 0.1)
-    heads = ("saved", "measured, with its interval of 95 %", f"−{percent(end)} to {percent(end)}", "interval")
+    heads = ("saved", "measured, with a 95 % interval", f"−{percent(end)} to {percent(end)}", "interval")
     line = row(
         share,
         together(element("b", name), element("small", counts)),
@@ -143,11 +145,11 @@ def _upstreams(view: Overview) -> Node:
         return ""
     lines: list[tuple[Node, Sequence[Node]]] = []
     for each in view.upstreams:
-        down = "" if each.next_try is None else f"cannot be reached; tried again in {each.next_try:.0f} s"
+        down = "" if each.next_try is None else f"cannot be reached; next attempt in {each.next_try:.0f} s"
         lines.append(
             ([each.name, element("small", each.host)], [down or "up", *(f"{count:,}" for count in each.answers)])
         )
-    words = f"What this process was answered in the last {MINUTES} minutes; 4xx is as a rule the client's fault."
+    words = f"Replies that this process received in the last {MINUTES} minutes. A 4xx is usually a fault of the client."
     heads = ("upstream", "state", "1xx to 3xx", "4xx", "5xx", "no answer")
     return section("Upstreams", element("p", words, class_="aside"), table(heads, lines, "sessions"))
 
@@ -161,7 +163,7 @@ def _days(view: Overview) -> Markup:
     samples = charts.legend({name: words for name, words in _SAMPLES.items() if name in present})
     drawn = element("figure", charts.plot(charts.stacked_columns(columns), signed(most), ticks))
     days = [(day, sums) for day, sums in reversed(view.days) if sums.requests or sums.summaries]
-    title = f"{counted(len(days), 'day')} with requests, in figures"
+    title = f"{counted(len(days), 'day')} with requests, as a table"
     lines = table(("day", *_HEADS), [(day, sums_cells(sums)) for day, sums in days], "sessions sums")
     return together(samples, drawn, folded(title, lines, len(days)))
 
@@ -169,7 +171,7 @@ def _days(view: Overview) -> Markup:
 def sums_cells(sums: BillSums) -> list[Node]:
     """The columns of what requests came to: their number, tokens, both bills, and the difference."""
     cached = f"{percent(sums.cached / sums.prompt)} cached" if sums.prompt else ""
-    beside = f"and summaries {signed(sums.summaries)}" if sums.summaries else ""
+    beside = f"plus summaries {signed(sums.summaries)}" if sums.summaries else ""
     return [
         f"{sums.requests:,}",
         [f"{short(sums.original)} → {short(sums.sent)}", element("small", cached)],
@@ -191,24 +193,24 @@ def _parts(sums: BillSums) -> list[tuple[str, float]]:
 
 def _prefixes(view: Overview) -> Markup:
     if not view.prefixes:
-        return element("p", "No request yet.")
+        return element("p", "No requests yet.")
     rows = [(outcome(each.outcome), [f"{each.requests:,}", f"{each.rewritten:,}"]) for each in view.prefixes]
-    words = "How often, and how many tokens that were in the provider's cache had to be paid as new."
-    drawn = table(("the prefix", "requests", "written again"), rows, "bill")
+    words = "How often each outcome occurred, and how many cached tokens had to be paid for as new."
+    drawn = table(("outcome", "requests", "written again"), rows, "bill")
     return together(element("p", words, class_="aside"), drawn)
 
 
 def _recalls(sums: BillSums) -> Markup:
     if not sums.rounds:
-        return element("p", "No recall.")
+        return element("p", "No recalls yet.")
     words = f"{counted(sums.recalled, 'recall')} answered in {counted(sums.rounds, 'round')}"
-    refused = f"; {sums.refused:,} asked for what is not there" if sums.refused else ""
+    refused = f"; {sums.refused:,} asked for text that does not exist" if sums.refused else ""
     return element("p", words, f", {signed(sums.recalls)} of what was paid", refused, ".")
 
 
 def _summaries(view: Overview) -> Markup:
     if not view.summaries:
-        return element("p", "No summary stands in the newest request of the conversations below.")
+        return element("p", "No summary is in use in the conversations below.")
     rows = [
         (
             link(each.key),
@@ -219,14 +221,14 @@ def _summaries(view: Overview) -> Markup:
         )
         for each in view.summaries
     ]
-    heads = ("summary that stands in", "kind", "by", "since", "messages", "tokens")
+    heads = ("summary in use in", "kind", "written by", "since", "messages", "tokens")
     return table(heads, rows, "sessions")
 
 
 def conversations(listed: Sequence[ConversationRow]) -> Markup:
     """A list of conversations."""
     if not listed:
-        return element("p", "None yet: each appears some seconds after its first reply.")
+        return element("p", "No conversations yet. A conversation appears some seconds after its first reply.")
     lines: list[tuple[Node, Sequence[Node]]] = []
     for each in listed:
         labels = each.labels

@@ -96,7 +96,7 @@ def legend_of_prefixes(prefixes: Sequence[str]) -> Markup:
     """What the marks of these prefixes mean, each colour once, with how often it was so."""
     items: dict[str, list[str]] = {}
     for word, count in Counter(prefixes).items():
-        items.setdefault(mark(word)[0], []).append(f"{word or 'not said'} {count:,}")
+        items.setdefault(mark(word)[0], []).append(f"{word or 'not reported'} {count:,}")
     return legend({name: ", ".join(words) for name, words in items.items()})
 
 

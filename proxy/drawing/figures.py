@@ -49,9 +49,9 @@ def bill_in_words(sums: BillSums) -> tuple[str, str]:
     """What requests came to, and what was saved, as two sentences without their stops."""
     summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
     less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
-    unpriced = f", {counted(sums.unpriced, 'request')} of unknown price left out" if sums.unpriced else ""
+    unpriced = f", {counted(sums.unpriced, 'request')} of unknown price not counted" if sums.unpriced else ""
     return (
-        f"{counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as they came, {short(sums.sent)} as"
-        f" they were sent; paid {money(sums.paid)}{summaries}",
-        f"by an estimate {less} with nothing done ({money(sums.baseline)}){unpriced}",
+        f"{counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens received, {short(sums.sent)} sent;"
+        f" paid {money(sums.paid)}{summaries}",
+        f"by an estimate {less} without Narrows ({money(sums.baseline)}){unpriced}",
     )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from proxy.drawing.html import Markup, Node, document, element
 
-_LAWS = "It loads nothing and runs no script; all bars of one picture have one scale."
+_LAWS = "The page loads nothing and runs no script. All bars of a chart have the same scale."
 
 
 @dataclass(frozen=True, slots=True)

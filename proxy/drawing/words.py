@@ -1,4 +1,4 @@
-"""What the words on a page mean: each of them explains itself under the pointer, and below the page."""
+"""What the terms on a page mean: each has a tooltip, and all are listed below the page."""
 
 from collections.abc import Mapping
 
@@ -8,67 +8,67 @@ from proxy.drawing.html import Markup, element
 WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()}
 """Why each policy shortens what it shortens."""
 REASONS: Mapping[str, str] = {
-    "": "nothing new in this request; what was shortened in earlier ones stays as it is",
-    "tail-cut": "outputs that the model has just answered are cut; nothing older moves",
-    "checkpoint:paid": "a rewrite costs less than carrying the old text along",
-    "checkpoint:window": "the request comes near the window or a price tier, so room is made",
-    "checkpoint:context": "a moment that the preset names has come, or the size that was set is reached",
-    "checkpoint:cold": "the provider has forgotten this prompt, so a rewrite costs nothing",
-    "checkpoint:summary": "a summary of old turns has paid for itself and stands from now on",
-    "checkpoint:summary-stale": "the summary does not count any more, so the turns stand for themselves again",
-    "checkpoint:recall": "what was recalled behind an earlier reply is not known any more",
-    "checkpoint:replayed": "what was sent before is not known any more",
-    "checkpoint:shed": "there was no time to plan, so nothing new is decided",
-    "checkpoint:config": "it is planned by other settings than the request before",
-    "checkpoint:failed-open": "planning failed, so it goes as the client wrote it",
+    "": "nothing new is shortened in this request; earlier edits stay",
+    "tail-cut": "outputs that the model has just answered are cut; nothing older changes",
+    "checkpoint:paid": "a rewrite costs less than sending the old text with each further request",
+    "checkpoint:window": "the request comes near the window or a price tier, so older text is shortened",
+    "checkpoint:context": "a trigger of the preset holds, or the configured prompt size is reached",
+    "checkpoint:cold": "the provider's cache of this prompt has expired, so a rewrite costs nothing",
+    "checkpoint:summary": "a summary of old turns pays and replaces them from now on",
+    "checkpoint:summary-stale": "the summary is no longer valid, so its turns are sent again",
+    "checkpoint:recall": "a recall of an earlier reply is no longer stored, so it cannot be put back",
+    "checkpoint:replayed": "it is no longer known what was sent before, so the history is planned again",
+    "checkpoint:shed": "there was no time to plan, so earlier edits stay and nothing new is decided",
+    "checkpoint:config": "the settings are not those of the request before",
+    "checkpoint:failed-open": "planning failed, so the request is sent as the client wrote it",
 }
 """Why a request is sent as it is sent."""
 OUTCOMES: Mapping[str, str] = {
     **REASONS,
-    "": "the request did not say what became of its prefix",
+    "": "the reply did not say what became of the prefix",
     "first": "the first request of its conversation: nothing was sent before",
-    "extended": "all that was sent before is the beginning of this request, and the provider's cache can be used",
+    "extended": "the request begins with all of the one before, so the provider's cache can be used",
     "client-changed": "the client changed its own history, model or tools",
-    "bypassed": "the request went as the client wrote it, without being planned",
+    "bypassed": "the request was sent as the client wrote it, without planning",
 }
 """What became of the prefix of a request."""
 TERMS: Mapping[str, str] = {
-    "any stop": "the worst ratio of the bills, had the session ended at any of its requests",
-    "baseline": "an estimate of what the same requests would have cost unedited, with the cache they would have had",
-    "breaks": "requests that did not begin with the whole of the one before",
-    "cache share": "the part of the prompt tokens that the provider read from its cache, at a lower price",
-    "calibration error": "by how much the baseline missed the true bill of requests that went unedited",
-    "checkpoint": "a request whose earlier text is rewritten, so that the provider's cache is of no use behind it",
-    "end": "the worst ratio of the input bills of these sessions, at their ends",
-    "estimate": "reckoned from the baseline, not measured",
-    "holdout": "a share of the conversations that passes as the client wrote it, so that the saving can be measured",
-    "input bill": "dollars for prompts alone, replies left out",
-    "lines": "lines of old text that later turns quote, as far as they stayed visible",
-    "lines at risk": "of these lines, those that were last said more than five turns before",
-    "lost": "it stands nowhere any more",
+    "any stop": "the worst ratio of the bills if the session had ended at any of its requests",
+    "baseline": "an estimate: what the same requests would have cost without edits, with the cache they would have had",
+    "breaks": "requests that did not begin with all of the request before",
+    "cache share": "the share of the prompt tokens that the provider read from its cache, at a lower price",
+    "calibration error": "how far the baseline was from the true bill of requests that were not edited",
+    "checkpoint": "a request in which earlier text is rewritten; behind that place the provider's cache cannot be used",
+    "end": "the worst ratio of the input bills at the end of a session",
+    "estimate": "calculated from the baseline, not measured",
+    "holdout": "a share of the conversations that is not edited, so that the saving can be measured",
+    "input bill": "the cost of prompts, without replies",
+    "lines": "lines of old text that later turns quote: the share that stayed visible",
+    "lines at risk": "of these lines, those that last occurred more than five turns before",
+    "lost": "it is not in the prompt, and nothing leads back to it",
     "original": "tokens of the prompt as the client wrote it",
-    "paid": "dollars by the provider's own count of tokens, at its prices; recalls included",
-    "past 20": "the worst ratio of the bills, had the session ended at any request after the 20th",
+    "paid": "dollars by the provider's own token counts and prices, with recalls",
+    "past 20": "the worst ratio of the bills if the session had ended at any request after the 20th",
     "peak": "tokens of the largest prompt",
-    "prefix": "how a prompt begins: as long as it stays the same, the provider reads it from its cache",
-    "preset": "a named list of policies, each of which shortens something",
-    "quoted": "old text that later edits quote, as far as it stayed visible",
-    "rare": "what was said three times at most, as far as it stayed visible",
-    "rare at risk": "of what is rare, what was last said more than five turns before",
-    "ratio": "the bill with Narrows divided by the bill of doing nothing: below 1 it saves",
-    "recall": "the model asks for text that was left out, and gets it",
+    "prefix": "the beginning of a prompt: as long as it stays the same, the provider reads it from its cache",
+    "preset": "a named list of policies; each policy shortens something",
+    "quoted": "old text that later edits quote: the share that stayed visible",
+    "rare": "names and numbers with at most three earlier occurrences: the share that stayed visible",
+    "rare at risk": "of the rare ones, those that last occurred more than five turns before",
+    "ratio": "the bill with Narrows divided by the bill without: below 1, Narrows saves",
+    "recall": "the model asks for text that was left out and gets it",
     "recalls": "the share of recall rounds in the input bill",
-    "recoverable": "it was left out, and the model can get it back by a recall or by running a tool again",
-    "saved": "baseline less paid less summaries; an estimate, and it may be negative",
+    "recoverable": "it was left out, and the model can get it by a recall or by running a tool again",
+    "saved": "baseline minus paid minus summaries: an estimate, which may be negative",
     "sent": "tokens of the prompt that the provider received",
-    "stands": "the summary is in the newest request, in the place of the turns that it covers",
-    "stubbed": "a short text stands in its place, which names no way back",
-    "summaries": "dollars for summaries and digests that a model wrote, beside what requests cost",
-    "tail-cut": "only outputs at the end of a request were cut, so that nearly all of the prefix holds",
-    "visible": "it stands in the prompt as it was written",
+    "stands": "the summary is in the newest request, in place of the turns that it covers",
+    "stubbed": "a short text replaces it and names no way to get it back",
+    "summaries": "dollars for summaries and digests that a model wrote, in addition to the requests",
+    "tail-cut": "only outputs at the end of the request before were cut, so nearly all of the prefix stays",
+    "visible": "it is in the prompt as it was written",
     "whole": "the ratio of the whole bills: prompts, replies, recalls and summaries",
-    "whole bill": "dollars for prompts and replies, recalls and summaries included",
-    "written again": "tokens that were in the provider's cache and had to be paid as new",
+    "whole bill": "the cost of prompts, replies, recalls and summaries",
+    "written again": "tokens that were in the provider's cache and had to be paid for as new",
 }
 
 
@@ -84,10 +84,10 @@ def head_of(name: str) -> Markup:
 
 def outcome(prefix: str) -> Markup:
     """What became of a prefix, which explains itself."""
-    return element("abbr", prefix or "not said", title=OUTCOMES.get(prefix))
+    return element("abbr", prefix or "not reported", title=OUTCOMES.get(prefix))
 
 
 def glossary(*names: str) -> Markup:
     """What these terms mean, for who has no pointer, and for paper."""
     items = [(element("dt", element("b", name)), element("dd", TERMS[name])) for name in sorted(names)]
-    return element("details", element("summary", "The words of this page"), element("dl", items), class_="words")
+    return element("details", element("summary", "Terms on this page"), element("dl", items), class_="words")

@@ -126,13 +126,14 @@ async def test_the_page_says_what_its_json_says_and_no_name_in_it_is_markup(stag
     assert [row["edits"] for row in one["requests"]] == ["", "clip=1;dedupe=1", "clip=2;dedupe=1"]
     drawn = checked(await page(stage, app, "conversations/chat", NOBODY, HTML)).text
     assert "clip 2 (+1); dedupe 1; 200 tokens written again; 1 recall answered" in drawn
-    assert "checkpoint:paid 1 request a rewrite costs less than carrying the old text along" in " ".join(drawn.split())
+    why = "checkpoint:paid 1 request a rewrite costs less than sending the old text with each further request"
+    assert why in " ".join(drawn.split())
 
 
 def test_paid_is_without_summaries_on_the_page_as_in_every_other_figure() -> None:
     *_, bills_, saved = map(str, sums_cells(BillSums(requests=1, paid=0.25, baseline=0.75, summaries=0.125)))
     assert "$0.750 → $0.250" in bills_
-    assert "and summaries $0.125" in bills_
+    assert "plus summaries $0.125" in bills_
     assert saved == "$0.375"
 
 
@@ -212,7 +213,7 @@ async def test_what_a_holdout_measures_is_on_the_page_as_in_the_report_of_usage(
         usage = await figures(stage, app, "usage", NOBODY)
         drawn = checked(await page(stage, app, "", NOBODY, HTML)).text
         assert (holdout["measured"] is not None, "Measured, not estimated" in drawn) == (is_measured, is_measured)
-        assert ("nothing is measured yet; it takes 8 conversations" in drawn) != is_measured
+        assert ("not measured yet; this needs 8 conversations" in drawn) != is_measured
         assert holdout["conversations"]["holdout"] == 8
         assert usage["total"]["requests"] == (await figures(stage, app, "", NOBODY))["all_days"]["requests"]
     assert (holdout["conversations"], holdout["measured"]["share"]) == (arms, pytest.approx(0.5))

@@ -46,7 +46,7 @@ async def test_x5_admins_see_how_each_upstream_does_and_holders_of_keys_do_not_l
         state = {"name": "default", "is_up": True, "next_try_seconds": None, "well": 1, "none": 0}
         assert {name: up[name] for name in state} == state
         drawn = checked(await page(stage, app, "", *who, HTML)).text
-        assert f"far-away {host} cannot be reached; tried again in " in drawn
+        assert f"far-away {host} cannot be reached; next attempt in " in drawn
         assert "default" in drawn
     for mine in (key, bobs):
         assert (await figures(stage, app, "", *bearer(mine)))["upstreams"] == []

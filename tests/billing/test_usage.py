@@ -179,11 +179,11 @@ async def test_the_day_is_two_lines_where_serve_ends(capsys: pytest.CaptureFixtu
         await print_day(settings.model_copy(update={"config": tmp_path / "narrows.toml"}))
     first, second, _, named = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r"Today \(\d{4}-\d\d-\d\d, UTC\): 2 requests, 27\.2k prompt tokens as they came, 11\.0k as they were sent;"
+        r"Today \(\d{4}-\d\d-\d\d, UTC\): 2 requests, 27\.2k prompt tokens received, 11\.0k sent;"
         r" paid \$0\.500, and \$0\.125 for summaries",
         first,
     )
-    assert second == "  by an estimate $0.125 less than with nothing done ($0.750); `narrows usage` says more"
+    assert second == "  by an estimate $0.125 less than without Narrows ($0.750); `narrows usage` says more"
     assert named.endswith(f"; `narrows usage --config {tmp_path}/narrows.toml` says more")
 
 

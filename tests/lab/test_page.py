@@ -120,7 +120,7 @@ def test_the_page_of_a_request_says_it_all_as_text(short: Explanation, replayed:
         assert f"{layer.after}" in found.text
         assert f"{layer.tokens:,} tokens" in found.text
         assert f"{layer.characters:,} characters" in found.text
-    assert f"Nothing to do here: {', '.join(told.idle_policies)}." in found.text
+    assert f"No effect: {', '.join(told.idle_policies)}." in found.text
     for share in told.messages:
         left = "" if share.tokens.before == share.tokens.after else f" → {share.tokens.after:,}"
         assert f"{share.kind} {share.tool}".strip() in found.text
@@ -155,9 +155,9 @@ def test_the_page_of_a_replay_leads_to_a_section_for_each_session(replayed: Repo
     assert f"Faults: 1 refused as invalid. The first refusal: 400: {HOSTILE}" in found.text
     assert f"{REFUSED} 1" in found.text
     assert found.text.count(HOSTILE) == 4
-    assert "Presets beside each other" in found.text
+    assert "Presets compared" in found.text
     alone = both[:1]
-    assert "Presets beside each other" not in checked(page.replayed(alone, averages(alone), preset_results(alone))).text
+    assert "Presets compared" not in checked(page.replayed(alone, averages(alone), preset_results(alone))).text
 
 
 def test_x8_nothing_that_a_request_says_becomes_markup() -> None:
@@ -214,7 +214,7 @@ def test_a_page_begins_with_money_and_says_why_fewer_tokens_are_not_as_much_less
         assert f"ratio of {bill.ratio:.3f}." in drawn.text
         assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d UTC · .* · Narrows \d", drawn.text)
         assert drawn.count("abbr") == len([title for title in drawn.values("title") if title]) > 5
-    ratio = f"still {replayed.input_bill.ratio:.2f} of doing nothing: of the unedited prompts"
+    ratio = f"still {replayed.input_bill.ratio:.2f} of the bill without Narrows"
     assert ratio in page.explained("x", short, replayed)
     assert "saved on the input of this request" in checked(page.explained("x", short, NOWHERE)).text
 
@@ -262,7 +262,7 @@ def test_the_page_is_written_and_the_last_line_says_where(tmp_path: Path, capsys
     out, err = capsys.readouterr()
     assert (out.splitlines()[-1], err) == (f"The page is in {place}", "")
     found = checked(place.read_text())
-    assert "The 8 requests of this file that were answered" in found.text
+    assert "The 8 answered requests of this file" in found.text
     assert "At the prices of gpt-4o." in found.text
 
 

@@ -77,10 +77,8 @@ async def test_an_agent_runs_behind_a_narrows_of_its_own(tmp_path: Path) -> None
     assert out.decode() == "['--upstream', 'its own'] from stdin\n"
     done, first, second = err.decode().splitlines()
     assert done == "done"
-    assert re.fullmatch(
-        r"narrows: 2 requests, \d+ prompt tokens as they came, \d+ as they were sent; paid \$\S+", first
-    )
-    assert re.fullmatch(r"  by an estimate .* nothing done \(\$\S+\)", second)
+    assert re.fullmatch(r"narrows: 2 requests, \d+ prompt tokens received, \d+ sent; paid \$\S+", first)
+    assert re.fullmatch(r"  by an estimate .* without Narrows \(\$\S+\)", second)
     assert [received.path for received in provider.requests] == ["/v1/chat/completions"] * 2
     assert (tmp_path / "narrows.db").exists()
 

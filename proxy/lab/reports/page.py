@@ -21,8 +21,8 @@ from proxy.lab.reports.text import meanings
 from proxy.lab.results import ComparedBill
 
 AHEAD = (
-    "★ no other preset has a bill as low and as much in sight. Calls of a model are those that the sessions themselves "
-    "did not make; what they cost is on the bill."
+    "★ No other preset has both a bill as low and as much still visible. Calls are those of a model for recalls, "
+    "summaries and digests; their cost is part of the bill."
 )
 
 _TERMS = (
@@ -37,21 +37,21 @@ def explained(name: str, explanation: Explanation, past: Report | str) -> str:
     until_here: Node = element("p", past) if isinstance(past, str) else ""
     if not isinstance(past, str):
         words = (
-            f"The {past.requests:,} requests of this file that were answered, turn by turn through a real Narrows and "
-            "the built-in provider with its prompt cache."
+            f"The {past.requests:,} answered requests of this file, sent turn by turn through a real Narrows to the "
+            "built-in provider with its prompt cache."
         )
         until_here = [element("p", words), element("p", _why_both(explanation, past)), _replay(past)]
     return sheet(
         shortened(name),
         shortened(name),
-        f"one request to {shortened(explanation.model, 60)}, as it would be sent, and its session until here",
+        f"one request to {shortened(explanation.model, 60)} as it would be sent, and its session so far",
         _saved_until_here(explanation, past),
         request_page.lead(explanation),
-        section("Layer by layer", request_page.layers(explanation.layers, explanation.idle_policies)),
+        section("Policy by policy", request_page.layers(explanation.layers, explanation.idle_policies)),
         section("Message by message", request_page.messages(explanation.messages)),
         section("What is left out, and why", request_page.edits(explanation)),
         section("The bill of this request", request_page.bills(explanation)),
-        section("The session until here", until_here),
+        section("The session so far", until_here),
         glossary(*_TERMS),
     )
 
@@ -72,7 +72,7 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
             ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
         ]
         beside = section(
-            "Presets beside each other",
+            "Presets compared",
             _table("preset", rows, tables.PRESET_BILLS_ON_A_PAGE),
             _table("preset", rows, tables.PRESET_SIGHT_ON_A_PAGE),
             element("p", AHEAD, class_="aside"),
@@ -83,7 +83,11 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         "Replayed sessions",
         f"{counted(len({report.session for report in reports}), 'recorded session')}, replayed",
         _saved(reports),
-        element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
+        element(
+            "p",
+            "Recorded sessions, sent turn by turn through a real Narrows, compared with the same sessions without it.",
+            class_="lead",
+        ),
         _table("session", sessions, tables.SESSION_BILLS),
         _table("session", sessions, tables.SESSION_SIGHT),
         notes,
@@ -113,14 +117,14 @@ def _saved_until_here(explanation: Explanation, past: Report | str) -> Node:
     """The headline: what the session would have saved until here; of a single request, what its input could save."""
     if isinstance(past, Report):
         bill = past.whole_bill
-        return _headline(bill.without, bill.with_, [bill], " in the session until here")
+        return _headline(bill.without, bill.with_, [bill], " in the session so far")
     least, most = (
         0.0 if bill.before is None or bill.after is None else bill.before - bill.after
         for bill in sorted(explanation.input_bill_of_this_request.values(), key=lambda bill: bill.before or 0.0)
     )
     if not explanation.prices_known:
         return ""
-    words = (" ", term("saved"), " on the input of this request: less where it is cached, more where it is not.")
+    words = (" ", term("saved"), " on the input of this request: the less of it is cached, the more.")
     return headline(f"{signed(least)} to {signed(most)}", *words)
 
 
@@ -139,16 +143,16 @@ def _why_both(explanation: Explanation, past: Report) -> str:
     tokens, bill = explanation.tokens, past.input_bill
     cached = percent(past.baseline.share_cached)
     return (
-        f"Why tokens are {change_of(tokens.before, tokens.after)} in this request and the input bill of its session is "
-        f"still {bill.ratio:.2f} of doing nothing: of the unedited prompts {cached} would have been read from the "
-        "provider's cache at a fraction of the price, so that what is left out was nearly paid for, early requests "
-        "have little to leave out, and what follows a rewritten place is paid as new."
+        f"This request has {counted(tokens.after, 'token')}, {change_of(tokens.before, tokens.after)}, but the input "
+        f"bill of its session is still {bill.ratio:.2f} of the bill without Narrows. Without edits, {cached} of the "
+        "prompts would have been read from the provider's cache, at a fraction of the price. Early requests have "
+        "little to leave out. What follows a rewritten place is paid for as new."
     )
 
 
 def _replay(report: Report) -> Markup:
     parts = (
-        ("In sight", session_page.sight(report)),
+        ("What stayed visible", session_page.sight(report)),
         ("The bill", session_page.bill(report)),
         ("The prefix, request by request", session_page.prefix(report)),
     )
@@ -158,7 +162,7 @@ def _replay(report: Report) -> Markup:
 def _session(at: int, report: Report) -> Markup:
     last: Node = ""
     if report.last_request is not None:
-        title = "Its last request, layer by layer and message by message"
+        title = "The last request, policy by policy and message by message"
         layers = request_page.layers(report.last_request.layers)
         last = together(element("h3", title), layers, request_page.messages(report.last_request.messages))
     runs = f" in {report.runs:,} runs" if report.runs > 1 else ""

@@ -25,8 +25,8 @@ def lead(explanation: Explanation) -> Markup:
         element(
             "p",
             f"Request {explanation.requests_in_history:,} of its history, to {shortened(explanation.model)}, by the "
-            f"preset {explanation.preset} with the aim {explanation.aim}. A dry run: planned as the proxy plans it "
-            "where its store knows nothing.",
+            f"preset {explanation.preset} with the aim {explanation.aim}. A dry run: planned as by a proxy "
+            "with an empty store.",
             class_="aside",
         ),
     )
@@ -54,7 +54,7 @@ def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
     return together(
         pictures.legend_of_kinds({kind for layer in effects for kind in layer.kinds}),
         rows(heads, lines),
-        element("p", f"Nothing to do here: {', '.join(idle)}.", class_="aside") if idle else "",
+        element("p", f"No effect: {', '.join(idle)}.", class_="aside") if idle else "",
     )
 
 
@@ -121,11 +121,11 @@ def _edit(edit: EditSummary) -> Markup:
         figures(edit.tokens.before, "tokens", edit.tokens.after),
     )
     since = "; new in this request" if edit.new_in_this_request else "; since an earlier request"
-    ref = together("Reference ", element("code", edit.ref)) if edit.ref else "It names no reference"
+    ref = together("Reference ", element("code", edit.ref)) if edit.ref else "No reference"
     text = edit.becomes[:4_000]
     more = len(edit.becomes) - len(text)
-    rest = element("p", f"… and {more:,} more characters, as they were written.", class_="aside") if more else ""
-    why = element("p", edit.why, since, ". ", ref, ". In its place stands:", class_="aside")
+    rest = element("p", f"… and {more:,} more characters, unchanged.", class_="aside") if more else ""
+    why = element("p", edit.why, since, ". ", ref, ". It is replaced by:", class_="aside")
     return element("details", head, why, element("pre", text), rest, class_="change")
 
 
@@ -138,8 +138,8 @@ def bills(explanation: Explanation) -> Markup:
         (f"{end.removesuffix('_cached')} of it cached", [money(cost) for cost in (bill.before, bill.after)])
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
-    note = f"At the prices of {shortened(explanation.prices)}. The true bill lies between the two."
+    note = f"At the prices of {shortened(explanation.prices)}. The true bill is between the two."
     return together(
-        table(("its input", "as written", "as sent"), lines, "bill"),
+        table(("input", "as written", "as sent"), lines, "bill"),
         asides([*explanation.foretold, note, *explanation.notes]),
     )

@@ -15,12 +15,12 @@ from proxy.lab.reports.tables import printable
 from proxy.lab.results import Compared, ComparedBill
 
 TALLIES: Mapping[str, str] = {
-    "all": "all that turns used",
-    "rare": "of these, said three times at most",
-    "at_risk_rare": "of these, last said more than five turns ago",
+    "all": "all that later turns used",
+    "rare": "of these, rare ones (at most three earlier occurrences)",
+    "at_risk_rare": "of these, last seen more than five turns ago",
     "quoted": "old text that edits quote",
     "quoted_lines": "lines of old text",
-    "at_risk_quoted_lines": "of these, last said more than five turns ago",
+    "at_risk_quoted_lines": "of these, last seen more than five turns ago",
 }
 _SAMPLES: Mapping[str, str] = {"seen": "visible", "seen gone": "recoverable", "cut": "stubbed", "refused": "lost"}
 """How it is drawn where what was used can stand."""
@@ -31,7 +31,7 @@ def faults(report: Report) -> Markup:
     counts = (
         (report.validity_errors, "refused as invalid"),
         (report.unanswered, "not answered"),
-        (report.undeclared_prefix_changes, "changed the prefix undeclared"),
+        (report.undeclared_prefix_changes, "changed the prefix without declaring it"),
         (report.failed_open, "failed open"),
         (report.recalls.refused, "recalls not answered"),
     )
@@ -55,7 +55,7 @@ def sight(report: Report) -> Markup:
         words = (
             f"{tally.visible:,} visible, {tally.recoverable:,} recoverable ({tally.recoverable_by_recall:,} by recall, "
             f"{tally.recoverable_by_running_again:,} by running a tool again), "
-            f"{tally.behind_a_stub_without_way_back:,} behind a stub without a way back, {tally.lost:,} lost"
+            f"{tally.behind_a_stub_without_way_back:,} replaced by a stub that names no way back, {tally.lost:,} lost"
         )
         share = percent(tally.share_visible) if tally.used else ""
         named = [element("b", label), element("small", words)]
@@ -80,28 +80,28 @@ def bill(report: Report) -> Markup:
     words = ", ".join(f"{times:,} {name}" for name, times in names.items() if times)
     recalled = report.recall_share_of_input_bill
     stops = {
-        "worst ratio, had it ended at any request": report.worst_ratio_at_any_stop,
+        "worst ratio if it had ended at any request": report.worst_ratio_at_any_stop,
         "the same past request 20": report.worst_ratio_past_request_20,
     }
     beside = report.input_bill_beside_marks_alone
     cached = [percent(each.share_cached) for each in (report.baseline, report.bill)]
     lines: list[tuple[Node, Iterable[Node]]] = [
         ("tokens sent", measure(report.tokens_sent)),
-        ("of them read from the cache", (*cached, "")),
+        ("of these, read from the cache", (*cached, "")),
         ("largest prompt, tokens", measure(report.peak_context)),
         (term("input bill"), (*measure(report.input_bill)[:2], f"{report.input_bill.ratio:.3f}")),
-        *([("of it by cache marks alone", measure(report.input_bill_of_marks_alone))] if report.marks_matter else []),
-        *([("with compaction, against marks alone", measure(beside))] if report.marks_matter else []),
+        *([("with cache marks alone", measure(report.input_bill_of_marks_alone))] if report.marks_matter else []),
+        *([("with compaction, relative to marks alone", measure(beside))] if report.marks_matter else []),
         (term("whole bill"), measure(report.whole_bill)),
-        *([(f"of it {words}", ("", money(calls.dollars), ""))] if words else []),
-        *([("of the input bill, recall rounds", ("", percent(recalled), ""))] if recalled else []),
+        *([(f"of this, {words}", ("", money(calls.dollars), ""))] if words else []),
+        *([("share of recall rounds in the input bill", ("", percent(recalled), ""))] if recalled else []),
         *((words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio),
     ]
     name = printable(report.session, 60)
     extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
     extra += [*summaries([report]), *against_nothing([report]), *recorded_usage([report])]
     return together(
-        table(("", "doing nothing", "by Narrows", term("ratio")), lines, "bill"),
+        table(("", "without Narrows", "with Narrows", term("ratio")), lines, "bill"),
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
         asides(f"{line if line.startswith(name) else line[0].upper() + line[1:]}." for line in map(str.strip, extra)),
     )
@@ -116,9 +116,9 @@ def prefix(report: Report) -> Markup:
     words = [result.prefix for result in results]
     given_up = sum(result.cached_tokens_given_up for result in results)
     caption = (
-        f"{len(results):,} requests; {given_up:,} tokens that were in the provider's cache were given up. Above: the "
-        "tokens of each prompt, solid as sent and pale as it would have been. Below: what its reply said of the "
-        "prefix, the taller the less of it was kept."
+        f"{len(results):,} requests; {given_up:,} tokens in the provider's cache were given up. Above: the tokens "
+        "of each prompt; solid is what was sent, pale what would have been sent. Below: what became of the prefix; the "
+        "taller the mark, the less of the prefix was kept."
     )
     most = max((max(each.tokens_sent.without, each.tokens_sent.with_) for each in results), default=0)
     drawn = charts.plot(pictures.requests(results), f"{short(most)} tokens", charts.count_ticks(len(results)))
@@ -129,9 +129,9 @@ def prefix(report: Report) -> Markup:
             sizes = (result.cached_tokens_given_up, result.tokens_sent.with_, result.tokens_sent.without)
             cells: list[Node] = ["" if result.prefix == REFUSED else f"{size:,}" for size in sizes]
             breaks.append((str(at), [outcome(result.prefix), *cells]))
-    listed = element("p", "Every request began with the whole of the one before.")
+    listed = element("p", "Every request began with all of the one before.")
     if breaks:
-        heads = ("request", "its reply said", term("written again", "given up"), term("sent"), "doing nothing")
-        summary = f"{counted(len(breaks), 'request')} that did not begin with the whole of the one before"
+        heads = ("request", "outcome", term("written again", "given up"), term("sent"), "without Narrows")
+        summary = f"{counted(len(breaks), 'request')} that did not begin with all of the one before"
         listed = folded(summary, table(heads, breaks, "breaks"), len(breaks))
     return together(figure, charts.legend_of_prefixes(words), listed)
