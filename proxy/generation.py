@@ -121,7 +121,8 @@ class Generation:
         limits_before = before.gateway.limits if before is not None else None
         counts = limits_before.counts if limits_before is not None else None
         async with AsyncExitStack() as parts:
-            upstreams = await Upstreams.open(settings, telemetry)
+            is_first = worker is None or worker.number == 0
+            upstreams = await Upstreams.open(settings, telemetry, looks=is_first)  # one warning is enough
             parts.push_async_callback(upstreams.close)
             price_book = PriceBook(settings, before.gateway.price_book if before is not None else None)
             patience = lasting.patience

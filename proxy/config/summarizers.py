@@ -1,31 +1,16 @@
 """Who is asked for summaries, and what they may cost."""
 
 import os
-from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from proxy.config.errors import Table, refused, refused_at
+from proxy.config.addresses import Url
+from proxy.config.errors import Table, refused_at
 
 Credential = Literal["client-key", "client-any"]
 SAME = "same"
 """In the place of a model's name: the model of the conversation."""
-
-
-def whole_url(value: str) -> str:
-    """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
-        raise refused("url", "give a whole URL such as https://api.openai.com/v1")
-    if parts.username is not None or parts.password is not None:
-        raise refused("url", "leave user and password out; credentials are sent in headers")
-    if parts.query or parts.fragment or "?" in value or "#" in value:
-        raise refused("url", "leave out everything from ? or # on")
-    return value.rstrip("/")
-
-
-Url = Annotated[str, AfterValidator(whole_url)]
 
 
 class SummarizerSettings(Table):

@@ -6,10 +6,10 @@ from ipaddress import ip_network
 
 from pydantic import Field, field_validator
 
+from proxy.config.addresses import Url
 from proxy.config.errors import Path, refused_at, unknown
 from proxy.config.keys import AuthMode, KeyRow, faults_in
 from proxy.config.sources import Configured
-from proxy.config.summarizers import Url
 from proxy.config.upstreams import UpstreamRow, VersionedUrl, upstream_faults
 
 _NO_PERSONS = frozenset(

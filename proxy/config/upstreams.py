@@ -19,10 +19,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from policies.model.parameters import MOST
 from policies.money.catalog import Overrides, check_overrides
 from policies.money.marks import OwnMarks
+from proxy.config.addresses import Url, whole_url
 from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, refused, refused_at
 from proxy.config.presets import NAME
-from proxy.config.summarizers import Url, whole_url
 
 # clients of Anthropic's API are told a base_url without /v1, and add it themselves
 VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]

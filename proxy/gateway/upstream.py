@@ -29,6 +29,7 @@ from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
+from proxy.gateway.address_check import AddressCheck
 from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
 from proxy.gateway.troubles import trouble
 from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
@@ -198,7 +199,7 @@ class Upstream:
         base = self.outbound.origin
         trusted = trust(row, settings.ca_bundle) if row.ca or settings.ca_bundle else True
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))  # from here on nothing fails
-        self._telemetry = telemetry
+        self._telemetry, self.address = telemetry, AddressCheck(row, telemetry)
         self.has_deployments = MODEL in row.url
         """Whether its paths say which model is asked."""
         self.host = URL(base).authority
@@ -242,6 +243,7 @@ class Upstream:
         except ApiError as error:
             metrics.count("upstream_requests", self.name, error.code)
             raise
+        self.address.note(rest, reply.status)
         metrics.count("upstream_requests", self.name, str(reply.status))
         metrics.observe("time_to_first_byte_seconds", perf_counter() - began, self.name)
         return reply

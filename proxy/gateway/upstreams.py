@@ -5,8 +5,11 @@ Law: the first row that fits counts, of those that the request may use.
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from functools import partial
 from typing import Self
+
+from multidict import CIMultiDict
 
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.rules import Rule, first_fitting
@@ -37,8 +40,9 @@ class Upstreams:
         self._following = [asyncio.create_task(self._follow(each)) for each in self if each.row.key_file is not None]
 
     @classmethod
-    async def open(cls, settings: Settings, telemetry: Telemetry) -> Self:
-        """Those of the settings. Raises ConfigurationError where one of them cannot be asked; then none is left."""
+    async def open(cls, settings: Settings, telemetry: Telemetry, *, looks: bool = False) -> Self:
+        """Those of the settings; `looks`: find out in the background whether their URLs are those of APIs. Raises
+        ConfigurationError where one of them cannot be asked; then none is left."""
         rows = settings.upstream_rows
         if not rows:
             example = '--upstream https://api.openai.com/v1, or in the file upstream = "https://api.openai.com/v1"'
@@ -50,7 +54,10 @@ class Upstreams:
                 upstreams.append(Upstream(settings, row, telemetry))
                 parts.push_async_callback(upstreams[-1].close)
             parts.pop_all()
-        return cls(upstreams, telemetry)
+        opened = cls(upstreams, telemetry)
+        if looks:
+            opened._following += [asyncio.create_task(each.address.look(partial(_status, each))) for each in upstreams]
+        return opened
 
     def __iter__(self) -> Iterator[Upstream]:
         return iter(self._upstreams.values())
@@ -85,6 +92,11 @@ class Upstreams:
             task.cancel()
         for upstream in self:
             await upstream.close()
+
+
+async def _status(upstream: Upstream, target: str) -> int:
+    with closing(await upstream.send("GET", target, CIMultiDict({"Accept": "application/json"}), None)) as reply:
+        return reply.status
 
 
 def row_for(

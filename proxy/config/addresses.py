@@ -1,0 +1,75 @@
+"""Addresses of APIs: what cannot be one, and what is probably not meant."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from proxy.config.errors import refused
+
+_BASES: Mapping[str, str] = {
+    "api.openai.com": "/v1",
+    "api.anthropic.com": "/v1",
+    "openrouter.ai": "/api/v1",
+    "api.groq.com": "/openai/v1",
+    "api.mistral.ai": "/v1",
+    "api.together.xyz": "/v1",
+    "api.x.ai": "/v1",
+    "localhost:11434": "/v1",  # Ollama
+    "127.0.0.1:11434": "/v1",
+    "localhost:1234": "/v1",  # LM Studio
+    "127.0.0.1:1234": "/v1",
+}
+"""Below which path the API is, where a host has only one."""
+_ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings")
+_BARE = re.compile(
+    r"(localhost|[a-z0-9-]{1,40}(\.[a-z0-9-]{1,40}){1,5}|[a-z0-9-]{1,40}(?=:))(:\d{1,5})?(/[\w./-]{0,40})?"
+)
+"""An address without a scheme, and nothing that might be a key: whoever reads the error sees it."""
+_LOCAL = re.compile(r"localhost|[\d.]+|[^.]+")
+"""Hosts that hardly speak TLS: this machine, addresses, and names without a domain."""
+_VERSION = re.compile(r"/v\d")
+
+
+def whole_url(value: str) -> str:
+    """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
+    value = value.strip()
+    if _BARE.fullmatch(value):
+        raise refused("url", f"give a whole URL, with its scheme: {_with_scheme(value)}")
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
+        raise refused("url", "give a whole URL such as https://api.openai.com/v1")
+    if parts.username is not None or parts.password is not None:
+        raise refused("url", "leave user and password out; credentials are sent in headers")
+    if parts.query or parts.fragment or "?" in value or "#" in value:
+        raise refused("url", "leave out everything from ? or # on")
+    value = value.rstrip("/")
+    if end := next((each for each in _ENDPOINTS if value.endswith(each)), ""):
+        raise refused("url", f"leave out {end} at its end: clients add that")
+    if value.endswith("/v1/v1"):
+        raise refused("url", "leave out one of the two /v1 at its end")
+    return value
+
+
+Url = Annotated[str, AfterValidator(whole_url)]
+
+
+def _with_scheme(bare: str) -> str:
+    """The whole URL that was probably meant by one without a scheme."""
+    scheme = "http" if _LOCAL.fullmatch(bare.partition("/")[0].partition(":")[0]) else "https"
+    url = f"{scheme}://{bare}".rstrip("/")
+    return usual_address(url) or url
+
+
+def usual_address(url: str) -> str:
+    """Where the API of this host is, if that is known and is elsewhere; else ""."""
+    parts = urlsplit(url)
+    base = _BASES.get(parts.netloc.lower().removesuffix(":443"))
+    return f"{parts.scheme}://{parts.netloc}{base}" if base not in (None, parts.path) else ""
+
+
+def names_no_version(url: str) -> bool:
+    """Whether nothing in its path is a version such as /v1, as in the address of nearly every API."""
+    return _VERSION.search(urlsplit(url).path) is None
