@@ -1,13 +1,17 @@
 """Circuit breakers: each leaves alone what fails, and tries it again after a while.
 
-Law: each change of state is logged once, and how many breakers of a name are open is a metric.
+Law: a change of state is logged once; of those that follow within a minute it is logged how many there were. How many
+breakers of a name are open is a metric.
 """
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from proxy.telemetry import Telemetry
+from proxy.telemetry import QUIET, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,10 @@ class BreakerOptions:
 
 
 BREAKERS: Mapping[str, BreakerOptions] = {
-    "store": BreakerOptions(1, 5.0, "requests are planned from the histories that they carry"),
-    "summaries_store": BreakerOptions(1, 5.0, "no summaries are made for a while"),
+    "store": BreakerOptions(
+        1, 5.0, "replies stay right, planned from the history in each request; new summaries and figures wait"
+    ),
+    "summaries_store": BreakerOptions(1, 5.0, "replies stay right; no summaries are made for a while"),
     "keys_store": BreakerOptions(1, 2.0, "the keys that are known here count on, and new ones are refused"),
     "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
     "shadows": BreakerOptions(3, 300.0, "requests are not sampled for a while"),
@@ -104,18 +110,51 @@ class Breaker:
             self._changed(True)
 
 
+class _ChangeLog:
+    """The log lines of one breaker. What fails again and again for a moment, as a busy disk does, is one line a minute.
+    `fields`: what each line says beside what failed."""
+
+    def __init__(self, name: str, telemetry: Telemetry, fields: Mapping[str, str]) -> None:
+        self._name = name
+        self._telemetry = telemetry
+        self._fields = fields
+        self._openings = 0
+        """How often it has opened since the last line."""
+        self._quiet_until = -math.inf
+        self._later: asyncio.TimerHandle | None = None
+
+    def note(self, breaker: Breaker) -> None:
+        """It has opened or closed."""
+        self._openings += breaker.is_open
+        left = self._quiet_until - time.monotonic()
+        if left <= 0 or not self._openings:
+            self._log(breaker)
+        elif self._later is None:
+            with suppress(RuntimeError):  # without a loop the next change says it
+                self._later = asyncio.get_running_loop().call_later(left, self._log, breaker)
+
+    def _log(self, breaker: Breaker) -> None:
+        """How it is now, and how often it has opened meanwhile."""
+        often = {"times": self._openings} if self._openings > breaker.is_open else {}
+        if breaker.is_open:
+            fault = {"fault": breaker.fault} if breaker.fault else {}
+            effect = BREAKERS[self._name].effect
+            self._telemetry.log.warning(f"{self._name}_trouble", effect=effect, **often, **fault, **self._fields)
+        else:
+            self._telemetry.log.info(f"{self._name}_recovered", **often, **self._fields)
+        if self._openings:
+            self._quiet_until = time.monotonic() + QUIET
+        self._openings, self._later = 0, None
+
+
 def reported_breaker(name: str, telemetry: Telemetry, trial: float = 0.0, **fields: str) -> Breaker:
     """A breaker of the table. `fields`: what its log lines say beside what failed."""
-    options = BREAKERS[name]
+    changes = _ChangeLog(name, telemetry, fields)
 
     def changed(is_open: bool) -> None:
         telemetry.metrics.breaker_changed(name, breaker, is_open)
-        if is_open:
-            fault = {"fault": breaker.fault} if breaker.fault else {}
-            telemetry.log.warning(f"{name}_trouble", effect=options.effect, **fault, **fields)
-        else:
-            telemetry.log.info(f"{name}_recovered", **fields)
+        changes.note(breaker)
 
-    breaker = Breaker(options, trial, changed)
+    breaker = Breaker(BREAKERS[name], trial, changed)
     telemetry.metrics.breaker_changed(name, breaker, False)
     return breaker
