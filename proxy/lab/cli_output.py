@@ -46,12 +46,24 @@ def console() -> Console:
 
 
 def print_page(path: Path, page: str, as_json: bool) -> None:
-    from proxy.lab.reports.tables import printable
-
     with refusing():
         write(path, page)
     if not as_json:
-        print(f"The page is in {printable(str(path))}")
+        print_place(path)
+
+
+def print_place(path: Path) -> None:
+    from proxy.lab.reports.tables import printable
+
+    print(f"The page is in {printable(str(path))}")
+
+
+def open_page(path: Path) -> None:
+    """Show a page in the browser of this machine; where there is none, say so."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        print("narrows: there is no browser here; open the file in one elsewhere", file=sys.stderr)
 
 
 def print_json(value: object) -> None:

@@ -48,6 +48,7 @@ from proxy.lab.cli_arguments import (
     presets_named,
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
+from proxy.lab.demo_command import demo as demo
 from proxy.lab.keys import keys as keys
 from proxy.lab.load.command import load as load
 from proxy.lab.local.commands import check as check
@@ -265,32 +266,6 @@ def presets(
         print_preset(console(), described[0])
     else:
         print_presets(console(), described)
-
-
-def demo(
-    prices: Annotated[str, typer.Option(metavar="MODEL", help="Bill by this model's prices.")] = "gpt-5.4",
-    store: Annotated[
-        str, typer.Option(metavar="URL", help="Where the long chat's summaries are stored. Default: nowhere for long.")
-    ] = "",
-) -> None:
-    """Run two shipped sessions and a long chat through Narrows.
-
-    With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Then a
-    chat whose old turns are summed up: a summary, an edit that makes it stale, another one. Needs no network and no
-    key, and ends by itself; exit code 1 where the prefix did not hold.
-    """
-    from proxy.lab import demo
-    from proxy.lab.reports.long_chat import print_long_chat
-    from proxy.lab.reports.text import print_demo
-
-    with refusing():
-        check_prices([prices])
-    with refusing(), progress(demo.total()) as advance:
-        results = asyncio.run(demo.demonstrate(prices, advance))
-        report = asyncio.run(demo.chat_at_length(prices, store, advance))
-    print_demo(console(), results)
-    print_long_chat(console(), report)
-    raise typer.Exit(int(not all(result.is_held for result in results) or report.faults > 0))
 
 
 def audit(

@@ -1,5 +1,6 @@
 """README.md: what a newcomer reads."""
 
+import os
 import re
 import tomllib
 from functools import cache
@@ -22,7 +23,7 @@ def test_the_readme_can_be_read_in_five_minutes() -> None:
 @cache
 def demo() -> str:
     """What `narrows demo` prints."""
-    return CliRunner().invoke(command_line(), ["demo"]).stdout
+    return CliRunner().invoke(command_line(), ["demo", "--html", os.devnull]).stdout
 
 
 def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:

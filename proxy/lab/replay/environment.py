@@ -203,6 +203,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             "text_protocol": options.text_protocol,
             "summarizers": ({"model": options.summary_model},),
             "planning_timeout": _PLANNING_TIMEOUT,
+            "cold_process": False,  # it decides the same, and is for others who wait, of whom there are none
         }
         try:
             settings = _OwnSettings(port=0, log_level="error", **chosen)

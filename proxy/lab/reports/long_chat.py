@@ -25,7 +25,8 @@ def print_long_chat(console: Console, report: Report) -> None:
     title = f"\n{report.session}: {report.requests} requests by the preset {report.preset}, made by rule"
     console.print(Text(f"{title}   {legend(plain)}", style="bold"))
     _print_columns(console, "tokens of each prompt", f"{prompts[-1].after:,} of {prompts[-1].before:,}", prompts)
-    console.print(Text("".join(_marks(results)).rstrip() + "   ? asked for  ^ adopted  ! stale"))
+    console.print(Text("".join(_marks(results)).rstrip()))
+    console.print(Text("(a summary: ? asked for  ^ adopted  ! stale)", style="dim"))
     bill = report.input_bill
     _print_columns(
         console, "the input bill so far", f"{money(bill.dollars_with)} of {money(bill.dollars_without)}", bills

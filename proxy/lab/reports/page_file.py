@@ -1,12 +1,22 @@
 """The file that a page is written to.
 
-Law: whether it can be written is tried before anything is run; what was there before is replaced when the page is
-there.
+Laws
+  Whether a file that a person names can be written is tried before anything is run; what was in it is replaced when the
+  page is there.
+  A file that nobody named is a new one, or held this very page before, drawn at another time.
 """
 
+import re
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
+
+_MOST = 100
+"""Numbers that are tried in the name of a new file."""
+_TIME = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}")
+"""When a page was drawn, as it says."""
 
 
 def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | None:
@@ -34,3 +44,24 @@ def write(path: Path, page: str, mode: Literal["ab", "wb"] = "wb") -> None:
             file.write(page.encode())
     except OSError as error:
         raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error
+
+
+def new_page(name: str, page: str) -> Path:
+    """The page in a file of this name in the current folder, with a number where that name is in use; in a temporary
+    folder where nothing can be written here. Raises ValueError where nothing can be written there either."""
+    content = page.encode()
+    try:
+        for number in range(1, _MOST + 1):
+            path = Path(f"{name}-{number}.html" if number > 1 else f"{name}.html")
+            is_here = path.is_file() and path.stat().st_size == len(content)
+            if is_here and _TIME.sub(b"", path.read_bytes()) == _TIME.sub(b"", content):
+                path.write_bytes(content)
+                return path
+            with suppress(FileExistsError), path.open("xb") as file:
+                file.write(content)
+                return path
+    except OSError:
+        pass
+    path = Path(tempfile.mkdtemp(prefix="narrows-"), f"{name}.html")
+    write(path, page)
+    return path

@@ -97,14 +97,14 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
         few = len(messages) <= 2 * WINDOW
         _print_bars(console, message_bars(messages) if few else kind_bars(result.sizes.kinds), min(console.width, 100))
     first = results[0].report
-    heads = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill", "ratio")
-    table = plain_table(*heads, left=2, title=f"\nThe bill at the prices of {printable(first.prices)}")
+    heads = ("session", "tokens", "cached", "peak", "input bill", "ratio", "whole bill", "ratio")
+    table = plain_table(*heads, title=f"\nThe bill at the prices of {printable(first.prices)}")
     for result in results:
         baseline = result.report.baseline
-        rows = (("as it is", baseline), ("by Narrows", result.report.bill), (f"last {WINDOW} messages", result.window))
+        name = f"{result.report.session} as it is"
+        rows = ((name, baseline), ("  by Narrows", result.report.bill), (f"  last {WINDOW} messages", result.window))
         for name, bill in rows:
             table.add_row(
-                result.report.session if bill is baseline else "",
                 name,
                 f"{bill.tokens:,}",
                 percent(bill.share_cached),
