@@ -236,7 +236,7 @@ async def _open_compaction(
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
-    summarizer = Summarizer(settings, payments.states)
+    summarizer = Summarizer(settings, payments.states, price_book)
     holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
     billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)

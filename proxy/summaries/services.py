@@ -80,10 +80,10 @@ class SummaryServices:
             return None
         client_request = context.client_request
         allowed = self.payments.allowed(client_request.credential, client_request.is_plain_key)
-        model = self.summarizer.first(self._wish(context, allowed))
-        if model is None:
+        prices = self.summarizer.first_prices(self._wish(context, allowed))
+        if prices is None:
             self._refuse_once()
-        return self.summarizer.prices(model) if model is not None else None
+        return prices
 
     async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
         """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -20,13 +20,12 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import httpx2
-from cachetools import LRUCache
 
 from policies.model.summary_record import SummaryCost
-from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
+from proxy.billing.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.summarizers import SAME
 from proxy.identity import CredentialStates, seconds_of
@@ -71,13 +70,15 @@ class SummarizerError(Exception):
 class Summarizer:
     """The chain for each API in which a conversation may be."""
 
-    def __init__(self, settings: Settings, states: CredentialStates | None = None) -> None:
+    def __init__(
+        self, settings: Settings, states: CredentialStates | None = None, price_book: PriceBook | None = None
+    ) -> None:
         for name in ("openai", "anthropic"):  # at their debug level the SDKs log what they send
             logging.getLogger(name).setLevel(logging.WARNING)
         self._settings = settings
         self._states = states or CredentialStates()
         self._knowledge = ModelKnowledge()
-        self._prices: LRUCache[str, Prices] = LRUCache(256)
+        self._price_book = price_book or PriceBook(settings)
         self._endpoints: dict[tuple[str, str, type[SdkClient]], Endpoint] = {}
         rows = settings.upstream_rows
         self._chains = {
@@ -89,12 +90,15 @@ class Summarizer:
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
         """The models that may be asked, whoever pays, for a conversation in this API with `model`."""
         chain = self._chains[dialect, ""]
-        return tuple(name for entry in chain for name in entry.candidates(model, writing, self.prices))
+        return tuple(name for entry in chain for name in entry.candidates(model, writing))
 
     def first(self, request: ModelRequest) -> str | None:
         """The model that is asked first, as far as is known; None where none may be."""
-        names = (name for entry in self._chain(request) for name in self._usable(entry, request))
-        return next(names, None)
+        return next((name for name, _ in self._in_order(request)), None)
+
+    def first_prices(self, request: ModelRequest) -> Prices | None:
+        """What that model costs; None where none may be asked."""
+        return next((entry.prices(name) for name, entry in self._in_order(request)), None)
 
     def may_ask(self, request: ModelRequest) -> bool:
         """Whether any may be asked now: not with a credential that was refused, or is over its rate limit."""
@@ -106,15 +110,9 @@ class Summarizer:
             if len(self._usable(entry, request)) > 1 and not self._is_blocked(entry, request):
                 await self._knowledge.look_up(entry.upstream(request), partial(entry.models, request))
 
-    def prices(self, model: str) -> Prices:
-        if model not in self._prices:
-            self._prices[model] = prices_for(model, self._settings.models)
-        return self._prices[model]
-
     def estimate(self, request: WriteRequest) -> float:
         """The most dollars that one answer is likely to cost. Where no price is known, one is assumed."""
-        models = {name: entry for entry in self._chain(request) for name in self._usable(entry, request)}
-        return max((self._estimate(entry, model, request) for model, entry in models.items()), default=0.0)
+        return max((self._estimate(entry, model, request) for model, entry in self._in_order(request)), default=0.0)
 
     async def write(self, request: WriteRequest) -> GeneratedText:
         """The answer of the first model in the chain that gives one. Raises SummarizerError."""
@@ -127,13 +125,13 @@ class Summarizer:
                 try:
                     completion = await entry.ask(request, model, (end - now()) / (len(chain) - at))
                 except _NoAnswerError as error:
-                    reason, spent = error.reason, spent + self._cost(model, error.billed)
+                    reason, spent = error.reason, spent + self._cost(entry, model, error.billed)
                     charged += self._charge(entry, model, request, error.billed, reason)
                     if not self._may_go_on(entry, model, request, error):
                         break
                 else:
                     self._knowledge.confirm(entry.upstream(request), model)
-                    spent += self._cost(model, completion)
+                    spent += self._cost(entry, model, completion)
                     charged += self._charge(entry, model, request, completion)
                     return GeneratedText(completion.text, model, completion.end, spent, charged)
         raise SummarizerError(reason, spent, charged)
@@ -148,7 +146,7 @@ class Summarizer:
         provider = CLIENTS[dialect].provider
         pairs = ((entry, self._endpoint(entry, dialect, row)) for entry in self._settings.summarizers)
         return tuple(
-            _ChainEntry(entry, endpoint, entry.provider or provider)
+            _ChainEntry(entry, endpoint, entry.provider or provider, self._price_book)
             for entry, endpoint in pairs
             if endpoint is not None
         )
@@ -180,13 +178,17 @@ class Summarizer:
     def _is_blocked(self, entry: "_ChainEntry", request: ModelRequest) -> bool:
         return self._states.is_blocked(entry.payer(request))
 
+    def _in_order(self, request: ModelRequest) -> "Iterator[tuple[str, _ChainEntry]]":
+        """The models in the order in which they are asked, each with its entry."""
+        return ((name, entry) for entry in self._chain(request) for name in self._usable(entry, request))
+
     def _usable(self, entry: "_ChainEntry", request: ModelRequest) -> list[str]:
         """The models of an entry in the order in which they are asked: siblings that the upstream has, as far as is
         known, and that can take the material; the last one is asked in any case, unless one before it is certain."""
         upstream, usable = entry.upstream(request), list[str]()
-        *small, last = entry.candidates(request.model, request.writing, self.prices)
+        *small, last = entry.candidates(request.model, request.writing)
         for name in small:
-            window = self.prices(name).window
+            window = entry.prices(name).window
             has_room = window is None or request.tokens + request.most <= _FILLED * window
             if has_room and self._knowledge.has(upstream, name, request.model):
                 usable.append(name)
@@ -204,11 +206,11 @@ class Summarizer:
             self._states.note(entry.payer(request), 429 if is_for_long else error.status, after)
         return error.refuses_model or error.status == 400  # as where the material is too long for a sibling
 
-    def _cost(self, model: str, completion: Completion | None) -> SummaryCost:
+    def _cost(self, entry: "_ChainEntry", model: str, completion: Completion | None) -> SummaryCost:
         """The cost of a completion; where it has no usage, only that there was one."""
         if completion is None or completion.usage is None:
             return SummaryCost(calls=int(completion is not None))
-        usage, prices = completion.usage, self.prices(model)
+        usage, prices = completion.usage, entry.prices(model)
         dollars = prices.cost(usage).total if prices.listed else 0.0
         return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
@@ -218,13 +220,13 @@ class Summarizer:
         """What a call takes from the budget, at assumed prices where these are not known. One without usage counts as
         estimated where it may have been billed."""
         if completion is not None and completion.usage is not None:
-            return self.prices(model).cost(completion.usage).total
+            return entry.prices(model).cost(completion.usage).total
         is_free = completion is None and reason in ("refused", "limited", "server", "unreachable")
         return 0.0 if is_free else self._estimate(entry, model, request)
 
     def _estimate(self, entry: "_ChainEntry", model: str, request: WriteRequest) -> float:
         usage = Usage(request.tokens, 0, 0, entry.limit(request.most, model))
-        return self.prices(model).cost(usage).total
+        return entry.prices(model).cost(usage).total
 
 
 class _NoAnswerError(Exception):
@@ -247,12 +249,14 @@ class _Refusal(NamedTuple):
 class _ChainEntry:
     """One entry of `summarizers`."""
 
-    def __init__(self, entry: SummarizerSettings, endpoint: Endpoint, provider: str) -> None:
+    def __init__(self, entry: SummarizerSettings, endpoint: Endpoint, provider: str, price_book: PriceBook) -> None:
         self._model = entry.model
         self._provider = provider
         self._key_env = entry.key_env
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._endpoint = endpoint
+        self.prices = partial(price_book.prices, upstream=endpoint.outbound.row.name)
+        """What a model costs where this entry is asked."""
         self.has_key = bool(entry.key_env) or endpoint.outbound.row.has_key
 
     def is_paid(self, payment: Payment) -> bool:
@@ -267,11 +271,11 @@ class _ChainEntry:
     def upstream(self, request: ModelRequest) -> Upstream:
         return self._endpoint.base, self.payer(request)
 
-    def candidates(self, model: str, writing: WritingOptions, prices: Callable[[str], Prices]) -> tuple[str, ...]:
+    def candidates(self, model: str, writing: WritingOptions) -> tuple[str, ...]:
         """The models to ask for a conversation with `model`, in order: the next one where one is refused."""
         name = self._model or writing.model(self._provider)
         if not name:
-            return *siblings(model, prices), model
+            return *siblings(model, self.prices), model
         return (model if name == SAME else name,)
 
     def limit(self, most: int, model: str) -> int:

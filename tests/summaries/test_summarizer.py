@@ -47,7 +47,17 @@ async def test_m9_anthropic_is_asked_and_its_cache_is_part_of_the_prompt(serve: 
     assert proofs(asked) == {"x-api-key": "ours"}
     assert upstream.seen == []
     assert summarizer.models("openai_chat", "m")[0] == "c"
-    assert summarizer.prices("c").output == 50
+    prices = summarizer.first_prices(ASKING)
+    assert prices is not None
+    assert prices.output == 50
+
+
+async def test_m9_a_model_costs_what_the_row_of_its_upstream_says(serve: Serve, make: Make) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+    upstream = await serve(json_answer({**completion("The notes."), "usage": usage}))
+    row = {"name": "own", "url": upstream.url, "overrides": {"m": {"input": 3.0, "output": 9.0}}}
+    written = await make(upstream, upstreams=[row]).write(replace(ASKING, upstream="own"))
+    assert written.spent.dollars == pytest.approx((1000 * 3 + 100 * 9) / 1e6)
 
 
 CUT: list[tuple[Json, str]] = [
