@@ -1,0 +1,169 @@
+"""The shell blocks of the documents, run as a reader would run them, but for what stands in the tables below.
+
+A block marked `sh` is run by `make test`; one marked `sh needs=WORD` is not, and `NEEDS` says why.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.documents import PAGES
+from tests.docs.narrows_by_fork import CLIENT
+from tests.kit.paths import ROOT
+from tests.kit.redis_servers import PROGRAM, free_ports, soon
+
+NEEDS: Mapping[str, str] = {
+    "network": "it installs from a package index",
+    "docker": "it needs Docker; `make image-test` and `make deploy-test` try the image and the files of deploy/",
+    "minutes": "it takes minutes",
+}
+PORTS = ("8787", "8788", "8789", "9000", "6399", "4318")
+"""Those that blocks name: each is replaced with a free one."""
+SESSIONS = ("write_once.json", "follow_up.json")
+"""Recordings that stand in `my-sessions`."""
+FIRST, LAST = "set -euo pipefail; sleep() { wait; }", "for job in $(jobs -p); do wait $job; done"
+"""What stands before and behind each block: it fails where one of its commands fails."""
+BEFORE: Mapping[str, str] = {
+    "narrows export CONVERSATION": """
+export NARROWS_TENANT=team
+NARROWS_HISTORY=true narrows serve --upstream https://api.openai.com/v1 --no-summaries
+python ask.py
+""",
+}
+"""What a reader has done before, by what the block says."""
+ASK = """
+import json, os, urllib.request
+body = json.dumps({"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}).encode()
+headers = {"content-type": "application/json", "authorization": "Bearer sk-1", "x-narrows-conversation": "CONVERSATION"}
+url = f"http://127.0.0.1:{os.environ['NARROWS_PORT']}/v1/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code: where it stands, its marks, its text."""
+
+    page: Path
+    line: int
+    marks: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    """All blocks in this language."""
+    return [
+        Block(page, text[: at.start()].count("\n") + 1, at[1].strip(), at[2])
+        for page, text in PAGES.items()
+        for at in re.finditer(rf"^```{language}\b(.*)\n((?:.*\n)*?)```$", text, re.MULTILINE)
+    ]
+
+
+def files_of(page: Path) -> Iterator[tuple[str, str]]:
+    """Files that examples of the page show: their first line is a comment with the file's name."""
+    for at in re.finditer(r"^```(?:toml|yaml)\n# (\S+\.\w+)\n((?:.*\n)*?)```$", PAGES[page], re.MULTILINE):
+        yield at[1], at[2]
+
+
+class Reader:
+    """Pastes blocks into a shell in a folder of their own, before an upstream on loopback."""
+
+    def __init__(self, folder: Path, upstream: str, forks: str) -> None:
+        self.folder = folder
+        self._started = folder / "started"
+        ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
+        self._replaced = {
+            "https://api.openai.com/v1": upstream,
+            "https://api.anthropic.com": upstream.removesuffix("/v1"),
+            "/etc/": f"{folder}/etc/",
+            "/var/lib/": f"{folder}/var/lib/",
+            "--duration 5m": "--duration 1s",
+            "narrows agree": "narrows agree --yes",
+            **ports,
+        }
+        self._environment = {
+            "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "NARROWS_FORKS": forks,
+            "NARROWS_HOST": "127.0.0.1",
+            "NARROWS_PORT": ports["8787"],
+            "STARTED": str(self._started),
+            "OPENAI_API_KEY": "sk-1",
+            "ANTHROPIC_API_KEY": "sk-ant-1",
+        }
+
+    def as_here(self, text: str) -> str:
+        """The text with names of this machine in place of those of the reader's."""
+        pattern = "|".join(rf"\b{each}\b" if each.isdigit() else re.escape(each) for each in self._replaced)
+        text = re.sub(pattern, lambda at: self._replaced[at[0]], text)
+        assert not [url for url in re.findall(r"://(?:[^\s/@]*@)?([\w.]+)", text) if url != "127.0.0.1"], text
+        return text
+
+    async def paste(self, block: Block) -> str:
+        """What the block prints; it has to end well."""
+        self._prepare(block)
+        before = "".join(lines for words, lines in BEFORE.items() if words in block.text)
+        script = f"{FIRST}\n{self.as_here(before + block.text)}\n{LAST}\n"
+        shell = await asyncio.create_subprocess_exec(
+            *("bash", "-c", script),
+            cwd=self.folder,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            out, _ = await asyncio.wait_for(shell.communicate(), 120)
+        finally:
+            await self._end(shell)
+        assert shell.returncode == 0, f"{block}\n{script}\n{out.decode()}"
+        return out.decode()
+
+    def _prepare(self, block: Block) -> None:
+        """Programs, and files that the page shows."""
+        programs = {
+            "narrows": f"#!{sys.executable} -IS\n{CLIENT}",
+            "redis-server": f'#!/bin/sh\n"{PROGRAM}" "$@" --daemonize yes --dir . --pidfile redis.pid >&2\n',
+        }
+        for name, text in programs.items():
+            path = self.folder / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o700)
+        (self.folder / "var/lib/narrows").mkdir(parents=True)
+        (self.folder / "ask.py").write_text(ASK)
+        (self.folder / "my-sessions").mkdir()
+        for name in SESSIONS:
+            (self.folder / "my-sessions" / name).symlink_to(ROOT / "proxy" / "lab" / "sessions" / name)
+        for name, text in files_of(block.page):
+            if name.startswith("/"):
+                path = Path(self.as_here(name))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(self.as_here(text))
+
+    async def _end(self, shell: asyncio.subprocess.Process) -> None:
+        """End all that was started here."""
+        with suppress(ProcessLookupError):
+            shell.kill()
+        files = [self._started, self.folder / "redis.pid"]
+        for number in [word for file in files if file.exists() for word in file.read_text().split()]:
+            with suppress(ProcessLookupError):
+                os.kill(int(number), signal.SIGKILL)
+                await soon(lambda: not _runs(int(number)))  # noqa: B023 - called at once
+
+
+def _runs(number: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(number, 0)
+        return True
+    return False
