@@ -28,6 +28,7 @@ from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, loaded
+from proxy.config.store_url import StoreUrl
 from proxy.config.summarizers import Credential, SummarizerSettings, SummaryBudget
 from proxy.config.team import TeamSettings, check_keys, check_upstreams
 
@@ -69,9 +70,8 @@ class Settings(TeamSettings):
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     workers: int = Field(default=1, ge=1, le=64, description="processes that serve on this port (Linux)")
-    store: str = Field(
+    store: StoreUrl = Field(
         default_factory=_default_store,
-        pattern=r"^[a-z][a-z0-9+]*://",
         description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
     )
     store_limit: ByteSize | None = Field(

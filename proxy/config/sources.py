@@ -49,7 +49,6 @@ _UNPARSED, _UNKNOWN = "error parsing CLI: ", "unrecognized arguments: "
 """How a message about flags begins, and how the fault in it begins where a flag is not known."""
 _NOT_JSON = re.compile(r'error parsing value for field "(\w+)" from source "EnvSettingsSource"')
 _PATTERNS: Mapping[str, str] = {
-    "store": "give a URL such as sqlite:///FILE or redis://HOST",
     "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
     "key_sha256": "give the SHA-256 of a credential (64 hexadecimal digits)",
     "sha256": "give the SHA-256 that `narrows keys new` printed (64 hexadecimal digits), not the key",

@@ -27,6 +27,7 @@ from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import ConversationRow, DayRow, RequestBill
 from proxy.config import KeyRow
 from proxy.config.keyring import Keyring
+from proxy.config.store_url import REDIS
 
 INSERTS = 8
 """Recall exchanges stored for one anchor, the newest: a client that repeats a request does not fill the store."""
@@ -372,9 +373,7 @@ def public_url(url: str) -> str:
     return re.sub(r"//.*@", "//", url.partition("?")[0])
 
 
-_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
-
-BACK_ENDS = {"sqlite": "sqlite.store:from_url"} | dict.fromkeys(_REDIS, "redis.store:from_url")
+BACK_ENDS = {"sqlite": "sqlite.store:from_url"} | dict.fromkeys(REDIS, "redis.store:from_url")
 """Scheme of a URL -> what makes a Store of it, in this package, imported when it is used."""
 
 Announce = Callable[[str], None]

@@ -64,7 +64,7 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--admin-token", ""], "admin_token:", "give one"),
         (["--metrics-token", ""], "metrics_token:", "give one"),
         (["--tenant", "a/b"], "tenant:", "pattern"),
-        (["--store", "narrows.db"], "store:", "sqlite:///FILE"),
+        (["--store", "narrows.db"], "store:", "sqlite:///narrows.db"),
         (["--upstream", "api.example.com/v1"], "upstream:", "whole URL"),
         (["--upstream", "ftp://api.example.com"], "upstream:", "whole URL"),
         (["--upstream", "https://key@api.example.com/v1"], "upstream:", "user and password"),

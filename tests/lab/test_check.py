@@ -44,7 +44,7 @@ def test_a_file_that_works_is_described_and_nothing_is_made(
     ("text", "words"),
     [
         ('upstream = "https://a/v1"\nmode = "sometimes"', "mode: "),
-        ('upstream = "https://a/v1"\nstore = "nosuch://x"', "store: no store is called 'nosuch'"),
+        ('upstream = "https://a/v1"\nstore = "nosuch://x"', "store: there is no store nosuch://; give a URL"),
         ('upstream = "https://a/v1"\n[models.m]\nnonsense = 1', "models: "),
         (
             'auth = "keys"\n[[keys]]\nname = "a"\nsha256 = "nrw_x"',

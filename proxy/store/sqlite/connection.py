@@ -43,6 +43,11 @@ _ADVICE = {
     sqlite3.SQLITE_NOTADB: "it is not a database of ours: move it away, and a new one is made",
 }
 
+_NO_PLACE = "no file can be made there: give this user the right to write, or name another file"
+_ADVICE_BY_ERRNO = dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST), _NO_PLACE
+) | {errno.ENOSPC: _ADVICE[sqlite3.SQLITE_FULL], errno.EISDIR: "it is a folder: name a file in it"}
+
 _LASTING = frozenset(
     {
         sqlite3.SQLITE_READONLY,
@@ -150,7 +155,8 @@ class SqliteConnection:
     def _trouble(self, error: Exception) -> StoreTrouble:
         if isinstance(error, TimeoutError):
             return StoreTrouble(f"the store {self.path} did not answer in time")
-        return StoreTrouble(f"the store {self.path}: {_ADVICE.get(_code(error), 'it failed')} ({error})")
+        advice = _ADVICE.get(_code(error)) or _ADVICE_BY_ERRNO.get(getattr(error, "errno", 0), "it failed")
+        return StoreTrouble(f"the store {self.path}: {advice} ({error})")
 
 
 def _identity(path: str) -> tuple[int, int] | None:
