@@ -396,5 +396,5 @@ async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Tel
             return await store.secret("tenant")
         except StoreTrouble as error:
             telemetry.metrics.store_trouble("secret")
-            telemetry.log.warning("store", trouble=str(error), effect="who sent what is unknown until a new start")
+            telemetry.log.warning("store", trouble=str(error), effect="old conversations have no owner until a restart")
     return before or secrets.token_bytes(32)

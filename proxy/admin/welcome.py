@@ -5,6 +5,7 @@ Law: it is for everybody, so it says nothing of this Narrows: no version, no ups
 
 import re
 from collections.abc import Iterator, Mapping
+from textwrap import fill
 
 from aiohttp import web
 
@@ -17,14 +18,15 @@ from proxy.drawing.html import document, element, policy
 _HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
 """What can stand in a line to paste; no other Host is repeated."""
 _WHAT = (
-    "This is Narrows, a proxy for the APIs of language models: it makes long conversations shorter on their way, and "
+    "This is Narrows, a proxy for the APIs of language models. It makes long conversations shorter on their way, and "
     "passes on everything else as it is."
 )
-_HOW = "A client that asks here needs this address, and its API key as before (or one that whoever runs this gave you):"
+_HOW = "Point a client here with one of these lines. Its API key stays the same, unless whoever runs this gave you another."
+_COLUMNS = 80
 _CLIENTS = ("openai", "anthropic", "codex")
 _NEXT = {
-    "/narrows/": "what was saved; for the machine that this runs on, and for whoever shows a key or token",
-    "/healthz": "whether this runs",
+    "/narrows/": "what was saved, for those who may see it",
+    "/healthz": "whether it runs",
 }
 
 
@@ -65,7 +67,7 @@ def _lines(address: str) -> Iterator[tuple[str, str]]:
 def _plain(address: str) -> str:
     pasted = "".join(f"\n# {about}\n{line}\n" for about, line in _lines(address))
     pages = "".join(f"{address}{path}  {what}\n" for path, what in _NEXT.items())
-    return f"{_WHAT}\n\n{_HOW}\n{pasted}\n{pages}"
+    return f"{fill(_WHAT, _COLUMNS)}\n\n{fill(_HOW, _COLUMNS)}\n{pasted}\n{pages}"
 
 
 def _html(address: str) -> str:

@@ -28,8 +28,6 @@ class AddressCheck:
         self._telemetry = telemetry
         self.is_doubtful = names_no_version(row.url) and MODEL not in row.url and not row.query
         """Whether an answer may show that the URL lacks /v1."""
-        if usual := usual_address(row.url):
-            self._warn(f"the API of this host is at {usual}", f"set its address to {usual}")
 
     def note(self, target: str, status: int) -> None:
         """Take notice of an answer to what was asked below the URL."""
@@ -41,7 +39,9 @@ class AddressCheck:
         self.is_doubtful = self.is_doubtful and status >= 400
 
     async def look(self, ask: Callable[[str], Awaitable[int]]) -> None:
-        """Find out whether the API is below /v1. `ask`: the status of the answer to a GET without a credential."""
+        """Find out whether the API is elsewhere. `ask`: the status of the answer to a GET without a credential."""
+        if usual := usual_address(self._row.url):
+            self._warn(f"the API of this host is at {usual}", f"set its address to {usual}")
         if not self.is_doubtful or self._row.has_key or self._row.headers:  # which go along with all that is asked
             return
         with suppress(ApiError, TimeoutError):  # a request will say it
@@ -50,7 +50,7 @@ class AddressCheck:
                     self._warn("it has no models here, but below /v1", f"set its address to {self._row.url}/v1")
 
     def _warn(self, fault: str, remedy: str) -> None:
-        self.is_doubtful = False
+        self.is_doubtful = False  # once is enough
         self._telemetry.log.warning(
             "upstream_address", upstream=self._row.name, url=self._row.url, fault=fault, remedy=remedy
         )

@@ -65,4 +65,4 @@ async def test_f_a_place_for_no_file_is_served_all_the_same_and_says_what_to_do(
         log = capfd.readouterr().err
     assert "no file can be made there: give this user the right to write, or name another file" in log
     assert "replies stay right; nothing is stored for now" in log
-    assert "who sent what is unknown until a new start" in log
+    assert "old conversations have no owner until a restart" in log

@@ -52,6 +52,11 @@ def lines(log: io.StringIO) -> list[dict[str, str]]:
 )
 async def test_a_host_whose_api_is_known_is_corrected_at_start(url: str, usual: str) -> None:
     one, log = check(url)
+
+    async def ask(_: str) -> int:
+        return 401
+
+    await one.look(ask)
     assert [each.get("remedy") for each in lines(log)] == ([f"set its address to {usual}"] if usual else [])
     one.note("/chat/completions", 404)
     assert len(lines(log)) == int(bool(usual) or names_no_version(url))  # once, by whatever
