@@ -21,7 +21,7 @@ _WHAT = (
     "This is Narrows, a proxy for the APIs of language models. It makes long conversations shorter on their way, and "
     "passes on everything else as it is."
 )
-_HOW = "Point a client here with one of these lines. Its API key stays the same, or is the one that you got for this place."
+_HOW = "Point a client here with one of these lines. Its API key stays the same, unless you were given one for here."
 _COLUMNS = 80
 _CLIENTS = ("openai", "anthropic", "codex")
 _NEXT = {
