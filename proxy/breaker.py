@@ -32,12 +32,12 @@ BREAKERS: Mapping[str, BreakerOptions] = {
     "store": BreakerOptions(
         1, 5.0, "replies stay right, planned from the history in each request; new summaries and figures wait"
     ),
-    "summaries_store": BreakerOptions(1, 5.0, "replies stay right; no summaries are made for a while"),
-    "keys_store": BreakerOptions(1, 2.0, "the keys that are known here count on, and new ones are refused"),
-    "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
-    "shadows": BreakerOptions(3, 300.0, "requests are not sampled for a while"),
-    "limits": BreakerOptions(1, 5.0, "each process counts for itself what keys use"),
-    "upstream": BreakerOptions(5, 2.0, "requests are refused at once for a moment", lasting=5.0),
+    "summaries_store": BreakerOptions(1, 5.0, "replies stay right; no summaries are made meanwhile"),
+    "keys_store": BreakerOptions(1, 2.0, "known keys stay valid; unknown ones are refused"),
+    "summarizer": BreakerOptions(3, 30.0, "no summaries or digests are requested meanwhile"),
+    "shadows": BreakerOptions(3, 300.0, "no requests are sampled meanwhile"),
+    "limits": BreakerOptions(1, 5.0, "each process counts the use of keys by itself"),
+    "upstream": BreakerOptions(5, 2.0, "requests are refused at once meanwhile", lasting=5.0),
 }
 """One entry for each thing that may fail."""
 
@@ -137,9 +137,9 @@ class _ChangeLog:
         """How it is now, and how often it has opened meanwhile."""
         often = {"times": self._openings} if self._openings > breaker.is_open else {}
         if breaker.is_open:
-            fault = {"fault": breaker.fault} if breaker.fault else {}
+            error = {"error": breaker.fault} if breaker.fault else {}
             effect = BREAKERS[self._name].effect
-            self._telemetry.log.warning(f"{self._name}_trouble", effect=effect, **often, **fault, **self._fields)
+            self._telemetry.log.warning(f"{self._name}_trouble", effect=effect, **often, **error, **self._fields)
         else:
             self._telemetry.log.info(f"{self._name}_recovered", **often, **self._fields)
         if self._openings:

@@ -371,7 +371,7 @@ async def _open_store(
     except StoreTrouble as error:  # requests are served all the same
         if telemetry is not None:
             telemetry.metrics.store_trouble("open")
-            telemetry.log.warning("store", trouble=str(error), effect="replies stay right; nothing is stored for now")
+            telemetry.log.warning("store_unavailable", error=str(error), effect="replies stay right; nothing is stored")
     return store
 
 
@@ -396,5 +396,5 @@ async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Tel
             return await store.secret("tenant")
         except StoreTrouble as error:
             telemetry.metrics.store_trouble("secret")
-            telemetry.log.warning("store", trouble=str(error), effect="old conversations have no owner until a restart")
+            telemetry.log.warning("store_unavailable", error=str(error), effect="restart to find what is stored")
     return before or secrets.token_bytes(32)

@@ -76,7 +76,7 @@ class Reloader:
             except ConfigurationError:
                 continue  # it was logged, and what there is goes on
             except Exception as error:
-                self._app.telemetry.log.error("not_reloaded", why=type(error).__name__, exc_info=error)
+                self._app.telemetry.log.error("not_reloaded", reason=type(error).__name__, exc_info=error)
 
     async def reload(self) -> str:
         """The digest of the settings that count now. Raises ConfigurationError where they cannot work: those before go
@@ -87,7 +87,7 @@ class Reloader:
                 await self._app.reload(await asyncio.to_thread(self._read))
             except ConfigurationError as error:
                 for line in str(error).splitlines():
-                    log.error("not_reloaded", why=line)
+                    log.error("not_reloaded", reason=line)
                 raise
             log.info("reloaded", settings=self._app.settings.digest)
             return self._app.settings.digest

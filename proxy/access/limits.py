@@ -357,7 +357,9 @@ async def open_limits(
     except ValueError as error:
         raise ConfigurationError(f"store: {error}") from error
     if worker == 0 and shared is None and any(key.rpm or key.tpm for key in settings.keys):
-        telemetry.log.warning("limits_per_worker", effect="each worker counts for itself: name a Redis in `store`")
+        telemetry.log.warning(
+            "limits_per_worker", effect="each worker counts by itself; name a Redis in `store` to count together"
+        )
     is_alone = worker is None and shared is None
     limits = Limits(telemetry, counts or Counts(LocalWindows()), store, shared, is_alone)
     parts.push_async_callback(limits.close)

@@ -183,7 +183,7 @@ class Recorder:
                     await asyncio.to_thread(self._write, recording, body, reply)
                 except Exception as error:  # one recording is no reason to stop all others
                     self._telemetry.metrics.store_trouble("recording")
-                    self._telemetry.log.warning("recording", error=type(error).__name__)
+                    self._telemetry.log.warning("recording_failed", error=type(error).__name__)
                 if recording.is_deleted:  # meanwhile, by another worker
                     with suppress(OSError):
                         await asyncio.to_thread(recording.file.unlink, missing_ok=True)

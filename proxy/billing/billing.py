@@ -72,7 +72,7 @@ class Billing:
             self._count(bill, rounds)
             self._write(bill)
         except Exception as error:  # the client has its reply
-            self._telemetry.log.error("not_billed", fault=type(error).__name__, exc_info=True)
+            self._telemetry.log.error("not_billed", error=type(error).__name__, exc_info=True)
             return None
         return bill
 

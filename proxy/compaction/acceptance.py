@@ -60,7 +60,7 @@ class Acceptance:
             self._store_sent(upstream_request, planned)
             summary = self._writers.begin(planned) if upstream_request.left_out else ""
         except Exception as error:  # law 6: the reply has come, and goes to the client
-            self._telemetry.log.error("not_stored", fault=type(error).__name__, exc_info=True)
+            self._telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)
             return upstream_request
         if not summary:
             return upstream_request

@@ -95,7 +95,7 @@ class Compactor:
         try:
             following = await self._compacted(client_request, in_progress=in_progress, first=first)
         except Exception as error:  # law 6 again: the model gets its answer all the same
-            self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
+            self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             following = await self._unplanned(upstream_request, first, in_progress)
         # no header of the reply can say it any more
         self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
@@ -141,7 +141,7 @@ class Compactor:
                 await self._store.supersede(smaller.context.key, step_record(smaller, self._clock()))
             sendable = structs.replace(self._sendable(smaller), supersedes=True, left_out=upstream_request.left_out)
         except Exception as error:  # law 6: the client gets the upstream's error then
-            self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
+            self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             return None
         return retried(upstream_request, structs.replace(sendable, arm=upstream_request.arm))
 
@@ -202,7 +202,7 @@ class Compactor:
             warning = warning_header([f"too-many-{error.what}"])
             upstream_request = structs.replace(upstream_request, headers={**upstream_request.headers, **warning})
         except Exception as error:  # law 6: our trouble is never the client's
-            self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
+            self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             upstream_request = unchanged(client_request, "failed-open", "checkpoint:failed-open")
         ms = f"{(time.perf_counter() - began) * 1000:.1f}"
         return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": ms})

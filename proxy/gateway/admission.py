@@ -285,7 +285,7 @@ class Admission:
         if files is not None:  # each request in flight has a connection upstream, too
             requests = min(requests, max(1, (files - _SPARE_FILES) // (_CONNECTIONS + 1)))
         if requests < settings.requests_limit:
-            self._telemetry.log.warning("requests_limited", requests=requests, open_files=files)
+            self._telemetry.log.warning("requests_limit_lowered", requests_limit=requests, open_files=files)
         self.requests.size, self._connections.size = requests, _CONNECTIONS * requests
         self.bytes.size = settings.bytes_limit or 8 * settings.body_limit
         self.receiving.size = _RECEIVING * max(settings.body_limit, self.bytes.size // 8)

@@ -119,7 +119,7 @@ def _report(telemetry: Telemetry, outcome: str, overflow: Overflow | None, *requ
     telemetry.metrics.count("overflows", outcome)
     tokens = [request.tokens_sent for request in requests]
     window = overflow.window if overflow else None
-    telemetry.log.warning("overflow", outcome=outcome, window=window, sent=tokens[0], again=tokens[-1])
+    telemetry.log.warning("overflow", outcome=outcome, window=window, tokens=tokens[0], retried_tokens=tokens[-1])
 
 
 async def _refuses_marks(sent: SentRequest) -> bool:

@@ -84,8 +84,10 @@ class Upstreams:
             await asyncio.sleep(_LOOK)
             before, trouble = trouble, await upstream.outbound.reread()
             if trouble and trouble != before:
-                effect = "the key before it counts on"
-                self._telemetry.log.warning("upstream_key", upstream=upstream.name, fault=trouble, effect=effect)
+                effect = "the previous key stays in use"
+                self._telemetry.log.warning(
+                    "upstream_key_unreadable", upstream=upstream.name, reason=trouble, effect=effect
+                )
 
     async def close(self) -> None:
         for task in self._following:

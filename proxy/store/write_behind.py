@@ -144,7 +144,7 @@ class WriteBehindQueue:
                     continue
                 row[0].on_give_up()
             except Exception as error:  # one write is no reason to stop all others
-                self._telemetry.log.error("behind", exc_info=error)
+                self._telemetry.log.error("write_failed", exc_info=error)
             due -= len(row)
             for pending in row:
                 self._pending.popleft()

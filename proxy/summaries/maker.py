@@ -208,7 +208,7 @@ class SummaryMaker:
             self._failed[place] = True
         if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
             self._count("fault")
-            self._telemetry.log.error("summaries", exc_info=error)
+            self._telemetry.log.error("summary_failed", exc_info=error)
 
     async def _run(self, job: Job) -> SummaryRecord:
         """The record, written here or by the replica that holds the lease. Raises SummarizerError, StoreTrouble."""

@@ -120,5 +120,5 @@ class SummaryServices:
         name = (Key("", ""), "no_credential")
         if name not in self._noted:
             self._noted[name] = True
-            effect = "no summaries for it: a token of a sign-in is not used, and no key of the gateway's own may be"
-            self.telemetry.log.warning("summary_credential", effect=effect)
+            effect = "no summaries: the client sends no plain API key, and no key of the gateway's own may be used"
+            self.telemetry.log.warning("summary_no_credential", effect=effect)

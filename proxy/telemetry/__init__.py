@@ -66,7 +66,7 @@ class Telemetry:
         now, before = monotonic(), self._last_shed.get(reason, -QUIET)
         self._last_shed[reason] = now
         if now - before >= QUIET:
-            effect = "nothing new is planned; what stands is put back"
+            effect = "nothing new is planned; earlier edits stay"
             self.log.warning("shedding", reason=reason, effect=effect, **fields)
 
     def recalled(self, answered: int, refused: int, usage: Usage | None) -> None:

@@ -149,7 +149,7 @@ def _without_text(_: Any, __: str, event: Line) -> Line:
     error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
     if exc_info and error is not None:
         frames = traceback.extract_tb(error.__traceback__)[-4:]
-        event["fault"] = type(error).__name__
+        event["error"] = type(error).__name__
         event["at"] = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
     return event
 

@@ -75,5 +75,5 @@ def open_tracing(environment: Mapping[str, str], log: structlog.typing.Filtering
     except ImportError:
         log.warning("tracing_off", effect='pip install "narrows[otel]", or set OTEL_SDK_DISABLED to true')
     except ValueError:  # its text may quote what a variable holds
-        log.warning("tracing_off", effect="OpenTelemetry does not take the value of one of its OTEL_* variables")
+        log.warning("tracing_off", effect="OpenTelemetry rejects the value of one of the OTEL_* variables; correct it")
     return Tracing()

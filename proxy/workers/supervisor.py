@@ -257,7 +257,7 @@ class Supervisor:
         if self._current is None:
             self._stops, self._trouble = 1, why
             return
-        self._log.error("not_reloaded", why=why)
+        self._log.error("not_reloaded", reason=why)
 
     def _obey(self) -> None:
         """Do what signals order."""
@@ -280,7 +280,7 @@ class Supervisor:
             self._coming = self._begin(settings)
         except ConfigurationError as error:
             for line in str(error).splitlines():
-                self._log.error("not_reloaded", why=line)
+                self._log.error("not_reloaded", reason=line)
 
     @staticmethod
     def _order(generation: _Generation, order: bytes) -> None:

@@ -123,7 +123,7 @@ async def test_t5_a_prompt_that_is_too_long_is_compacted_harder_and_sent_once_mo
     assert heard.mode == "compacted"
     assert counted(app, "retried") == 1
     (line,) = [json.loads(each) for each in capfd.readouterr().err.splitlines() if '"overflow"' in each]
-    assert (line["outcome"], line["again"] < line["sent"]) == ("retried", True)
+    assert (line["outcome"], line["retried_tokens"] < line["tokens"]) == ("retried", True)
 
 
 @pytest.mark.parametrize("name", [name for name in WORDINGS if name != "vllm-max-tokens"])

@@ -252,7 +252,7 @@ async def test_f_a_store_that_cannot_be_opened_does_not_stop_requests(
         assert reply.status == 200
     async with setup.client.get(setup.url.replace("/v1", "/metrics")) as page:
         assert 'narrows_store_trouble_total{operation="open"} 1.0' in await page.text()
-    assert json.loads(capfd.readouterr().err.splitlines()[0])["event"] == "store"
+    assert json.loads(capfd.readouterr().err.splitlines()[0])["event"] == "store_unavailable"
 
 
 async def relayed_by_proxy(setup: Running) -> str:

@@ -27,7 +27,7 @@ async def test_t3_an_upstream_that_cannot_be_reached_is_left_alone(
     assert OPEN + b"1" in await setup.raw(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     troubles = [line for line in lines if line["event"] == "upstream_trouble"]
-    assert [(line["host"], line["fault"]) for line in troubles] == [(f"127.0.0.1:{free_port}", "ClientConnectorError")]
+    assert [(line["host"], line["error"]) for line in troubles] == [(f"127.0.0.1:{free_port}", "ClientConnectorError")]
 
 
 async def test_t3_it_is_well_again_with_the_first_connection(

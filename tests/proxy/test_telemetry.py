@@ -227,7 +227,7 @@ async def test_x4_a_fault_of_ours_is_told_by_name_and_place_only(
     async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
         assert (reply.status, (await reply.json())["error"]["code"]) == (500, "narrows_failed")
     line = json.loads(capfd.readouterr().err)
-    assert (line["event"], line["fault"]) == ("unexpected", "LookupError")
+    assert (line["event"], line["error"]) == ("unexpected", "LookupError")
     assert line["at"].startswith("test_telemetry.py:")
     assert "messages" not in json.dumps(line)
 
@@ -329,7 +329,7 @@ def test_x9_lines_keep_their_order_and_trouble_does_not_wait_for_others(
     lines = [json.loads(line) for line in reader.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["request", "second", "third"]
     assert (lines[0]["ms"], lines[0]["level"], "trouble" in lines[0]) == (1.235, "info", False)
-    assert lines[2]["fault"] == "LookupError"
+    assert lines[2]["error"] == "LookupError"
     assert lines[0]["timestamp"] <= lines[1]["timestamp"] <= lines[2]["timestamp"]
 
 

@@ -119,7 +119,7 @@ async def test_f_a_fault_of_ours_loses_one_event_and_its_text_is_not_logged(
     audit_log.note(KEY, "summary.made", number=1)
     await audit_log.close()
     assert [event.details["number"] for _, event in await store.events("team", None, 10)] == [1]
-    assert [line["fault"] for line in lines(log) if line["event"] == "behind"] == ["ValueError"]
+    assert [line["error"] for line in lines(log) if line["event"] == "write_failed"] == ["ValueError"]
     assert "somebody" not in log.getvalue()
 
 

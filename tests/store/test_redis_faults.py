@@ -226,7 +226,7 @@ async def test_f_a_fault_while_it_serves(
         assert (await case.restarted()).sent == grown[-1].sent
     served_as_ever(grown, case.expected)
     assert case.log.events == ["store_trouble"]
-    assert advice in case.log.lines[0]["fault"]
+    assert advice in case.log.lines[0]["error"]
 
 
 @broken
@@ -238,7 +238,7 @@ async def test_f_a_fault_at_start_that_passes(
         case = await begin(server.url)
         grown = await case.half()
         assert advice in case.log.lines[0]["trouble"]
-        assert set(case.log.events) == {"store", "store_trouble"}
+        assert set(case.log.events) == {"store_unavailable", "store_trouble"}
         assert case.log.events.count("store_trouble") == 1
     await case.until("store_recovered")
     grown += await case.half(second=True)

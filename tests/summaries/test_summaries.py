@@ -281,7 +281,7 @@ async def test_a_fault_of_ours_is_told_by_name_and_ends_nothing(one: Replica, mo
     await one.summaries.settled()
     assert one.summaries.state(KEY, task().want.first) == "failed"
     assert one.outcomes("fault") == 1
-    assert [line["fault"] for line in one.lines("summaries")] == ["LookupError"]
+    assert [line["error"] for line in one.lines("summary_failed")] == ["LookupError"]
     assert "parser" not in one.log.getvalue()
     assert (await one.record_of(task())).content == GOOD
     assert one.summaries.state(KEY, task().want.first) == ""
