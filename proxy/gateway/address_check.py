@@ -52,5 +52,5 @@ class AddressCheck:
     def _warn(self, fault: str, remedy: str) -> None:
         self.is_doubtful = False  # once is enough
         self._telemetry.log.warning(
-            "upstream_address", upstream=self._row.name, url=self._row.url, fault=fault, remedy=remedy
+            "upstream_address", upstream=self._row.name, url=self._row.url, reason=fault, remedy=remedy
         )

@@ -112,7 +112,7 @@ async def test_the_first_404_of_a_chat_says_it_once(narrows: Start, capfd: pytes
         async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
             assert (reply.status, await reply.read()) == (404, b"")
     (line,) = [json.loads(each) for each in capfd.readouterr().err.splitlines() if "upstream_address" in each]
-    assert line["fault"] == "it answered 404 at /chat/completions"
+    assert line["reason"] == "it answered 404 at /chat/completions"
     assert line["remedy"] == f"unless that is about the model, set its address to {url}/v1"
 
 

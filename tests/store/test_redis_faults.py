@@ -237,7 +237,7 @@ async def test_f_a_fault_at_start_that_passes(
     with fault(server):
         case = await begin(server.url)
         grown = await case.half()
-        assert advice in case.log.lines[0]["trouble"]
+        assert advice in case.log.lines[0]["error"]
         assert set(case.log.events) == {"store_unavailable", "store_trouble"}
         assert case.log.events.count("store_trouble") == 1
     await case.until("store_recovered")
