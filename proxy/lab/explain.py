@@ -10,10 +10,8 @@ Laws
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -21,7 +19,6 @@ import msgspec
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
 from policies.context import Aim
-from policies.dialects.detect import dialect_of
 from policies.keep import Patterns, names
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
@@ -30,12 +27,12 @@ from policies.money.prices import Prices, Usage
 from policies.presets import Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
-from proxy.archive.recordings import opened
 from proxy.archive.texts import named
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.foretold import foretold
+from proxy.lab.request_file import content_of, request_in
 from proxy.lab.results import notes_on
 
 _SOME_PLACES = 3
@@ -131,18 +128,8 @@ def request_from(name: str, model: str = "") -> bytes:
     Raises ValueError, which says what is wrong with it and what to do.
     """
     source = "standard input" if name == "-" else name
-    try:
-        body = opened(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes(), source)
-    except OSError as error:
-        raise ValueError(f"cannot read {name} ({error.strerror}); name a file with a request body, or -") from error
-    try:
-        request = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{source} is not JSON ({error}); give the body of one request") from error
-    field = CLIENT_APIS[dialect_of(request)].history
-    if not isinstance(request, dict) or not isinstance(request.get(field), list | str) or not request[field]:
-        raise ValueError(f"{source} holds no `{field}`; give the body of one request, or a session")
-    if not model and not isinstance(request.get("model"), str):
+    body, request = request_in(content_of(name), source)
+    if not model and not request.get("model"):
         raise ValueError(f"{source} names no `model`; name one with --model")
     if not model:
         return body

@@ -271,21 +271,9 @@ def test_a_model_can_be_given_where_there_is_none_and_every_other_byte_stays(tmp
     assert request_from(saved(tmp_path, named)) == named
 
 
-@pytest.mark.parametrize(
-    ("content", "advice"),
-    [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "holds no `messages`"),
-        ('{"messages": []}', "holds no `messages`"),
-        ('{"messages": [{"role": "user", "content": "hi"}]}', "--model"),
-        (b"\xff\xfe\xfa", "is not JSON"),
-    ],
-    ids=["broken", "deep", "a list", "empty", "no model", "bytes"],
-)
-def test_an_unusable_file_is_refused_with_advice(tmp_path: Path, content: str | bytes, advice: str) -> None:
-    with pytest.raises(ValueError, match=advice):
-        request_from(saved(tmp_path, content))
+def test_a_request_without_a_model_is_refused_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--model"):
+        request_from(saved(tmp_path, '{"messages": [{"role": "user", "content": "hi"}]}'))
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from policies.dialects import DIALECTS, Request
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, Message, Part
 from policies.model.converse import converse
-from proxy.archive.recordings import opened
 from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import PREFIX, find_violation
+from proxy.lab.request_file import content_of, refusal, request_in
 
 Json = Mapping[str, Any]
 _USAGE = ".usage.json"
@@ -80,11 +80,7 @@ class Session:
 
 def load(path: Path) -> Session:
     """A session from its file. Raises ValueError, which says what the file must hold."""
-    try:
-        content = opened(path.read_bytes(), str(path))
-    except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
-    session = session_of(content, path.stem, str(path))
+    session = session_of(content_of(str(path)), path.stem, str(path))
     return replace(session, recorded_prompts=_recorded_prompts(path.with_suffix(_USAGE), len(session.turns)))
 
 
@@ -100,24 +96,21 @@ def _recorded_prompts(path: Path, turns: int) -> tuple[int, ...]:
 def session_of(content: bytes, name: str, place: str) -> Session:
     """The session that a recording, or the body of a request, holds. Raises ValueError, which says what it must hold;
     `place` is how that names it."""
+    _, recording = request_in(content, place)
     try:
-        recording = json.loads(content)
         dialect = dialect_of(recording)
         api = CLIENT_APIS[dialect]
-        messages = tuple(recording[api.history])
-        model = str(recording.get("model") or "unknown")
-        session = Session(name, model, messages, (), dialect, recording.get(api.lead))
+        model = recording.get("model") or "unknown"
+        session = Session(name, model, tuple(recording[api.history]), (), dialect, recording.get(api.lead))
         session = replace(session, cache_marks=recording.get("cache_marks") is not False)
         # where the recording left the tools out, the barest: its client must have brought what was called
         calls = (part.tool for reply in session.replies() for part in reply if part.kind == "call")
         tools = recording.get("tools") or map(api.tool, dict.fromkeys(calls))
         session = replace(session, tools=tuple(tools))
+        orjson.dumps([recording, session.tools])
         fault = _fault(session)
-    except RecursionError as error:
-        raise ValueError(f"{place} is not a session: it is nested too deeply") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        needs = " or ".join(f"{{'{api.history}': [...]}}" for api in CLIENT_APIS.values() if api.lead != "system")
-        raise ValueError(f"{place} is not a session: it needs {needs} ({error!r})") from error
+    except (ValueError, TypeError, RecursionError) as error:  # there is JSON that cannot be written again
+        raise ValueError(refusal(place, f"it holds what cannot be sent ({error})")) from error
     if fault:
         raise ValueError(f"{place} cannot be replayed: {fault}")
     return session
@@ -127,7 +120,7 @@ def _fault(session: Session) -> str:
     """Why a strict provider would refuse the session's own requests; "" where it would not."""
     turns = session.turns
     if not turns:
-        return "it has no assistant message, so it holds no request"
+        return "it has no message of the assistant, so no request was answered; `narrows explain` takes a single one"
     bodies = (_request(session, end, session.model, marks=False) for end in (turns[0], turns[-1]))
     violation = next(filter(None, (find_violation(body, PREFIX, session.dialect) for body in bodies)), None)
     return f"its own requests are not valid ({violation.message})" if violation else ""
