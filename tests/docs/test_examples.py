@@ -1,13 +1,16 @@
 """What stands in blocks of code does what the documents say."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from proxy.cli import command_line
-from tests.docs.documents import PAGES, toml_blocks
+from tests.docs.documents import PAGES, POLICIES, toml_blocks
+from tests.docs.shell import Block, blocks
 
 
 @pytest.mark.parametrize("shown", [block for page in PAGES.values() for block in toml_blocks(page)])
@@ -24,6 +27,24 @@ def test_each_example_of_settings_is_one_that_narrows_check_accepts(
     (tmp_path / "narrows.toml").write_text(shown)
     result = CliRunner().invoke(command_line(), ["check", str(tmp_path / "narrows.toml")])
     assert result.exit_code == 0, result.output
+
+
+BODY = b'{"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}'
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_each_example_of_the_library_does_what_it_says(block: Block) -> None:
+    names = {"body": BODY}
+    exec(block.text, names)  # noqa: S102 - it is ours
+    for expression in re.findall(r"`(compact\([^`]+\))`", POLICIES):
+        eval(expression, names)  # noqa: S307 - likewise
+    for module, name in re.findall(r"`(narrows(?:\.\w+)+)\.(\w+)[\[(][^`]*`", POLICIES):
+        assert hasattr(import_module(module), name)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_each_example_in_yaml_can_be_read(block: Block) -> None:
+    assert isinstance(yaml.safe_load(block.text), dict)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
