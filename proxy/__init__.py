@@ -19,6 +19,7 @@ generation   what follows from the settings: made, used and let go of as one
 app          what lasts; with `generation` the only place where objects are made
 serving      `narrows serve`: one process, or several workers
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
+help         what the command line says about itself
 cli          the command
 
 A chat request, from bytes in to bytes out:

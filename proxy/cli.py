@@ -2,7 +2,7 @@
 
 Laws
   `serve` loads nothing of the lab, and nothing that only other commands need.
-  The list of commands and the version are printed without loading what the commands need.
+  The list of commands is printed, and completed, without loading what the commands need.
 """
 
 import gc
@@ -10,12 +10,17 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from proxy.help import Command, Commands, complaint
 
 if TYPE_CHECKING:
-    import typer
+    from proxy.config import Settings
 
 COMMANDS: Mapping[str, str] = {
+    "serve": "Run the proxy.",
     "run": "Run a command whose requests go through a Narrows of its own.",
     "env": "Print what to paste into a shell so that a client asks Narrows.",
     "check": "Check settings without starting, listening or asking anybody.",
@@ -32,77 +37,113 @@ COMMANDS: Mapping[str, str] = {
     "usage": "Show what was used, what it cost, and what was saved.",
     "audit": "Show what became of summaries, and what was deleted.",
 }
-"""The commands of the lab, and the first line of what each says of itself."""
+"""All commands, and the first line of what each says of itself."""
+_SERVE = """Run the proxy.
+
+Every setting is an option here, a variable (NARROWS_PORT) and a key of the TOML file that --config names (port). They
+take precedence in that order. TIME is a duration such as 90s, 25m or 30d, SIZE a size such as 64MiB; commas stand in a
+LIST. What is a TABLE is easier to write in the file.
+"""
 
 
-def serve(words: Sequence[str]) -> None:
-    """Run the proxy, with settings as options."""
-    gc.disable()  # what is loaded stays: looking for garbage in it only takes time, until the app is up
+def serve(flags: Mapping[str, Any]) -> None:
+    """Run the proxy with these settings, those of the environment and those of the file."""
     from proxy.config import load_settings
 
-    read = partial(load_settings, words)
+    read: Callable[[], Settings] = partial(load_settings, flags)
     settings = read()
     from proxy import serving
 
     serving.serve(settings, read)
 
 
-def command_line(name: str | None = None) -> "typer.Typer":
-    """All commands; where one is named, the others are there by their names and first lines only."""
-    import typer
+def _print_version(is_wanted: bool) -> None:
+    """Versions, and where the store is."""
+    if is_wanted:
+        import platform
+        from importlib.metadata import version
 
+        print(f"narrows {version('narrows')}")
+        print(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+        from proxy.config import load_settings
+        from proxy.store import public_url
+
+        print(f"store {public_url(load_settings().store)}")
+        raise typer.Exit
+
+
+def _main(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print versions and the store.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def command_line(words: Sequence[str] | None = None) -> typer.Typer:
+    """All commands. Where the words name one, the others are there by their names and first lines only."""
+    name = None if words is None else next((word for word in words if not word.startswith("-")), "")
     app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
+        cls=Commands,
+        callback=_main,
+        invoke_without_command=True,
+        add_completion=name != "serve" or _completed() is not None,
+        context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
-        help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight."
-        " `narrows --version` prints the version.",
+        help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
     )
-
-    @app.command(
-        "serve",
-        help="Run the proxy. `narrows serve --help` shows every setting.",
-        add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )
-    def _(context: typer.Context) -> None:
-        serve(context.args)
-
     for each, line in COMMANDS.items():
-        app.command(each)(_command(each)) if name in (None, each) else app.command(each, help=line)(lambda: None)
+        is_whole = name in (None, each)
+        about = _SERVE if each == "serve" and is_whole else None if is_whole else line
+        app.command(each, cls=Command, help=about)(_command(each, words) if is_whole else lambda: None)
     return app
 
 
-def _command(name: str) -> Callable[..., None]:
+def _command(name: str, words: Sequence[str] | None) -> Callable[..., None]:
+    if name == "serve":
+        from proxy.config.options import taking_settings
+
+        return taking_settings(serve, ["--help"] if words is None else words)
     from proxy.lab import commands
 
     command: Callable[..., None] = getattr(commands, name)
     return command
 
 
+def _completed() -> Sequence[str] | None:
+    """The words before the cursor, where a shell wants to complete them."""
+    if "_NARROWS_COMPLETE" not in os.environ:
+        return None
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return [*line.split()[1:], "--help"]
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """The entry point: a configuration that cannot work ends with a sentence, not with a traceback."""
     words = sys.argv[1:] if words is None else list(words)
+    if words[:1] == ["serve"]:
+        gc.disable()  # what is loaded stays: looking for garbage in it only takes time, until the app is up
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started it has closed them; no other file is to take their places
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for good
     try:
-        if words[:1] == ["serve"]:
-            serve(words[1:])
-        elif words == ["--version"]:
-            from importlib.metadata import version
-
-            print(version("narrows"))
-        else:
-            command_line(next(iter(words), ""))(args=words)
+        command = typer.main.get_command(command_line(_completed() or words))
+        sys.exit(command.main(words, prog_name="narrows", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        lines = complaint(error, words)
+    except typer.Abort:
+        sys.exit("narrows: aborted")
     except ValueError as error:
         from proxy.config import ConfigurationError
 
         if not isinstance(error, ConfigurationError):
             raise
-        for line in str(error).splitlines():
-            print(f"narrows: {line}", file=sys.stderr)
-        sys.exit(2)
+        lines = str(error)
+    for line in lines.splitlines():
+        print(f"narrows: {line}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

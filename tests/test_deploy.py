@@ -15,9 +15,10 @@ import yaml
 from packaging.requirements import Requirement
 from yarl import URL
 
-from proxy.config import Settings, load_settings
+from proxy.config import Settings
 from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS
 from tests.kit.running import Start
+from tests.kit.settings import settings_with
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
@@ -112,7 +113,7 @@ def test_the_image_is_given_settings_that_there_are(monkeypatch: pytest.MonkeyPa
     given = dict(re.findall(r"(NARROWS_\w+)=(\S+)", instruction("ENV")))
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    settings = load_settings(["--upstream", "https://api.example.com/v1"])
+    settings = settings_with(["--upstream", "https://api.example.com/v1"])
     assert (settings.host, settings.port) == ("0.0.0.0", int(instruction("EXPOSE")))  # noqa: S104 - in a container
     assert settings.store.startswith(f"sqlite:///{exec_form(instruction('VOLUME'))[0]}/")
 
@@ -141,7 +142,7 @@ def test_every_replica_is_told_the_same_and_finds_the_store(monkeypatch: pytest.
     assert f"./narrows.toml:{told['config']}:ro" in narrows["volumes"]
     assert URL(told["store"]).host in SERVICES
     monkeypatch.setenv("NARROWS_TENANT_SECRET", "s")
-    settings = load_settings(["--config", str(ROOT / "deploy" / "narrows.toml"), "--store", told["store"]])
+    settings = settings_with(["--config", str(ROOT / "deploy" / "narrows.toml"), "--store", told["store"]])
     assert settings.upstream == "https://api.openai.com/v1"
 
 

@@ -1,13 +1,14 @@
 """What a report of usage is asked for, and how its rows are read from the store."""
 
 import asyncio
-import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from policies.money.arms import arm_counts, measured_saving
 from policies.money.bills import ConversationRow
 from proxy.billing.usage import BY, MOST, By, UsageReport, usage_by_conversation, usage_by_label
+from proxy.config.units import seconds
 from proxy.store import DAYS, BillStore
 from proxy.store.bill_rows import day_of
 
@@ -41,8 +42,10 @@ def first_day(since: str, now: float) -> str:
     Raises ValueError.
     """
     today = datetime.fromtimestamp(now, UTC).date()
-    if (match := re.fullmatch(r"([1-9]\d{0,2})d", since)) and int(match[1]) <= DAYS:
-        return (today - timedelta(days=int(match[1]) - 1)).isoformat()
+    with suppress(ValueError):
+        days, rest = divmod(seconds(since, "d"), 86_400)
+        if not rest and 1 <= days <= DAYS:
+            return (today - timedelta(days=days - 1)).isoformat()
     try:
         day = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:

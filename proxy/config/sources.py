@@ -5,56 +5,75 @@ Laws
   A message names the setting's whole path, and the line of the file or the name of the flag and the variable.
 """
 
+import json
 import os
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tomllib import TOMLDecodeError, loads
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
-    CliApp,
-    CliSettingsSource,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
 from proxy.config import errors
-from proxy.config.errors import ConfigurationError, meant
-from proxy.config.help import make_readable
+from proxy.config.errors import ConfigurationError, meant, plain
 
 PREFIX = "NARROWS_"
 """How the names of environment variables begin."""
 _CLOSERS = ("", "]", "]]", "]}", "]}]")
 """What may end a list that the line before leaves open."""
-_WORDS: Mapping[str, str] = {
-    "tuple_type": "give a list",
-    "dict_type": "give a table",
-    "model_type": "give a table",
-    "too_short": "give one at least",
-    "timezone_aware": "give a time with its zone, such as 2027-01-31T00:00:00Z",
-    "byte_size": "give a number of bytes, or a size such as 64MiB",
-    "byte_size_unit": "give a number of bytes, or a size such as 64MiB",
-}
-"""What to do about some faults, in words of the file."""
-_UNPARSED, _UNKNOWN = "error parsing CLI: ", "unrecognized arguments: "
-"""How a message about flags begins, and how the fault in it begins where a flag is not known."""
-_NOT_JSON = re.compile(r'error parsing value for field "(\w+)" from source "EnvSettingsSource"')
 _PATTERNS: Mapping[str, str] = {
-    "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
     "key_sha256": "give the SHA-256 of a credential (64 hexadecimal digits)",
+    "model": "give a name, with one * at its end at most",
+    "name": "give 1 to 64 letters, digits and . _ -",
+    "presets": "give names of 1 to 64 letters, digits and . _ -",
     "sha256": "give the SHA-256 that `narrows keys new` printed (64 hexadecimal digits), not the key",
+    "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
+    "tenant": "give 1 to 64 letters, digits and . _ -",
 }
 """What to give where the text has not the form that its setting needs."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
+
+
+def lists_words(field: FieldInfo) -> bool:
+    """Whether the value is a list of texts, and not of tables."""
+    items = get_args(field.annotation)
+    is_table = bool(items) and isinstance(items[0], type) and issubclass(items[0], BaseModel)
+    return get_origin(field.annotation) is tuple and not is_table
+
+
+def value_of(field: FieldInfo, text: str) -> Any:
+    """A list or a table in a flag or a variable: as in the file, or as JSON; words may simply have commas between.
+    Raises ConfigurationError."""
+    if lists_words(field) and not text.lstrip().startswith("["):
+        return [word for word in map(str.strip, text.split(",")) if word]
+    try:
+        return json.loads(text)
+    except ValueError:
+        try:
+            return loads(f"value = {text}")["value"]
+        except (TOMLDecodeError, ValueError) as error:
+            example = f", for example {field.examples[0]}" if field.examples else ""
+            raise ConfigurationError(f"it cannot be read; write it as in the file{example}") from error
+
+
+class Variables(EnvSettingsSource):
+    """The variables of the environment."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """A list or a table."""
+        return value_of(field, value)
 
 
 class TomlFile(PydanticBaseSettingsSource):
@@ -98,7 +117,7 @@ class Configured(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags stand before all of these."""
-        return init_settings, *cls.around(env_settings, TomlFile(settings_cls))
+        return init_settings, *cls.around(Variables(settings_cls), TomlFile(settings_cls))
 
     @classmethod
     def around(cls, *sources: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
@@ -112,38 +131,25 @@ _Kind = TypeVar("_Kind", bound=Configured)
 class _ConfigFile(BaseSettings):
     """The file that flags or the environment name."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", cli_ignore_unknown_args=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
     config: Path | None = None
 
 
-def loaded(kind: type[_Kind], flags: Sequence[str], defaults: Mapping[str, str]) -> _Kind:
-    """The settings of all sources together; `defaults` are words for the help where a value says nothing to people.
-    Raises ConfigurationError, one line for each fault; exits on `--help`."""
-    source = CliSettingsSource[Any](kind)
-    make_readable(source.root_parser, defaults)
+def loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
+    """The settings of all sources together. Raises ConfigurationError, one line for each fault."""
     try:
         try:
-            return CliApp.run(kind, cli_args=list(flags), cli_settings_source=source)
-        except SettingsError as error:
-            raise ConfigurationError(_unread(str(error), tuple(kind.model_fields))) from error
+            return kind(**flags)
+        except SettingsError as error:  # a variable that cannot even be read; its text names it
+            name = str(error).partition('"')[2].partition('"')[0]
+            raise ConfigurationError(f"{name}: {error.__cause__} ({PREFIX}{name.upper()})") from error
         except ValidationError as error:
-            path = CliApp.run(_ConfigFile, cli_args=list(flags)).config
-            explainer = _Explainer(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
+            path = _ConfigFile(**{name: value for name, value in flags.items() if name == "config"}).config
+            explainer = _Explainer(tuple(kind.model_fields), frozenset(flags), path, _text_of(path) if path else "")
             raise ConfigurationError("\n".join(explainer.sentences(error))) from error
     except RecursionError as error:
         raise ConfigurationError(f"a setting holds {_DEEP}") from error
-
-
-def _unread(message: str, names: Sequence[str]) -> str:
-    """What is wrong with flags or variables that cannot even be parsed; for a flag, which one was probably meant."""
-    field = _NOT_JSON.match(message)
-    if field:
-        return f"{field[1]}: give JSON ({PREFIX}{field[1].upper()})"
-    fault = message.removeprefix(_UNPARSED)
-    word = fault.removeprefix(_UNKNOWN).split()[0].partition("=")[0] if fault.startswith(_UNKNOWN) else ""
-    options = [f"--{name.replace('_', '-')}" for name in names]
-    return f"{fault}{meant(word, options) if word else ''}; `narrows serve --help` lists the settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,7 @@ class _Explainer:
     """Explains faults: it has the names of all settings, and the sources that they may come from."""
 
     names: tuple[str, ...]
-    flags: tuple[str, ...]
+    flags: frozenset[str]
     path: Path | None
     text: str
 
@@ -171,19 +177,18 @@ class _Explainer:
     def _sentence(self, path: tuple[str | int, ...], fault: ErrorDetails) -> str:
         if not path:  # refused by a rule about several settings, which names them itself
             return fault["msg"]
-        name, message = ".".join(map(str, path)), _WORDS.get(fault["type"], fault["msg"])
+        name, message = ".".join(map(str, path)), plain(fault)
         if fault["type"] == "string_pattern_mismatch":
             message = next((_PATTERNS[str(step)] for step in reversed(path) if step in _PATTERNS), message)
         if fault["type"] == "extra_forbidden":
-            message = f"there is no such setting{meant(name, self.names)}; see narrows serve --help"
+            message += f"{meant(name, self.names)}; see narrows serve --help"
         return f"{name}: {message} ({self._place(path)})"
 
     def _place(self, path: errors.Path) -> str:
         """The line of the file; the flag and the variable where these overrule the file, or it says nothing."""
         name = str(path[0])
         option, variable = name.replace("_", "-"), PREFIX + name.upper()
-        flags = {each.partition("=")[0] for each in self.flags}
-        overruled = flags & {f"--{option}", f"--no-{option}"} or variable in map(str.upper, os.environ)
+        overruled = name in self.flags or variable in map(str.upper, os.environ)
         line = 0 if overruled else line_of(self.text, path)
         return f"{self.path}, line {line}" if line else f"--{option}, {variable} or `{name}` in the file"
 

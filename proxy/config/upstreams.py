@@ -23,6 +23,7 @@ from proxy.config.addresses import Url, whole_url
 from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, refused, refused_at
 from proxy.config.presets import NAME
+from proxy.config.units import Seconds
 
 # clients of Anthropic's API are told a base_url without /v1, and add it themselves
 VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
@@ -72,8 +73,10 @@ class UpstreamRow(Table):
     headers: dict[str, str] = Field(default_factory=dict, description="headers in the place of the client's")
     query: dict[str, str] = Field(default_factory=dict, description="parameters in the place of the client's")
     ca: Path | None = Field(default=None, description="PEM file to trust instead of `ca_bundle`")
-    connect_timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
-    read_timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
+    connect_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="else as the settings say"
+    )
+    read_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
     own_marks: OwnMarks | None = Field(default=None, description="else as the settings say")
     window: Annotated[int, Field(gt=0, le=MOST)] | None = Field(
         default=None, description="use no more than this many tokens of its windows"

@@ -5,7 +5,7 @@ Law: what cannot be meant raises ValueError, whose text says what is allowed ins
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,9 +21,24 @@ from proxy.config.presets import ALL, CustomPreset
 from proxy.config.rules import FEWEST_TOKENS
 from proxy.lab.preset_descriptions import presets_in
 
+
+def offers(*choices: str) -> Callable[[str], list[str]]:
+    """What a shell offers to complete a word."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [each for each in choices if each.startswith(incomplete)]
+
+    return complete
+
+
 PRESET = str(Settings.model_fields["preset"].default)
 Preset = Annotated[
-    str, typer.Option(metavar="NAME", help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.",
+        autocompletion=offers(*PRESETS),
+    ),
 ]
 PresetNames = Annotated[
     list[str] | None,
@@ -31,11 +46,16 @@ PresetNames = Annotated[
         "--preset",
         metavar="NAME",
         help=f"The list of policies to use, or all; can be repeated: {', '.join(sorted(PRESETS))}. Default: {PRESET}.",
+        autocompletion=offers(*PRESETS, ALL),
     ),
 ]
 AimOption = Annotated[
     Aim | None,
-    typer.Option("--aim", help="What decides: the bill, or the preset's triggers and sizes. Default: by preset."),
+    typer.Option(
+        "--aim",
+        metavar="bill|context",
+        help="What decides: the bill, or the preset's triggers and sizes. Default: by preset.",
+    ),
 ]
 ContextTokens = Annotated[
     int | None, typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens.")
@@ -69,7 +89,10 @@ PriceTables = Annotated[
 ]
 Cache = Annotated[
     Literal["prefix", "breakpoint", "none"] | None,
-    typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
+    typer.Option(
+        metavar="prefix|breakpoint|none",
+        help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model.",
+    ),
 ]
 Upstream = Annotated[
     str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")

@@ -45,6 +45,7 @@ from proxy.lab.cli_arguments import (
     check_prices,
     credential,
     custom_presets,
+    offers,
     presets_named,
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
@@ -245,7 +246,12 @@ def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Seque
 
 
 def presets(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Only this one, with everything that it does.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Only this one, with everything that it does.", autocompletion=offers(*PRESETS)
+        ),
+    ] = "",
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -323,7 +329,14 @@ def export(
 
 
 def generate(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="read-loop, claude-loop or chat.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="read-loop, claude-loop or chat.",
+            autocompletion=offers("read-loop", "claude-loop", "chat"),
+        ),
+    ],
     seed: Annotated[int, typer.Option(metavar="N", help="Sizes, repetition and wording follow from it.")] = 1,
     requests: Annotated[
         int | None,

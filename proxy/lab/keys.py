@@ -5,8 +5,8 @@ Law: a key is printed once, when it is made. What is stored, and printed again, 
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from proxy.access.keys import digest_of, new_key
 from proxy.config import KeyRow
-from proxy.config.errors import unknown
+from proxy.config.errors import plain, unknown
 from proxy.config.rules import Mode
+from proxy.config.units import seconds
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import console, print_json, refusing
 from proxy.lab.local.check import limits_of, scope_of
@@ -45,7 +46,9 @@ def keys(
     preset: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A preset that it may choose; can be repeated.")
     ] = None,
-    mode: Annotated[Mode | None, typer.Option(help="What its requests get at most. Default: as set.")] = None,
+    mode: Annotated[
+        Mode | None, typer.Option(metavar="on|off|observe", help="What its requests get at most. Default: as set.")
+    ] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight in a process.")] = None,
@@ -101,15 +104,16 @@ def _key_and_row(name: str, fields: Mapping[str, Any], expires: str) -> tuple[st
         first = error.errors()[0]
         place = " ".join(map(str, first["loc"])) or "name"
         message = (
-            "give 1 to 64 letters, digits and . _ -" if first["type"] == "string_pattern_mismatch" else first["msg"]
+            "give 1 to 64 letters, digits and . _ -" if first["type"] == "string_pattern_mismatch" else plain(first)
         )
         raise ValueError(f"{place}: {message}") from error
 
 
 def _time(text: str) -> datetime:
     """The time that `expires` means. Raises ValueError."""
-    if days := re.fullmatch(r"([1-9]\d{0,4})d", text):
-        return (datetime.now(UTC) + timedelta(days=int(days[1]))).replace(microsecond=0)
+    with suppress(ValueError, OverflowError):
+        if text.strip()[-1:] in "smhd" and (length := seconds(text)):
+            return (datetime.now(UTC) + timedelta(seconds=length)).replace(microsecond=0)
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:

@@ -20,6 +20,7 @@ from policies.presets import POLICIES, PRESETS, Preset, StaleOptions
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
+from proxy.config.units import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class _PresetSettings(Configured):
 
 def presets_in(config: Path | None) -> Mapping[str, CustomPreset]:
     """The presets of one's own, in this file or in the environment. Raises ConfigurationError."""
-    return loaded(_PresetSettings, ["--config", str(config)] if config else [], {}).presets
+    return loaded(_PresetSettings, {"config": config} if config else {}).presets
 
 
 def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
@@ -168,7 +169,7 @@ def _aim(preset: Preset) -> str:
 def _stale(options: StaleOptions) -> str:
     """What a preset says of stale summaries."""
     then = f"; a stale summary: {options.then}" if options.then else ""
-    ttl = f"; each counts for {options.ttl:,g} seconds" if options.ttl else ""
+    ttl = f"; each counts for {duration(options.ttl)}" if options.ttl else ""
     by_model = "; one by another model is stale" if options.same_model else ""
     return then + ttl + ("; one by another model is not stale" if options.same_model is False else by_model)
 

@@ -6,18 +6,20 @@ date, as by any opening.
 
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from proxy.config import ConfigurationError, Configured, Settings
+from proxy.config import Configured
 from proxy.config.keyring import keyring_of
+from proxy.config.sources import loaded
+from proxy.config.state import default_store
 from proxy.store import Store, StoreTrouble, open_store
 
 T = TypeVar("T")
@@ -36,9 +38,7 @@ class StoreSettings(Configured):
 
     model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
-    store: str = Field(
-        default_factory=lambda: str(Settings.model_fields["store"].get_default(call_default_factory=True))
-    )
+    store: str = Field(default_factory=default_store)
     tenant: str | None = None
     config: str | None = None
     encryption_key_env: str = ""
@@ -57,12 +57,8 @@ def settings_of(kind: type[S], store: str, config: Path | None) -> S:
 
     Raises ConfigurationError.
     """
-    options: Mapping[str, Any] = {"store": store, "config": str(config or "")}
-    try:
-        return kind(**{name: value for name, value in options.items() if value})
-    except ValidationError as error:
-        place, wish = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
-        raise ConfigurationError(f"{place}: {wish}") from error
+    options = {"store": store, "config": str(config or "")}
+    return loaded(kind, {name: value for name, value in options.items() if value})
 
 
 async def read_store(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:

@@ -15,7 +15,7 @@ from proxy.billing.usage import BY, UsageReport, UsageRow, as_csv
 from proxy.billing.usage import as_json as values_of
 from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.drawing.figures import dollars, percent, short
-from proxy.lab.cli_arguments import AsJson
+from proxy.lab.cli_arguments import AsJson, offers
 from proxy.lab.cli_output import console, print_json, refusing
 from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
 from proxy.lab.reports.tables import printable
@@ -33,7 +33,10 @@ _LONGEST_NAME = 16
 
 
 def usage(
-    by: Annotated[str, typer.Option("--by", metavar="LABEL", help=f"{', '.join(BY[:-1])} or {BY[-1]}.")] = "day",
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="LABEL", help=f"{', '.join(BY[:-1])} or {BY[-1]}.", autocompletion=offers(*BY)),
+    ] = "day",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="The last days, today included (7d), or all since a day (2026-01-31).")
     ] = SINCE,

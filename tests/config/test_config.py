@@ -1,10 +1,20 @@
 """Flags, environment and file name the same settings; what cannot work is refused when it is loaded."""
 
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ByteSize, TypeAdapter
 
-from proxy.config import ConfigurationError, Settings, load_settings
+from policies.keep import patterns_of
+from proxy.config import ConfigurationError, Settings
+from proxy.config.options import default_in_words
+from proxy.config.settings import GROUPS
+from proxy.config.units import duration, seconds, size
+from tests.kit.settings import settings_with
+from tests.lab.test_cli import told
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -12,15 +22,27 @@ def test_every_setting_says_what_it_means() -> None:
         assert field.description, name
 
 
-def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        load_settings(["--help"])
-    shown = " ".join(capsys.readouterr().out.replace("\n", " ").split())
-    assert leaving.value.code == 0
-    for name, field in Settings.model_fields.items():
-        assert f"--{name.replace('_', '-')}" in shown
-        assert " ".join(str(field.description).split()[:2]) in shown
-    assert shown.count("(default") == len(Settings.model_fields) + 2  # a budget has three
+def test_help_shows_every_setting_with_its_default_in_its_group(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = told(capsys, "serve", "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    sections = {
+        name: " ".join(text.split()) for name, text in re.findall(r"^(\w+):\n(.*?)(?=^\w|\Z)", out, re.M | re.S)
+    }
+    assert [*sections] == [str(group.__doc__) for group in GROUPS] + ["Options"]
+    for group in GROUPS:
+        for name, field in group.model_fields.items():
+            text = sections[str(group.__doc__)]
+            assert f"--{name.replace('_', '-')}" in text
+            assert " ".join(str(field.description).split()[:2]) in text
+            assert f"default: {default_in_words(field)}]" in text or not default_in_words(field)
+    for word in ("tuple", "dict[", "Settings(", "None", "factory", " str ", "ByteSize", "JSON", "<"):
+        assert word not in out
+    for words in ("--body-limit SIZE", "--record FOLDER", "[default: 64MiB]", "[default: 30d]", "-h, --help"):
+        assert words in " ".join(out.split())
 
 
 def test_flags_go_before_the_environment_and_that_before_the_file(
@@ -31,7 +53,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("NARROWS_CONFIG", str(file))
     monkeypatch.setenv("NARROWS_PORT", "2")
     monkeypatch.setenv("NARROWS_HOST", "::2")
-    settings = load_settings(["--host", "::3"])
+    settings = settings_with(["--host", "::3"])
     assert (settings.host, settings.port, settings.preset) == ("::3", 2, "gentle")
     assert settings.models == {"a/b": {"input": 2.5}}
 
@@ -39,7 +61,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
 def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
     file = tmp_path / "narrows.toml"
     file.write_text('body_limit = "2MiB"\nmode = "observe"\nlow = 0.2\n')
-    settings = load_settings(["--config", str(file), "--low", "0.3"])
+    settings = settings_with(["--config", str(file), "--low", "0.3"])
     assert (settings.body_limit, settings.mode, settings.low) == (2 * 2**20, "observe", 0.3)
 
 
@@ -48,22 +70,22 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
     [
         (["--low", "0.8", "--high", "0.6"], "low:", "must be below high"),
         (["--low", "0.6", "--high", "0.6"], "low:", "must be below high"),
-        (["--high", "1.5"], "high:", "less than or equal to 1"),
-        (["--low", "0"], "low:", "greater than 0"),
+        (["--high", "1.5"], "high:", "give 1 or less"),
+        (["--low", "0"], "low:", "more than 0"),
         (["--window", "1000", "--reserve", "1000"], "reserve:", "lower it"),
         (["--window", "1000", "--high", "0.5", "--floor", "600"], "floor:", "lower it"),
         (["--reserve", "-1"], "reserve:", "--reserve, NARROWS_RESERVE"),
-        (["--window", "0"], "window:", "greater than 0"),
+        (["--window", "0"], "window:", "more than 0"),
         (["--unknown-window", "-5"], "unknown_window:", "--unknown-window"),
         (["--body-limit", "-5"], "body_limit:", "NARROWS_BODY_LIMIT"),
         (["--store-limit", "lots"], "store_limit: give a number of bytes, or a size such as 64MiB", "--store-limit"),
-        (["--read-timeout", "0"], "read_timeout:", "greater than 0"),
-        (["--grace", "nan"], "grace:", "finite"),
+        (["--read-timeout", "0"], "read_timeout:", "more than 0"),
+        (["--grace", "nan"], "grace:", "give a duration"),
         (["--port", "70000"], "port:", "65535"),
         (["--preset", "nosuch"], "preset:", "choose one of"),
         (["--admin-token", ""], "admin_token:", "give one"),
         (["--metrics-token", ""], "metrics_token:", "give one"),
-        (["--tenant", "a/b"], "tenant:", "pattern"),
+        (["--tenant", "a/b"], "tenant:", "give 1 to 64 letters"),
         (["--store", "narrows.db"], "store:", "sqlite:///narrows.db"),
         (["--upstream", "api.example.com/v1"], "upstream:", "whole URL"),
         (["--upstream", "ftp://api.example.com"], "upstream:", "whole URL"),
@@ -72,9 +94,9 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--anthropic-upstream", "api.example.com"], "anthropic_upstream:", "whole URL"),
         (["--ca-bundle", "/no/such.pem"], "ca_bundle:", "PEM"),
         (["--ca-bundle", "x" * 5_000], "ca_bundle:", "PEM"),
-        (["--window", "9" * 400], "window:", "1000000000"),
-        (["--artifacts-limit", "9" * 400], "artifacts_limit:", "less than"),
-        (["--floor", "9" * 5_000], "floor:", "integer"),
+        (["--window", "9" * 400], "window:", "1000000000 or less"),
+        (["--artifacts-limit", "9" * 400], "artifacts_limit:", "or less"),
+        (["--floor", "9" * 5_000], "floor:", "whole number"),
         (["--config", "/no/such.toml"], "config:", "name a TOML file"),
     ],
 )
@@ -82,7 +104,7 @@ def test_c6_impossible_configuration_is_refused_with_the_field_named(
     arguments: list[str], named: str, advice: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        load_settings(arguments)
+        settings_with(arguments)
     assert str(refusal.value).startswith(named)
     assert advice in str(refusal.value)
 
@@ -105,39 +127,39 @@ def test_c6_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, na
     file = tmp_path / "narrows.toml"
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=f"^{named}"):
-        load_settings(["--config", str(file)])
+        settings_with(["--config", str(file)])
 
 
 def test_c6_a_variable_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NARROWS_PRESETS", '{"a":' * 20_000)
     with pytest.raises(ConfigurationError, match="lists or tables inside each other"):
-        load_settings()
+        settings_with()
 
 
 def test_c6_all_faults_are_named_at_once() -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        load_settings(["--port", "-1", "--upstream", "x"])
+        settings_with(["--port", "-1", "--upstream", "x"])
     assert {line.split(":")[0] for line in str(refusal.value).splitlines()} == {"port", "upstream"}
 
 
 def test_x4_no_secret_is_shown_when_settings_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NARROWS_TENANT_SECRET", "s3cret")
     monkeypatch.setenv("NARROWS_METRICS_TOKEN", "s3cret")
-    assert "s3cret" not in repr(load_settings())
+    assert "s3cret" not in repr(settings_with())
 
 
 def test_the_upstream_is_the_former_base_url() -> None:
-    assert load_settings(["--upstream", "https://api.example.com/openai/v1/"]).upstream == (
+    assert settings_with(["--upstream", "https://api.example.com/openai/v1/"]).upstream == (
         "https://api.example.com/openai/v1"
     )
 
 
 @pytest.mark.parametrize("given", ["https://c.example/api", "https://c.example/api/", "https://c.example/api/v1/"])
 def test_anthropics_upstream_is_a_base_url_as_its_clients_know_it(given: str) -> None:
-    settings = load_settings(["--upstream", "https://api.example.com/v1", "--anthropic-upstream", given])
+    settings = settings_with(["--upstream", "https://api.example.com/v1", "--anthropic-upstream", given])
     assert settings.upstream_of("anthropic_messages") == "https://c.example/api/v1"
     assert settings.upstream_of("openai_chat") == settings.upstream_of("openai_responses") == settings.upstream
-    alone = load_settings(["--upstream", "https://api.example.com/v1"])
+    alone = settings_with(["--upstream", "https://api.example.com/v1"])
     assert alone.upstream_of("anthropic_messages") == alone.upstream
 
 
@@ -158,7 +180,7 @@ def test_c6_a_summarizer_that_cannot_be_asked_is_refused(
     file = tmp_path / "narrows.toml"
     file.write_text(f"[[summarizers]]\n{entry}\n")
     with pytest.raises(ConfigurationError, match=r"^summarizers\.0") as refusal:
-        load_settings(["--config", str(file)])
+        settings_with(["--config", str(file)])
     assert advice in str(refusal.value)
 
 
@@ -166,52 +188,99 @@ def test_w3_a_budget_is_set_part_by_part(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "narrows.toml"
     file.write_text("[summary_budget]\nconversation = 0.5\ntenant = 1\n")
     monkeypatch.setenv("NARROWS_SUMMARY_BUDGET", '{"tenant": 3}')
-    budget = load_settings(["--config", str(file), "--summary-budget.day", "5"]).summary_budget
+    budget = settings_with(["--config", str(file), "--summary-budget.day", "5"]).summary_budget
     assert (budget.conversation, budget.tenant, budget.day) == (0.5, 3.0, 5.0)
     file.write_text("[summary_budget]\ndays = 1\n")
     with pytest.raises(ConfigurationError, match="did you mean day"):
-        load_settings(["--config", str(file)])
+        settings_with(["--config", str(file)])
     for flags in (["--summary-budget.day", "-1"], ["--summary-allow", "sk-1"], ["--summary-credential", "any"]):
         with pytest.raises(ConfigurationError, match=r"^summary_"):
-            load_settings(flags)
+            settings_with(flags)
 
 
 def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:
-    assert load_settings().store == f"sqlite:///{tmp_path / 'state' / 'narrows' / 'narrows.db'}"
-
-
-def test_the_help_has_words_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        load_settings(["--help"])
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    for word in ("tuple", "dict[", "Settings(", "None", "factory", " str ", "ByteSize"):
-        assert word not in shown
-    assert "--body-limit SIZE" in shown
-    assert "--record FOLDER" in shown
-    assert "(default: 64MiB)" in shown
+    assert settings_with().store == f"sqlite:///{tmp_path / 'state' / 'narrows' / 'narrows.db'}"
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--aimm", "bill"], ["--aimm bill", "did you mean --aim?", "narrows serve --help"]),
-        (["--summaries", "maybe"], ["unrecognized arguments: maybe", "narrows serve --help"]),
-        (["--port"], ["argument --port: expected one argument"]),
+        (["--aimm", "bill"], ["there is no option --aimm", "did you mean --aim?", "narrows serve --help"]),
+        (["--summaries", "maybe"], ["words too many: maybe", "narrows serve --help"]),
+        (["--port"], ["--port needs a value", "narrows serve --help"]),
+        (["--port", "x"], ["port: give a whole number (--port, NARROWS_PORT"]),
+        (["--mode", "onn"], ["mode: give on, off or observe (did you mean on?)"]),
+        (["--grace", "soon"], ["grace: give a duration such as 90s, 25m, 12h or 30d", "NARROWS_GRACE"]),
+        (["--calibrate=x"], ["--calibrate", "narrows serve --help"]),
+        (["--rules", "x"], ['rules: it cannot be read; write it as in the file, for example [{ model = "gpt-4*"']),
         (["--summary-allow", "abc"], ["summary_allow.0: give the SHA-256", "NARROWS_SUMMARY_ALLOW"]),
         (["--store", "redis"], ["store: give a URL such as sqlite:///FILE or redis://HOST", "NARROWS_STORE"]),
     ],
 )
-def test_flags_that_cannot_be_read_are_one_clear_line(flags: list[str], words: list[str]) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        load_settings(flags)
-    assert [word for word in words if word not in str(refused.value)] == []
-    assert "\n" not in str(refused.value)
+def test_flags_that_cannot_be_read_are_one_clear_line(
+    capsys: pytest.CaptureFixture[str], flags: list[str], words: list[str]
+) -> None:
+    code, out, err = told(capsys, "serve", *flags)
+    assert (code, out) == (2, "")
+    assert [word for word in words if word not in err] == []
+    assert err.startswith("narrows: ")
+    assert err.count("\n") == 1
 
 
-def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_and_tables_in_flags_and_variables_are_as_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_TRUSTED_PROXIES", "10.0.0.0/8, 10.1.2.3")
+    monkeypatch.setenv("NARROWS_TOOL_KINDS", '{ "mcp__db__*" = "data" }')
+    flags = ["--keep", "*.sql,read_file", "--keep", '["a,b"]', "--rules", '{ model = "x", mode = "off" }']
+    settings = settings_with(
+        [*flags, "--rules", '[{"model": "y", "mode": "off"}]', "--models", "{ a = { window = 9 } }"]
+    )
+    assert settings.trusted_proxies == ("10.0.0.0/8", "10.1.2.3")
+    assert settings.tool_kinds == {"mcp__db__*": "data"}
+    assert [*settings.keep] == [*patterns_of(("*.sql", "read_file", "a,b"))]
+    assert [rule.model for rule in settings.rules] == ["x", "y"]
+    assert settings.models == {"a": {"window": 9}}
+
+
+@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if field.examples])
+def test_the_example_of_a_table_is_one_that_the_file_may_hold(tmp_path: Path, name: str) -> None:
+    example = (Settings.model_fields[name].examples or [])[0]
+    (tmp_path / "narrows.toml").write_text(f"{name} = {example}\n")
+    value = getattr(settings_with(["--config", str(tmp_path / "narrows.toml")]), name)
+    assert value
+    assert value == getattr(settings_with([f"--{name.replace('_', '-')}", example]), name)
+
+
+def test_a_variable_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NARROWS_RULES", "x")
     with pytest.raises(ConfigurationError) as refused:
-        load_settings([])
-    assert str(refused.value) == "rules: give JSON (NARROWS_RULES)"
+        settings_with([])
+    assert str(refused.value).startswith("rules: it cannot be read; write it as in the file, for example [{ model")
+    assert str(refused.value).endswith("(NARROWS_RULES)")
+
+
+# --- units of people ---
+
+
+@given(st.integers(0, 10**7), st.sampled_from(["s", "ms"]))
+def test_what_is_written_as_a_duration_is_read_as_it_was(number: int, unit: str) -> None:
+    milliseconds = number * (1000 if unit == "s" else 1)
+    assert round(seconds(duration(number, unit)) * 1000) == milliseconds
+    assert round(seconds(str(number), unit) * 1000) == milliseconds
+
+
+@given(st.integers(0, 2**60))
+def test_what_is_written_as_a_size_is_read_as_it_was(number: int) -> None:
+    assert TypeAdapter(ByteSize).validate_python(size(number)) == number
+
+
+def test_durations_have_the_units_of_people_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_SUMMARY_WAIT", "1.5s")
+    (tmp_path / "narrows.toml").write_text(
+        'summary_ttl = "30d"\ngrace = 7\n[[upstreams]]\nname = "a"\nurl = "http://h/v1"\nread_timeout = "1h"\n'
+        '[[rules]]\nmodel = "x"\nsummary_ttl = "12h"\n[presets.mine]\nbase = "chat"\nsummary_ttl = "90m"\n'
+    )
+    settings = settings_with(["--config", str(tmp_path / "narrows.toml"), "--read-timeout", "25m"])
+    assert (settings.summary_ttl, settings.grace, settings.summary_wait) == (30 * 86_400, 7, 1500)
+    assert (settings.read_timeout, settings.upstreams[0].read_timeout) == (1500, 3600)
+    assert settings.rules[0].summary_ttl == 43_200
+    assert settings.presets["mine"].preset.writing.stale.ttl == 5400

@@ -13,11 +13,12 @@ from policies.model.windows import Size, Trigger, Window
 from policies.presets import POLICIES, PRESETS, Preset, StaleOptions, WritingOptions, described
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.rules.clip import Clip
-from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
 from proxy.lab.cli_output import WIDE
 from proxy.lab.preset_descriptions import describe, parameter_table
+from tests.kit.settings import settings_with
 from tests.lab.test_cli import SHIPPED, told
 
 MINE = """\
@@ -79,7 +80,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(file: Path) -> Settings:
-    return load_settings(["--config", str(file)])
+    return settings_with(["--config", str(file)])
 
 
 def policies_of(preset: Preset) -> dict[str, ConfiguredPolicy]:
@@ -130,13 +131,13 @@ def test_w1_its_aim_is_that_of_the_base_in_chats_too_unless_it_names_one(file: P
         'aim = "context"': 2 * ("context",),
     }.items():
         file.write_text(f'preset = "mine"\n[presets.mine]\nbase = "adaptive"\n{line}\n')
-        mine = load_settings(["--config", str(file)]).all_presets()["mine"]
+        mine = settings_with(["--config", str(file)]).all_presets()["mine"]
         assert (mine.aim, mine.aim_of_chats) == aims
 
 
 def test_those_that_come_with_narrows_are_found_as_before(settings: Settings) -> None:
     assert settings.all_presets()["chat"] is PRESETS["chat"]
-    assert load_settings().all_presets()["coding-agent"] is PRESETS["coding-agent"]
+    assert settings_with().all_presets()["coding-agent"] is PRESETS["coding-agent"]
 
 
 def test_presets_that_were_made_are_taken_as_they_are(settings: Settings) -> None:
@@ -149,7 +150,7 @@ def test_every_policy_has_usual_parameters_which_are_taken_again(name: str, tmp_
     usual = POLICIES[name]
     file = tmp_path / "narrows.toml"
     file.write_text(entry(name))
-    made = load_settings(["--config", str(file)]).all_presets()["mine"]
+    made = settings_with(["--config", str(file)]).all_presets()["mine"]
     assert described(made.policies) == described((usual,))
 
 
@@ -165,35 +166,35 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         ('port = 1\npreset = "gentel"\n', "preset", 2, "did you mean gentle?"),
         ('request_presets = [\n  "chat",\n  "caht",\n]\n', "request_presets.1", 3, "did you mean chat?"),
         ("\nprot = 1\n", "prot", 2, "did you mean port?"),
-        ('[tool_kinds]\n"mcp__*" = "data"\nx = "fil"\n', "tool_kinds.x", 3, "'file', 'search'"),
+        ('[tool_kinds]\n"mcp__*" = "data"\nx = "fil"\n', "tool_kinds.x", 3, "give file, search"),
         ("low = 0.5\nhigh = 0.5\n", "low", 1, "must be below high"),
         ("presets = 5\n", "presets", 1, "give a table"),
         ("[presets]\nmine = 5\n", "presets.mine", 2, "give a table"),
         ('[presets.chat]\nbase = "gentle"\n', "presets.chat", 1, "choose another name"),
-        ('[presets."a b"]\nbase = "chat"\n', "presets.a b", 1, "pattern"),
+        ('[presets."a b"]\nbase = "chat"\n', "presets.a b", 1, "names of 1 to 64 letters"),
         ('[presets.all]\nbase = "chat"\n', "presets.all", 1, "choose another name"),
         ('[presets.mine]\nabout = "x"\n', "presets.mine", 1, "give a `base`"),
         ('[presets.mine]\nbase = "mine"\n', "presets.mine.base", 2, "there is no preset 'mine'"),
         (based("sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),  # codespell:ignore sytem
-        (based("system = ['']"), "presets.mine.system.0", 3, "at least 1 character"),
+        (based("system = ['']"), "presets.mine.system.0", 3, "it is empty"),
         (based("policies = []"), "presets.mine.policies", 3, "give one at least"),
         (based("policies = ['clip']"), "presets.mine.policies.0", 3, "name its `policy`"),
-        (based("first_sight = 1"), "presets.mine.first_sight", 3, "valid boolean"),
-        (based("summary_tokens = 5"), "presets.mine.summary_tokens", 3, "equal to 100"),
+        (based("first_sight = 1"), "presets.mine.first_sight", 3, "give true or false"),
+        (based("summary_tokens = 5"), "presets.mine.summary_tokens", 3, "give 100 or more"),
         (based("summary_model = 5"), "presets.mine.summary_model", 3, "name a model"),
         (based("summary_model = {}"), "presets.mine.summary_model", 3, "name a model"),
         (
             based("summary_model.opnai = 'x'"),
             "presets.mine.summary_model.opnai",
             3,
-            "'openai' or 'anthropic'",
+            "give openai or anthropic",
         ),
         (entry("clop", ""), "presets.mine.policies.0.policy", 3, "did you mean clip?"),
         (entry("clip", "kep = 1"), "presets.mine.policies.0.kep", 4, "did you mean keep?"),
         (entry("clip", "keep = '6'"), "presets.mine.policies.0.keep", 4, "a number (turns)"),
         (entry("clip", "keep = true"), "presets.mine.policies.0.keep", 4, "turns, messages, share"),
         (entry("clip", "over = 1.5"), "presets.mine.policies.0.over", 4, "a number (tokens)"),
-        (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "equal to 0"),
+        (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "give 0 or more"),
         (entry("clip", "keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
         (entry("clip", "over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
         (entry("clip", "keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
@@ -205,11 +206,11 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (entry("digest", "over.bytes = 800"), "presets.mine.policies.0.max_chars", 2, "800 bytes"),
         # codespell:ignore-next-line
         (entry("clip", "keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
-        (entry("clip", "keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "equal to 1"),
+        (entry("clip", "keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "give 1 or less"),
         (entry("clip", "when = 5"), "presets.mine.policies.0.when", 4, "give a list"),
-        (entry("trim", "keep.messages = 2"), "presets.mine.policies.0.keep", 4, "valid integer"),
+        (entry("trim", "keep.messages = 2"), "presets.mine.policies.0.keep", 4, "give a whole number"),
         (entry("abridge", "keep_share = nan"), "presets.mine.policies.0.keep_share", 4, "finite"),
-        (entry("summarize", "as_system = 1"), "presets.mine.policies.0.as_system", 4, "valid boolean"),
+        (entry("summarize", "as_system = 1"), "presets.mine.policies.0.as_system", 4, "give true or false"),
         (entry("summarize", "frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
         (entry("summarize", "when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
         (entry("summarize", "keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "when_after?"),
@@ -246,7 +247,7 @@ def test_c6_what_cannot_work_is_refused_with_its_path_and_its_line(
     file = tmp_path / "narrows.toml"
     file.write_text(text)
     with pytest.raises(ConfigurationError) as refusal:
-        load_settings(["--config", str(file)])
+        settings_with(["--config", str(file)])
     (told,) = str(refusal.value).splitlines()
     assert told.startswith(f"{place}: ")
     assert advice in told
@@ -272,11 +273,11 @@ def test_a_line_is_told_only_of_what_the_file_has_a_say_in(
     file.write_text("floor = 1\n")
     for words in (["--floor", "-2"], ["--floor=-2"]):
         with pytest.raises(ConfigurationError, match=r"\(--floor, NARROWS_FLOOR or `floor` in the file\)$"):
-            load_settings(["--config", str(file), *words])
+            settings_with(["--config", str(file), *words])
     monkeypatch.setenv("NARROWS_CONFIG", str(file))
     monkeypatch.setenv("NARROWS_PRESETS", '{"mine": {"base": "caht"}}')
     with pytest.raises(ConfigurationError, match=r"^presets\.mine\.base: .*\(--presets, NARROWS_PRESETS or"):
-        load_settings()
+        settings_with()
 
 
 def test_lines_are_those_where_a_value_stands() -> None:
@@ -315,7 +316,7 @@ def test_a_new_parameter_needs_one_line(tmp_path: Path, monkeypatch: pytest.Monk
 
     def preset(parameters: str) -> CustomPreset:
         file.write_text(entry("cut", parameters))
-        return load_settings(["--config", str(file)]).presets["mine"]
+        return settings_with(["--config", str(file)]).presets["mine"]
 
     assert preset("").preset.policies == (usual,)
     assert preset("longest_name = 9").preset.policies == (replace(usual, longest_name=9),)
@@ -351,7 +352,7 @@ def test_m10_a_preset_says_what_it_does_with_its_exceptions_in_the_open(
     assert "exception to the laws: results are cut before the model has seen them whole" in out
     assert "system text that is [memo]*" in out
     assert "summaries are written by gpt-4o-mini, unless" in out
-    assert "a stale summary: trim; each counts for 3,600 seconds" in " ".join(out.split())
+    assert "a stale summary: trim; each counts for 1h" in " ".join(out.split())
     assert "aim: context\n" in out
     _, chatty, _ = told(capsys, "presets", "chatty")
     assert "aim: bill (base: bill; in chats without tools context)\n  bill: it acts where that pays\n" in chatty

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from proxy.app import App
-from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.config import ConfigurationError, Settings
 from proxy.store import BACK_ENDS, open_store
+from tests.kit.settings import settings_with
 
 URL = "give a URL such as sqlite:///FILE or redis://HOST"
 
@@ -32,14 +33,14 @@ URL = "give a URL such as sqlite:///FILE or redis://HOST"
 )
 def test_what_is_no_store_gets_the_one_that_is_meant(url: str, advice: str) -> None:
     with pytest.raises(ConfigurationError) as error:
-        load_settings(["--store", url])
+        settings_with(["--store", url])
     assert str(error.value) == f"store: {advice} (--store, NARROWS_STORE or `store` in the file)"
     assert "s3cret" not in str(error.value)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as error:
-        load_settings(["--store", f"sqlite:///{tmp_path}/"])
+        settings_with(["--store", f"sqlite:///{tmp_path}/"])
     assert f"{tmp_path}/ is a folder: name a file in it, sqlite:///{tmp_path}/narrows.db (--store" in str(error.value)
 
 
@@ -51,7 +52,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_a_store_is_taken_as_it_is(url: str) -> None:
-    assert load_settings(["--store", url]).store == url
+    assert settings_with(["--store", url]).store == url
     assert url.partition(":")[0] in BACK_ENDS
     open_store(url)
 

@@ -14,6 +14,7 @@ def _options() -> list[tuple[str, str]]:
     return [
         (name, option)
         for name, command in commands.items()
+        if name != "serve"  # its options are the settings
         for parameter in command.params
         for option in parameter.opts
         if option.startswith("--")

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import KeyRow, Settings, load_settings
+from proxy.config import Configured, KeyRow, Settings
+from proxy.config.options import default_in_words
 from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
-from proxy.config.settings import SummarizerSettings
+from proxy.config.settings import GROUPS
+from proxy.config.summarizers import SummarizerSettings
 from proxy.config.upstreams import UpstreamRow
 from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS, Metrics
 from tests.docs.documents import PROXY, toml_blocks
 from tests.kit.paths import ROOT
+from tests.kit.settings import settings_with
 from tests.long.clients.table import CLIENTS
 
 SOURCES = [path for path in sorted((ROOT / "proxy").rglob("*.py")) if "lab" not in path.relative_to(ROOT).parts]
@@ -26,14 +29,19 @@ def test_quick_start_and_paths_name_the_apis(path: str) -> None:
     assert f"`{path}`" in PROXY or f"`POST {path}`" in PROXY
 
 
-@pytest.mark.parametrize("setting", Settings.model_fields)
-def test_every_setting_is_described_with_its_default_and_meaning(setting: str) -> None:
-    field = Settings.model_fields[setting]
-    assert field.description
-    row = re.search(rf"^\| `{setting}` \| ([^|]*) \| {re.escape(field.description)} \|$", PROXY, re.MULTILINE)
-    assert row
-    if isinstance(field.default, (bool, float, str)) and field.default != "":
-        assert row[1] == f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: str(group.__doc__))
+def test_every_setting_is_described_with_its_default_and_meaning_in_its_group(group: type[Configured]) -> None:
+    rows = []
+    for name, field in group.model_fields.items():
+        words = default_in_words(field)
+        default = words if field.json_schema_extra else f"`{words}`" if words else "none"
+        rows.append(f"| `{name}` | {default} | {field.description} |")
+    table = "\n".join([f"**{group.__doc__}**", "", "| setting | default | meaning |", "|---|---|---|", *rows])
+    assert f"\n{table}\n\n" in PROXY, f"put this into proxy/README.md:\n{table}"
+
+
+def test_every_setting_is_in_one_group() -> None:
+    assert [name for group in GROUPS for name in group.model_fields] == [*Settings.model_fields]
 
 
 @pytest.mark.parametrize("name", KeyRow.model_fields)
@@ -52,7 +60,7 @@ def test_every_field_of_a_summarizer_is_shown(name: str) -> None:
 def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tmp_path: Path) -> None:
     shown = "".join(block for block in toml_blocks() if "[presets." in block or "[[rules]]" in block)
     (tmp_path / "narrows.toml").write_text(shown)
-    settings = load_settings(["--config", str(tmp_path / "narrows.toml")])
+    settings = settings_with(["--config", str(tmp_path / "narrows.toml")])
     assert settings.presets.keys() == {settings.preset}
     for name in (*PresetTable.model_fields, *Rule.model_fields):
         assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE), name

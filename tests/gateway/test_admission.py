@@ -15,7 +15,7 @@ from aiohttp.streams import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config import ConfigurationError, load_settings
+from proxy.config import ConfigurationError
 from proxy.gateway import downstream, listener
 from proxy.gateway.admission import Peer, Pool, Pressure, _network
 from proxy.requests import ClientRequest, UpstreamRequest
@@ -23,6 +23,7 @@ from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
 from tests.kit.paths import ROOT
 from tests.kit.running import PassThrough, Running, Start
+from tests.kit.settings import settings_with
 from tests.kit.upstream import COMPRESS, REQUEST, Asked, completion, error_of, json_answer, post, stream_head
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
@@ -395,8 +396,8 @@ async def test_t4_who_reads_nothing_is_let_go(narrows: Start) -> None:
 
 def test_c6_a_limit_of_bytes_that_a_body_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="bytes_limit"):
-        load_settings(["--bytes-limit", "100MiB", "--upstream", "http://127.0.0.1/v1"])
-    assert load_settings(["--bytes-limit", "192MiB", "--upstream", "http://127.0.0.1/v1"]).bytes_limit == 192 * 2**20
+        settings_with(["--bytes-limit", "100MiB", "--upstream", "http://127.0.0.1/v1"])
+    assert settings_with(["--bytes-limit", "192MiB", "--upstream", "http://127.0.0.1/v1"]).bytes_limit == 192 * 2**20
 
 
 async def test_x10_of_large_bodies_that_are_refused_not_all_is_received(

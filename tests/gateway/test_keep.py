@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.config import ConfigurationError, Settings
 from proxy.gateway.downstream import RequestOptions, options_of
 from proxy.identity import Access
 from tests.kit.running import Start
+from tests.kit.settings import settings_with
 from tests.kit.stage import Stage, ends, moved, working
 from tests.kit.wire import APIS
 
@@ -54,7 +55,7 @@ async def test_patterns_that_cannot_be_meant_are_refused(narrows: Start, value: 
             assert message.startswith("The header x-narrows-keep: ")
             assert advice in message
     with pytest.raises(ConfigurationError, match="keep"):
-        load_settings([f"--keep={json.dumps(value.split(','))}"])
+        settings_with([f"--keep={json.dumps(value.split(','))}"])
     assert setup.upstream.seen == []
 
 

@@ -14,13 +14,14 @@ import pytest
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.config import ConfigurationError, load_settings
+from proxy.config import ConfigurationError
 from proxy.gateway.shadows import Shadows
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.serving import greeting
 from proxy.store import open_store
 from tests.kit.apis import APIS
 from tests.kit.recalling import recall
+from tests.kit.settings import settings_with
 from tests.kit.stage import Exchange, Stage, ends, staged, working
 
 SECRET = "sk-shadow"
@@ -192,9 +193,9 @@ async def test_shadows_of_a_conversation_that_is_deleted_end(tmp_path: Path, mon
 def test_shadows_that_nobody_pays_for_are_refused_at_start(words: Sequence[str], field: str) -> None:
     paid = ["--upstream", "http://127.0.0.1:9/v1", "--agree-share", "0.01", "--agree-key-env", "PATH"]
     words_of_it = "agreement: 1.0% of shortened requests are asked again with the key in PATH, for at most $5 a day"
-    assert words_of_it in " ".join(greeting(load_settings(paid), "").split())
+    assert words_of_it in " ".join(greeting(settings_with(paid), "").split())
     with pytest.raises(ConfigurationError, match=field):
-        load_settings(["--upstream", "http://127.0.0.1:9/v1", *words])
+        settings_with(["--upstream", "http://127.0.0.1:9/v1", *words])
 
 
 async def test_each_upstream_gets_its_own_key_and_of_the_clients_headers_only_those_of_the_api(

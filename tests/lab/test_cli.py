@@ -1,13 +1,18 @@
 """The words of the command line: each command as a program, its exit codes, and one clear line for each mistake."""
 
 import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from proxy import cli
 from proxy.lab import cli_arguments as checks
@@ -129,21 +134,90 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "advice"),
     [
-        ["explain"],
-        ["explain", SHIPPED, "--nosuch"],
-        ["audit", "--limit", "0"],
-        ["replay"],
-        ["replay", SHIPPED, "--concurrency", "0"],
-        ["replay", SHIPPED, "--cache", "magic"],
-        ["nosuch"],
+        (["explain"], "FILE|- is missing; see `narrows explain --help`"),
+        (["explain", SHIPPED, "--nosuch"], "there is no option --nosuch; see `narrows explain --help`"),
+        (["explain", SHIPPED, "--jsn"], "there is no option --jsn (did you mean --json?)"),
+        (["explain", SHIPPED, "more"], "there are words too many: more"),
+        (["audit", "--limit", "0"], "--limit: give 1 or more"),
+        (["audit", "--limit", "few"], "--limit: give a whole number"),
+        (["replay"], "FILE... is missing"),
+        (["replay", SHIPPED, "--concurrency", "0"], "--concurrency: give 1 or more"),
+        (["replay", SHIPPED, "--cache", "magic"], "--cache: 'magic' is not one of 'prefix', 'breakpoint', 'none'"),
+        (["replay", SHIPPED, "--cache"], "--cache needs a value; see `narrows replay --help`"),
+        (["nosuch"], "there is no command 'nosuch'; `narrows --help` lists them"),
+        (["sevre"], "there is no command 'sevre' (did you mean serve?)"),
+        (["--verison"], "there is no option --verison (did you mean --version?)"),
     ],
 )
-def test_unknown_words_end_with_2(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+def test_words_that_fit_nothing_are_one_clear_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], advice: str
+) -> None:
     code, out, err = told(capsys, *words)
     assert (code, out) == (2, "")
-    assert "Usage:" in err
+    assert err.startswith(f"narrows: {advice}")
+    assert err.count("\n") == 1
+
+
+def test_narrows_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    alone, short, long = told(capsys), told(capsys, "-h"), told(capsys, "--help")
+    assert alone == short == long
+    assert (alone[0], alone[2]) == (0, "")
+    assert all(f"  {name} " in alone[1] and line in alone[1] for name, line in cli.COMMANDS.items())
+    assert told(capsys, "usage", "-h") == told(capsys, "usage", "--help")
+
+
+def test_the_version_says_where_the_store_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NARROWS_STORE", "redis://me:secret@127.0.0.1/0")
+    code, out, err = told(capsys, "--version")
+    first, second, third = out.splitlines()
+    assert (code, first, err) == (0, f"narrows {version('narrows')}", "")
+    assert second.startswith("Python 3.")
+    assert third.startswith("store redis://")
+    assert "secret" not in out
+
+
+@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+def test_every_option_says_what_its_value_is(command: str) -> None:
+    commands = getattr(get_command(cli.command_line()), "commands")  # noqa: B009 - typer's own click has no types
+    parameters = [each for each in commands[command].params if each.param_type_name == "option"]
+    assert [each.name for each in parameters if not each.is_flag and not each.metavar] == []
+    assert [each.name for each in commands[command].params if not each.help] == []
+
+
+def completions(tmp_path: Path, *words: str) -> set[str]:
+    """What bash offers for the last word, by the script that `narrows --show-completion` prints."""
+    (tmp_path / "narrows").write_text(f'#!/bin/sh\nexec {sys.executable} -m proxy.cli "$@"\n')
+    (tmp_path / "narrows").chmod(0o700)
+    script = f"""
+        eval "$({sys.executable} -c 'from typer.completion import get_completion_script as script
+print(script(prog_name="narrows", complete_var="_NARROWS_COMPLETE", shell="bash"))')"
+        COMP_WORDS=(narrows {shlex.join(words)}) COMP_CWORD={len(words)}
+        _narrows_completion narrows; printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["ser"], {"serve"}),
+        (["serve", "--summary-t"], {"--summary-tokens", "--summary-timeout", "--summary-ttl"}),
+        (["serve", "--port", "1", "--mode", "o"], {"on", "off", "observe"}),
+        (["serve", "--preset", "ad"], {"adaptive"}),
+        (["env", "co"], {"codex"}),
+        (["replay", "--preset", "tool"], {"tool-digest"}),
+    ],
+)
+def test_bash_completes_commands_settings_and_names(tmp_path: Path, words: list[str], offered: set[str]) -> None:
+    assert completions(tmp_path, *words) == offered
 
 
 def test_a_file_that_is_no_request_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

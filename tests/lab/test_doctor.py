@@ -20,11 +20,14 @@ def reply(status: int, body: bytes = b"{}", *headers: str) -> bytes:
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
-async def looked_at(upstream: str, tmp_path: Path, *words: str, **environment: str) -> dict[str, tuple[str, str]]:
+async def looked_at(
+    upstream: str, tmp_path: Path, anthropic: str = "", **environment: str
+) -> dict[str, tuple[str, str]]:
     """The status and the text of each finding by what it is about; of several about the same, the worst."""
-    store = ("--store", f"sqlite:///{tmp_path}/narrows.db", "--port", "0")
+    flags = {"upstream": upstream, "store": f"sqlite:///{tmp_path}/narrows.db", "port": 0}
+    flags |= {"anthropic_upstream": anthropic} if anthropic else {}
     worst: dict[str, tuple[str, str]] = {}
-    for each in await examine(["--upstream", upstream, *store, *words], environment):
+    for each in await examine(flags, environment):
         former = worst.get(each.about, ("", ""))[0]
         if ("", "ok", "warn", "fail").index(each.status) > ("", "ok", "warn", "fail").index(former):
             worst[each.about] = each.status, each.text
@@ -80,9 +83,9 @@ async def test_an_address_without_its_v1_is_told_so(tmp_path: Path) -> None:
 
 async def test_each_upstream_has_a_key_of_its_own_and_a_clock(tmp_path: Path) -> None:
     async with ScriptedUpstream(says(reply(200, LIST, f"Date: {LONG_AGO}"))) as upstream:
-        anthropic = ("--anthropic-upstream", f"{upstream.url.removesuffix('/v1')}/anthropic")
+        anthropic = f"{upstream.url.removesuffix('/v1')}/anthropic"
         keys = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"}
-        found = await looked_at(upstream.url, tmp_path, *anthropic, **keys)
+        found = await looked_at(upstream.url, tmp_path, anthropic, **keys)
     openai, claude = upstream.seen
     assert (openai.one("authorization"), openai.all("x-api-key")) == ("Bearer sk-1", [])
     assert (claude.one("x-api-key"), claude.all("authorization")) == ("sk-2", [])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from proxy.access.keys import digest_of, is_sound
-from proxy.config import KeyRow, load_settings
+from proxy.config import KeyRow
 from proxy.store import open_store
+from tests.kit.settings import settings_with
 from tests.lab.test_cli import told
 
 OPTIONS = (
@@ -55,7 +56,7 @@ def test_a_new_key_is_printed_with_the_row_that_the_file_wants(
     key, row = out.split()[0], out[out.index("[[keys]]") :]
     assert (code, err, is_sound(key), out.count(key)) == (0, "", True, 1)
     (tmp_path / "narrows.toml").write_text(f'auth = "keys"\n{UPSTREAM}{row}')
-    settings = load_settings(["--config", str(tmp_path / "narrows.toml")])
+    settings = settings_with(["--config", str(tmp_path / "narrows.toml")])
     assert settings.keys == (KeyRow.model_validate({"name": "alice", "sha256": digest_of(key), **FIELDS}),)
 
 

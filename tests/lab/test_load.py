@@ -23,13 +23,14 @@ from typer.testing import CliRunner
 from proxy.app import App
 from proxy.cli import command_line
 from proxy.config import Settings
+from proxy.config.units import seconds
 from proxy.lab import sessions
 from proxy.lab.load import client
 from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client, ClientResult
 from proxy.lab.load.command import measure
 from proxy.lab.load.display import page, print_load
 from proxy.lab.load.latencies import Latencies
-from proxy.lab.load.plan import LoadPlan, SessionScript, conversations_for, script_of, seconds
+from proxy.lab.load.plan import LoadPlan, SessionScript, conversations_for, script_of
 from proxy.lab.load.report import report_of
 from proxy.lab.load.salt import SALTS, Salt
 from proxy.lab.load.sink import Sink

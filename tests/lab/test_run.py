@@ -170,18 +170,18 @@ def test_codex_is_told_by_options_before_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "upstreams"),
+    ("flags", "environment", "upstreams"),
     [
-        ([], {}, ("https://api.openai.com/v1", "https://api.anthropic.com/v1")),
-        (["--upstream", "http://a/v1"], {}, ("http://a/v1", "http://a/v1")),
-        (["--upstream", "http://a/v1"], {"ANTHROPIC_BASE_URL": "http://b"}, ("http://a/v1", "http://b/v1")),
-        (["--anthropic-upstream", "http://c"], {"OPENAI_BASE_URL": "http://d/v1"}, ("http://d/v1", "http://c/v1")),
+        ({}, {}, ("https://api.openai.com/v1", "https://api.anthropic.com/v1")),
+        ({"upstream": "http://a/v1"}, {}, ("http://a/v1", "http://a/v1")),
+        ({"upstream": "http://a/v1"}, {"ANTHROPIC_BASE_URL": "http://b"}, ("http://a/v1", "http://b/v1")),
+        ({"anthropic_upstream": "http://c"}, {"OPENAI_BASE_URL": "http://d/v1"}, ("http://d/v1", "http://c/v1")),
     ],
 )
 def test_requests_go_where_the_settings_say_and_else_where_the_client_asks(
-    words: list[str], environment: Mapping[str, str], upstreams: tuple[str, str]
+    flags: Mapping[str, str], environment: Mapping[str, str], upstreams: tuple[str, str]
 ) -> None:
-    settings = settings_for_clients(words, environment)
+    settings = settings_for_clients(flags, environment)
     assert (settings.upstream_of("openai_chat"), settings.upstream_of("anthropic_messages")) == upstreams
 
 

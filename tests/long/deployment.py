@@ -23,9 +23,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from proxy.config import Settings, load_settings
+from proxy.config import Settings
 from proxy.lab.provider import Send
 from tests.kit.redis_servers import Park, free_ports
+from tests.kit.settings import settings_with
 from tests.kit.stage import staged
 from tests.long.deployed import CHAT, DEPLOY, Replica, Team, program
 
@@ -61,7 +62,7 @@ def test_a_replica_in_a_cluster_is_told_what_the_image_and_the_settings_are(obje
     (name,) = objects["ConfigMap"]["data"]
     assert container["args"][2] == f"/etc/narrows/{name}"
     assert set(tomllib.loads(objects["ConfigMap"]["data"][name])) <= set(Settings.model_fields)
-    settings = load_settings(["--config", str(DEPLOY / "kubernetes" / name)])
+    settings = settings_with(["--config", str(DEPLOY / "kubernetes" / name)])
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > pause + settings.grace
     assert {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")} == {

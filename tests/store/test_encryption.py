@@ -17,13 +17,14 @@ import redis
 from policies.model.edits import Exchange, Insert, Replace
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
-from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.config import ConfigurationError, Settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
 from proxy.lab.audit import read_audit
 from proxy.lab.read_store import store_settings
 from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.store.serialization import Codec, place
 from tests.kit.histories import TOOLS
+from tests.kit.settings import settings_with
 from tests.kit.stage import Stage, working
 from tests.kit.stored_texts import original, put_originals
 from tests.store.test_store_summaries import SUMMARY
@@ -280,7 +281,7 @@ def test_x6_a_malformed_key_is_refused_at_load_and_not_told(
 ) -> None:
     monkeypatch.setenv("STORE_KEYS", said)
     with pytest.raises(ConfigurationError) as raised:
-        load_settings(["--encryption-key-env", "STORE_KEYS"])
+        settings_with(["--encryption-key-env", "STORE_KEYS"])
     assert "encryption_key_env" in str(raised.value)
     assert wish in str(raised.value)
     assert "openssl rand -base64 32" in str(raised.value)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from proxy.config.units import seconds
 from proxy.event_loop import interruption
 from proxy.lab.cli_arguments import AsJson, CredentialEnv, Html, credential
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
@@ -141,7 +142,7 @@ def _plan(
 
 def _timed(plan: "LoadPlan", duration: str, think: str) -> "LoadPlan":
     """The plan with its times, and as many conversations as these need. Raises ValueError."""
-    from proxy.lab.load.plan import conversations_for, seconds
+    from proxy.lab.load.plan import conversations_for
 
     lasts, thinks = seconds(duration), seconds(think)
     if not lasts:

@@ -1,6 +1,5 @@
 """What a load is: the sessions that are played, how fast, and for how long."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -13,7 +12,6 @@ from proxy.lab.replay.recorded import Session
 Json = Mapping[str, Any]
 KEY = "sk-narrows-load"
 """The credential where none is named."""
-_UNITS: Mapping[str, float] = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
 _FEWEST_AT_A_RATE = 16
 _INSTRUCTIONS = ("system", "developer")
 
@@ -92,14 +90,6 @@ def script_of(session: Session, key: str, model: str = "") -> SessionScript:
         ends=session.turns,
         shared=shared,
     )
-
-
-def seconds(text: str) -> float:
-    """A duration such as 60, 5s, 500ms or 2m. Raises ValueError."""
-    matched = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)", text.strip())
-    if matched is None:
-        raise ValueError(f"{text!r} is no duration; say 60, 5s, 500ms or 2m")
-    return float(matched[1]) * _UNITS[matched[2]]
 
 
 def conversations_for(rate: float, concurrency: int, think: float, chosen: int) -> int:

@@ -2,14 +2,15 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.errors import unknown
-from proxy.lab.cli_arguments import AsJson
+from proxy.lab.cli_arguments import AsJson, offers
 from proxy.lab.cli_output import console, print_json, refusing
 from proxy.lab.local.options import (
     AnthropicUrl,
@@ -21,7 +22,7 @@ from proxy.lab.local.options import (
     settings_for_clients,
 )
 
-_ALONE = ("--host", "127.0.0.1", "--port", "0", "--workers", "1")
+_ALONE: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "workers": 1}
 """For one command, on this machine, on a port that is free."""
 
 
@@ -42,9 +43,9 @@ def run(
     """
     from proxy.lab.local.run import run_command
 
-    words = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
+    values = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
     with refusing():
-        settings = settings_for_clients([*words, *_ALONE], os.environ)
+        settings = settings_for_clients({**values, **_ALONE}, os.environ)
         settings = settings.model_copy(update={"auth": "passthrough", "keys": ()})  # the command has no key of this one
         if "log_level" not in settings.model_fields_set:
             settings = settings.model_copy(update={"log_level": "warning"})
@@ -53,7 +54,12 @@ def run(
 
 
 def env(
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Which client; without it, all are listed.")] = "",
+    client: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLIENT", help="Which client; without it, all are listed.", autocompletion=offers(*CLIENTS)
+        ),
+    ] = "",
     url: Annotated[
         str, typer.Option(metavar="URL", help="Where Narrows listens, as `narrows serve` prints it.")
     ] = f"{DEFAULT_ADDRESS}/v1",
@@ -111,8 +117,8 @@ def doctor(
     """
     from proxy.lab.local.doctor import examine
 
-    words = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
-    findings = asyncio.run(examine(words, os.environ))
+    values = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
+    findings = asyncio.run(examine(values, os.environ))
     if as_json:
         print_json([{"status": each.status, "about": each.about, "text": each.text} for each in findings])
     else:

@@ -8,6 +8,7 @@ import platform
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 from policies.money.catalog import prices_for
 from proxy.config import ConfigurationError, Settings, load_settings
@@ -22,11 +23,11 @@ _PATIENCE = 5.0
 """Seconds that the store has for an answer."""
 
 
-async def examine(words: Sequence[str], environment: Mapping[str, str]) -> list[Finding]:
+async def examine(flags: Mapping[str, Any], environment: Mapping[str, str]) -> list[Finding]:
     """All checks; where the settings cannot be read, there is nothing else to check."""
     findings = [_versions()]
     try:
-        settings = load_settings(words)
+        settings = load_settings(flags)
     except ConfigurationError as error:
         return [*findings, *(Finding("fail", "settings", line) for line in str(error).splitlines())]
     findings += [_settings(settings), _port(settings)]

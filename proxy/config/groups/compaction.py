@@ -1,0 +1,161 @@
+"""The settings about what becomes of requests: presets, sizes, recall, and how that is measured."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, model_validator
+
+from policies.context import Aim
+from policies.model.parameters import MOST
+from policies.money.budget import FLOOR, HIGH, RESERVE
+from policies.money.marks import OwnMarks
+from policies.presets import PRESETS, Preset
+from policies.tools import ToolKind
+from proxy.config import shadows
+from proxy.config.errors import Path, refused_at, unknown
+from proxy.config.keep import KEEP, KeepPatterns
+from proxy.config.presets import CustomPreset, custom_presets
+from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
+from proxy.config.sources import Configured
+from proxy.config.units import Seconds
+
+Recall = Literal["tools", "always", "never"]
+
+
+class CompactionGroup(Configured):
+    """Compaction"""
+
+    mode: Mode = Field(
+        default="on", description="on compacts, observe only reports what would be saved, off relays bytes untouched"
+    )
+    preset: str = Field(default="adaptive", description="the list of policies to use, by name")
+    presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(
+        default_factory=dict, description="presets of your own, by name", examples=['{ mine = { base = "chat" } }']
+    )
+    request_presets: tuple[str, ...] = Field(
+        default=(), description="presets that a request may choose with the header `x-narrows-preset`"
+    )
+    rules: tuple[Rule, ...] = Field(
+        default=(),
+        description="how requests to a path, with a key or to a model are served; the first that fits counts",
+        examples=['[{ model = "gpt-4*", mode = "off" }]'],
+    )
+    aim: Aim | None = Field(
+        default=None,
+        description="bill acts where it pays, context at the triggers and sizes that the preset names; else as the "
+        "preset says",
+    )
+    context_tokens: int | None = Field(
+        default=None, ge=FEWEST_TOKENS, le=MOST, description="keep prompts below so many tokens, whatever the window"
+    )
+    request_aim: bool = Field(
+        default=False,
+        description="a request may choose these two with the headers `x-narrows-aim` and `x-narrows-context-tokens`",
+    )
+    recall: Recall = Field(
+        default="tools", description="the recall tool: where the client brings tools, always, or never"
+    )
+    recall_rounds: int = Field(
+        default=4, ge=1, le=16, description="how often recalls are answered within one reply, at most"
+    )
+    keep: KeepPatterns = KEEP
+    tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
+        default_factory=dict,
+        description="what kind of output tools have, by name or by the beginning of names: `mcp__*`",
+        examples=['{ "mcp__db__*" = "data" }'],
+    )
+    text_protocol: bool = Field(
+        default=False, description="edit sessions without tool calls too, where commands travel as text"
+    )
+    own_marks: OwnMarks = Field(
+        default="auto",
+        description="set cache marks of our own: auto (wherever the model's cache takes any), beside those of the "
+        "client only, or never",
+    )
+    drop_bound_thinking: bool = Field(
+        default=True,
+        description="ask Anthropic to drop thoughts that an edit before them makes invalid, on models that check that",
+    )
+    models: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="prices and windows by model",
+        examples=['{ "my-model" = { window = 32_000 } }'],
+    )
+    window: int | None = Field(
+        default=None, gt=0, le=MOST, description="use no more than this many tokens of any window"
+    )
+    unknown_window: int = Field(default=128_000, gt=0, le=MOST, description="window of an unknown model, in tokens")
+    reserve: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST,
+        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,} (an eighth of the "
+        "window where that is less)",
+    )
+    high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
+    low: float | None = Field(
+        default=None, gt=0, le=1, description="share of the window to come down to; else two thirds of high"
+    )
+    floor: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST,
+        description=f"tokens below which nothing is touched; else {FLOOR:,} with the aim bill (a third of the high "
+        "mark where that is less), none with the aim context",
+    )
+    cold_seconds: Seconds | None = Field(
+        default=None,
+        gt=0,
+        description="pause after which the provider's prompt cache counts as cold; else by its model",
+    )
+    cold_process: bool = Field(
+        default=True, description="plan large histories that are seen for the first time in a process of their own"
+    )
+    calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
+    holdout: float = Field(
+        default=0,
+        ge=0,
+        le=0.5,
+        description="share of conversations that pass as the client wrote them, so that what the others save is "
+        "measured: 0.05 is one in twenty",
+    )
+    agree_share: float = shadows.SHARE
+    agree_key_env: str = shadows.KEY_ENV
+    agree_anthropic_key_env: str = shadows.ANTHROPIC_KEY_ENV
+    agree_budget: float = shadows.BUDGET
+
+    @model_validator(mode="after")
+    def _presets_and_rules_count(self) -> Self:
+        named: list[tuple[Path, str | None]] = [(("preset",), self.preset)]
+        named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
+        named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
+        presets = self.all_presets()
+        strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
+        if strange:
+            raise refused_at(strange)
+        never = [
+            (("rules", at), f"it never counts: rules.{above} fits all that it fits; move it up, or leave it out")
+            for at, above in unreached(self.rules)
+        ]
+        if never:
+            raise refused_at(never)
+        return self
+
+    @model_validator(mode="after")
+    def _marks_in_order(self) -> Self:
+        if self.low is not None and self.low >= self.high:
+            raise refused_at([(("low",), f"{self.low} must be below high ({self.high}); lower it or raise high")])
+        window = self.window
+        if window is not None and self.reserve is not None and self.reserve >= window:
+            raise refused_at([(("reserve",), f"{self.reserve} is the whole window ({window}) or more; lower it")])
+        if window is not None and self.floor is not None and self.floor >= window * self.high:
+            raise refused_at([(("floor",), f"{self.floor} is not below the high mark of {window}; lower it")])
+        return self
+
+    def all_presets(self) -> dict[str, Preset]:
+        """Every preset by name: one's own before the built-in one of the same name."""
+        return {**PRESETS, **{name: own.preset for name, own in self.presets.items()}}
+
+    @property
+    def only_relays(self) -> bool:
+        """Whether no request is ever looked at."""
+        return all(mode == "off" for mode in (self.mode, *(rule.mode for rule in self.rules if rule.mode)))

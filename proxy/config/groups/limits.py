@@ -1,0 +1,52 @@
+"""The settings about load and time."""
+
+from typing import Self
+
+from pydantic import ByteSize, Field, model_validator
+
+from proxy.config.errors import refused_at
+from proxy.config.groups.store import MOST_BYTES
+from proxy.config.sources import Configured
+from proxy.config.units import Seconds, size
+
+
+class LimitsGroup(Configured):
+    """Limits"""
+
+    body_limit: ByteSize = Field(default=ByteSize(64 * 2**20), gt=0, description="largest request body, decompressed")
+    requests_limit: int = Field(
+        default=2048,
+        ge=4,
+        le=10**6,
+        description="requests in flight at once in a process, 4 or more; one address gets half, one credential a third",
+    )
+    bytes_limit: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        le=MOST_BYTES,
+        description="bytes of bodies in flight at once in a process, shared likewise: "
+        "three times `body_limit` or more, else eight times",
+    )
+    connect_timeout: Seconds = Field(default=10, gt=0, description="how long connecting to the upstream may take")
+    read_timeout: Seconds = Field(default=600, gt=0, description="how long the upstream may be silent (no total limit)")
+    header_timeout: Seconds = Field(
+        default=30, gt=0, description="from connecting, or the reply before, to the end of a request's head"
+    )
+    body_timeout: Seconds = Field(
+        default=30, gt=0, description="how long a client may be silent in a body, or slower than 1 KiB a second"
+    )
+    planning_timeout: Seconds = Field(
+        default=2,
+        gt=0,
+        le=600,
+        description="work after which nothing new is planned; three times that with `cold_process`",
+    )
+    grace: Seconds = Field(default=25, ge=0, description="what running replies get to finish after SIGTERM")
+
+    @model_validator(mode="after")
+    def _bodies_have_room(self) -> Self:
+        limit, body = self.bytes_limit, self.body_limit
+        if limit is not None and limit < 3 * body:  # of which one client gets a third
+            text = f"{size(limit)} must be three times body_limit ({size(body)}) or more; raise it"
+            raise refused_at([(("bytes_limit",), text)])
+        return self
