@@ -139,7 +139,10 @@ def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
         field = Settings.model_fields[name]
         try:
             if part:
-                settings.setdefault(name, {})[part] = value
+                if isinstance(table := settings.setdefault(name, {}), dict):  # any other is refused as a whole
+                    table[part] = value
+            elif isinstance(value, bool):
+                settings[name] = value
             elif isinstance(value, list):
                 read = [value_of(field, word) for word in value]
                 settings[name] = [item for each in read for item in (each if isinstance(each, list) else [each])]

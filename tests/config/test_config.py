@@ -58,6 +58,13 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     assert settings.models == {"a/b": {"input": 2.5}}
 
 
+def test_a_flag_is_turned_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_SUMMARIES", "true")
+    monkeypatch.setenv("NARROWS_ORIGINALS", "false")
+    settings = settings_with(["--no-summaries", "--originals"])
+    assert (settings.summaries, settings.originals, settings.calibrate) == (False, True, True)
+
+
 def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
     file = tmp_path / "narrows.toml"
     file.write_text('body_limit = "2MiB"\nmode = "observe"\nlow = 0.2\n')
