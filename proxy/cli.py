@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, str] = {
     "audit": "Show what became of summaries, and what was deleted.",
 }
 """All commands, and the first line of what each says of itself."""
-_SERVE = """Run the proxy.
+SERVE = """Run the proxy.
 
 Every setting is an option here, a variable (NARROWS_PORT) and a key of the TOML file that --config names (port). They
 take precedence in that order. TIME is a duration such as 90s, 25m or 30d, SIZE a size such as 64MiB; commas stand in a
@@ -96,7 +96,7 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
     )
     for each, line in COMMANDS.items():
         is_whole = name in (None, each)
-        about = _SERVE if each == "serve" and is_whole else None if is_whole else line
+        about = SERVE if each == "serve" and is_whole else None if is_whole else line
         app.command(each, cls=Command, help=about)(_command(each, words) if is_whole else lambda: None)
     return app
 

@@ -35,7 +35,7 @@ def _argument(each: Any) -> str:
 def _meaning(each: Any) -> str:
     """What a parameter means, with its bounds and its default."""
     low, high = getattr(each, "min", None), getattr(each, "max", None)
-    bounds = f"{low:g} to {high:g}" if None not in (low, high) else f"{low:g} or more" if low is not None else ""
+    bounds = "" if low is None else f"{low:,} or more" if high is None else f"{low:,} to {high:,}"
     default = each.show_default if isinstance(each.show_default, str) else ""
     if each.show_default is True and each.default not in (None, "", False):
         default = f"{each.default:g}" if isinstance(each.default, float) else str(each.default)

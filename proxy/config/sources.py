@@ -185,12 +185,14 @@ class _Explainer:
         return f"{name}: {message} ({self._place(path)})"
 
     def _place(self, path: errors.Path) -> str:
-        """The line of the file; the flag and the variable where these overrule the file, or it says nothing."""
+        """The flag, the variable or the line of the file that sets it, or of a table all that do; else all that may."""
         name = str(path[0])
-        option, variable = name.replace("_", "-"), PREFIX + name.upper()
-        overruled = name in self.flags or variable in map(str.upper, os.environ)
-        line = 0 if overruled else line_of(self.text, path)
-        return f"{self.path}, line {line}" if line else f"--{option}, {variable} or `{name}` in the file"
+        option, variable = f"--{name.replace('_', '-')}", PREFIX + name.upper()
+        line = line_of(self.text, path)
+        places = [option] if name in self.flags else []
+        places += [variable] if variable in map(str.upper, os.environ) else []
+        places += [f"{self.path}, line {line}"] if line else []
+        return " or ".join(places[: len(path)]) or f"{option}, {variable} or `{name}` in the file"
 
 
 def line_of(text: str, path: errors.Path) -> int:

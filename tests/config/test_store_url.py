@@ -34,7 +34,7 @@ URL = "give a URL such as sqlite:///FILE or redis://HOST"
 def test_what_is_no_store_gets_the_one_that_is_meant(url: str, advice: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         settings_with(["--store", url])
-    assert str(error.value) == f"store: {advice} (--store, NARROWS_STORE or `store` in the file)"
+    assert str(error.value) == f"store: {advice} (--store)"
     assert "s3cret" not in str(error.value)
 
 
