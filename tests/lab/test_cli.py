@@ -208,7 +208,7 @@ print(script(prog_name="narrows", complete_var="_NARROWS_COMPLETE", shell="bash"
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["ser"], {"serve"}),
+        (["ser"], {"serve"}),  # codespell:ignore ser
         (["serve", "--summary-t"], {"--summary-tokens", "--summary-timeout", "--summary-ttl"}),
         (["serve", "--port", "1", "--mode", "o"], {"on", "off", "observe"}),
         (["serve", "--preset", "ad"], {"adaptive"}),
