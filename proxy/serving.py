@@ -210,11 +210,11 @@ def greeting(settings: Settings, base_url: str) -> str:
     bind = urlsplit(base_url)
     everywhere = bind.hostname in _WILDCARDS
     address = f"http://127.0.0.1:{bind.port}" if everywhere else base_url.removesuffix("/v1")
-    lines = ["Narrows is up. Paste this into the shell where your client starts:", ""]
+    lines = [f"Narrows is up at {address}/v1", "Paste this into the shell where your client starts:", ""]
     apis = {api for row in settings.upstream_rows for api in spoken_at(row)}
     for client, spoken in (("openai", {"chat", "responses"}), ("anthropic", {"messages"})):
         lines += [f"  {line}" for line in CLIENTS[client].lines(address, {}) if apis & spoken]
-    lines += [""] if lines[2:] else []
+    lines += [""] if lines[3:] else []
     url = "" if address == DEFAULT_ADDRESS else f" --url {quote(f'{address}/v1')}"
     rows = {
         "Codex": f'eval "$(narrows env codex{url})"' if "responses" in apis else "",
