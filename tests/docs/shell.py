@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from tests.docs.documents import PAGES
 from tests.docs.narrows_by_fork import CLIENT
@@ -62,9 +63,9 @@ class Block:
 def blocks(language: str) -> list[Block]:
     """All blocks in this language."""
     return [
-        Block(page, text[: at.start()].count("\n") + 1, at[1].strip(), at[2])
+        Block(page, text[: at.start()].count("\n") + 1, at[1].strip(), dedent(at[2]))
         for page, text in PAGES.items()
-        for at in re.finditer(rf"^```{language}\b(.*)\n((?:.*\n)*?)```$", text, re.MULTILINE)
+        for at in re.finditer(rf"^ *```{language}\b(.*)\n((?:.*\n)*?) *```$", text, re.MULTILINE)
     ]
 
 
@@ -126,7 +127,7 @@ class Reader:
             out, _ = await asyncio.wait_for(shell.communicate(), 120)
         finally:
             await self._end(shell)
-        assert shell.returncode == 0, f"{block}\n{script}\n{out.decode()}"
+        assert shell.returncode == 0, f"{block} is wrong, or marked without `needs=`\n{script}\n{out.decode()}"
         return out.decode()
 
     def _prepare(self, block: Block) -> None:

@@ -29,6 +29,8 @@ def test_each_example_of_settings_is_one_that_narrows_check_accepts(
     assert result.exit_code == 0, result.output
 
 
+LANGUAGES = {"python", "sh", "text", "toml", "yaml"}
+"""Those of blocks: each of them but `text` is tried."""
 BODY = b'{"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}'
 
 
@@ -48,10 +50,16 @@ def test_each_example_in_yaml_can_be_read(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_no_command_in_the_docs_shows_a_password(page: Path) -> None:
+def test_each_block_is_of_a_kind_that_is_tried(page: Path) -> None:
+    fences = re.findall(r"^ *```(.*)$", PAGES[page], re.MULTILINE)
+    assert {fence.split(" ")[0] for fence in fences[::2]} <= LANGUAGES
+    assert not any(fences[1::2])
+
+
+@pytest.mark.parametrize("block", [*blocks("sh"), *blocks("text")], ids=str)
+def test_no_command_in_the_docs_shows_a_password(block: Block) -> None:
     """Whoever is on the machine reads it in `ps`, and it stays in the shell's history."""
-    code = "\n".join(re.findall(r"^```sh$(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL))
-    assert not re.search(r"--[\w-]+[ =]\S*://[^\s/]*:[^\s/]*@|redis-cli.* -a |--requirepass", code)
+    assert not re.search(r"--[\w-]+[ =]\S*://[^\s/]*:[^\s/]*@|redis-cli.* -a |--requirepass", block.text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
