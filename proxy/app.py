@@ -104,7 +104,7 @@ class App:
             if self._is_closing:
                 raise ConfigurationError("Narrows is shutting down")
             if before.is_volatile:
-                raise ConfigurationError("store: it is in memory, which a reload would empty; start Narrows again")
+                raise ConfigurationError("store: it is in memory, which a reload would empty; restart Narrows")
             generation = await Generation.open(settings, self._lasting, before)
             if self._is_closing:
                 await generation.close()

@@ -30,8 +30,8 @@ class RefusedError(ApiError):
     """The upstream refused to continue a reply whose response has begun: its error goes into the stream."""
 
     def __init__(self, status: int, upstream_body: bytes, code: str = "upstream_refused") -> None:
-        what = "something else than events" if status == 200 else str(status)
-        super().__init__(max(status, 502), f"The upstream answered {what} when the response had begun.", code)
+        what = "no event stream" if status == 200 else str(status)
+        super().__init__(max(status, 502), f"The upstream answered {what} after the response had begun.", code)
         self._upstream_body = upstream_body
 
     def body(self, dialect: Dialect) -> bytes:
@@ -50,7 +50,7 @@ def internal_error() -> ApiError:
 
 def shutting_down() -> ApiError:
     """The response to requests that are ended at shutdown."""
-    return ApiError(503, "Narrows is shutting down; ask again.", "shutting_down", headers={"Retry-After": "1"})
+    return ApiError(503, "Narrows is shutting down; try again.", "shutting_down", headers={"Retry-After": "1"})
 
 
 def too_large(limit: int) -> ApiError:
@@ -60,5 +60,5 @@ def too_large(limit: int) -> ApiError:
 
 def not_planned() -> ApiError:
     """The response to a prompt that is too long as it is, where there was no time to shorten it."""
-    message = "The prompt is too long for the model, and Narrows is too busy to shorten it; ask again."
+    message = "The prompt is too long for the model, and Narrows is too busy to shorten it; try again."
     return ApiError(503, message, "planning_shed", headers={"Retry-After": "2"})

@@ -183,7 +183,7 @@ def check_fixed(before: Settings, after: Settings, names: Sequence[str]) -> None
     changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     if changed:
         names = " and ".join(changed)
-        raise ConfigurationError(f"{changed[0]}: {names} cannot change in a reload; start Narrows again")
+        raise ConfigurationError(f"{changed[0]}: {names} cannot change in a reload; restart Narrows")
 
 
 async def check_settings(settings: Settings) -> None:
@@ -286,7 +286,7 @@ async def _key_registry(
     registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
     parts.push_async_callback(registry.close)
     if not await registry.open() and is_reload:
-        raise ConfigurationError("store: it does not answer, so its keys would be forgotten; reload once it does")
+        raise ConfigurationError("store: it does not answer, so its keys would be forgotten; reload again once it does")
     return registry
 
 

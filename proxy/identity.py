@@ -246,8 +246,8 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
     if credential and not is_local(request):
         return Caller(tenant, owner, sees_all=not configured)
     message = (
-        "Conversations are for the credential that sent them, or for this machine, asked by address and without a "
-        "credential; where `tenant` is set, for the `admin_token`."
+        "Conversations are visible to the credential that sent them, and from this machine by address without a "
+        "credential; where `tenant` is set, to the `admin_token`, too."
     )
     raise ApiError(403, message, "forbidden")
 
@@ -268,8 +268,8 @@ def viewer_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Vi
     if credential and (_has_key(request) or asks_here(request, settings.host) or not is_local(request)):
         return Viewer(tenant_of(request, credential, secret, settings.tenant), owner_of(secret, credential))
     message = (
-        "Figures are for this machine, asked by address and without a credential, for the `admin_token`, and for the "
-        "credential whose requests they are of."
+        "Figures are visible to the credential whose requests they are of, to the `admin_token`, and from this machine "
+        "by address without a credential."
     )
     raise ApiError(403, message, "forbidden")
 
@@ -305,7 +305,7 @@ def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what:
     """The tenant and the credential of whoever asks for what it sent itself. Raises ApiError, of `what`."""
     credential = credential_of(request)
     if not credential and not asks_here(request, settings.host):
-        message = f"{what} are for the credential that sent them; without one, for this machine, asked by address."
+        message = f"{what} are visible to the credential that sent them and, without one, from this machine by address."
         raise ApiError(403, message, "forbidden")
     return tenant_of(request, credential, secret, settings.tenant), credential
 

@@ -107,20 +107,20 @@ class Gate:
     async def _row_of(self, key: str) -> KeyRow:
         """The row of a key. Raises ApiError where there is none that counts."""
         if not is_sound(key):
-            raise _refused("this is no key of this gateway: it was cut or mistyped; copy it once more.")
+            raise _refused("this key of this gateway is incomplete or mistyped; copy it again.")
         digest = digest_of(key)
         row = self._registry.find(digest)
         if row is None:
             try:
                 row = await self._registry.look_up(digest)
             except StoreTrouble as error:
-                message = "The store of keys does not answer, and this key is not known without it; ask again."
+                message = "The store of keys does not answer, so this key cannot be checked; try again in a moment."
                 raise ApiError(503, message, "keys_unavailable", headers={"Retry-After": "5"}) from error
         if row is None:
             raise _refused("this key is unknown here, or was revoked; ask whoever runs this gateway for another one.")
         if row.expires is not None and row.has_expired(self._clock()):
             since = row.expires.astimezone(UTC).isoformat(timespec="seconds")
-            raise _refused(f"this key has expired at {since}; ask whoever runs this gateway for another one.")
+            raise _refused(f"this key expired at {since}; ask whoever runs this gateway for another one.")
         return row
 
     def _person(self, request: web.BaseRequest) -> str:
@@ -150,7 +150,7 @@ def check_model(access: Access, model: str) -> None:
     if access.key is None or may_ask(access, model):
         return
     names, what_to_do = ", ".join(access.key.models), "" if model else "; name one of them"
-    message = f"This key may ask {names}, and no other model{what_to_do}."
+    message = f"This key may use no other model than {names}{what_to_do}."
     raise ApiError(403, message, "model_not_allowed", "model", _REFUSED)
 
 
@@ -161,8 +161,8 @@ def check_path(method: str, rest: str) -> None:
     if any(fullmatch(path) for each, fullmatch in _SHARED_PATHS if each in (method, "*")):
         return
     message = (
-        "Keys of this gateway share an account at this upstream, so what is stored there (files, batches, lists) is "
-        "not for them; ask with a credential of the upstream's own."
+        "All keys of this gateway share one account at this upstream, so they may not use what is stored there (files, "
+        "batches, lists); send a credential of the upstream itself."
     )
     raise ApiError(403, message, "path_not_allowed", headers=_REFUSED)
 

@@ -40,7 +40,7 @@ class PageParts:
             return await answer
         except StoreTrouble as error:
             self.telemetry.metrics.store_trouble(operation)
-            message = "The store is in trouble, so this cannot be done now; ask again in a moment."
+            message = "The store does not answer; try again in a moment."
             raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
 
 
@@ -52,7 +52,7 @@ def json_page(content: Mapping[str, Any]) -> web.Response:
 def nothing() -> ApiError:
     return ApiError(
         404,
-        "Nothing is kept of this conversation; `GET /narrows/conversations` lists those that there are.",
+        "This conversation is not stored; `GET /narrows/conversations` lists those that are.",
         "not_found",
     )
 

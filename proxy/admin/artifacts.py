@@ -32,7 +32,7 @@ class ArtifactPages:
         if _DIGEST.fullmatch(digest):
             text = await self.parts.ask("artifact", self._find(request, artifacts, digest))
         if text is None:
-            raise ApiError(404, "Nothing is kept for this digest.", "not_found")
+            raise ApiError(404, "No artifact is stored for this digest.", "not_found")
         headers = {"Content-Type": "text/plain; charset=utf-8", **PRIVATE}
         return web.Response(body=text.encode("utf-8", "surrogatepass"), headers=headers)
 
@@ -74,6 +74,6 @@ class ArtifactPages:
 
     def _artifact_archive(self) -> Artifacts:
         if self.archive.artifacts is None:
-            message = "No artifacts are kept: the setting `artifacts` is not on, or `mode` is off."
+            message = "Artifacts are not stored: `artifacts` is not set, or `mode` is off."
             raise ApiError(404, message, "no_artifacts")
         return self.archive.artifacts

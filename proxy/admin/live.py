@@ -48,7 +48,7 @@ class LivePages:
             return await self._log_in_or_out(request, path)
         allow_only(request, READ)
         if request.query_string:
-            raise ApiError(400, "This page takes no parameter.", "bad_parameter")
+            raise ApiError(400, "This page takes no parameters.", "bad_parameter")
         view = await overview(self.parts, self._viewer(request))
         if prefers_json(request):
             return json_page(await asyncio.to_thread(overview_json, view, self.version))
@@ -132,9 +132,11 @@ def _place(query: str) -> tuple[float | None, int]:
         before = float(fields.pop("before")) if "before" in fields else None
         most = int(fields.pop("most", _PAGE))
     except ValueError as error:
-        raise ApiError(400, "`before` is the `next` of another list, and `most` a number.", "bad_parameter") from error
+        raise ApiError(
+            400, "`before` must be the `next` of another list, and `most` a number.", "bad_parameter"
+        ) from error
     if fields or not 1 <= most <= _MOST or (before is not None and not math.isfinite(before)):
-        message = f"The parameters that are understood here are `before`, and `most` from 1 to {_MOST}."
+        message = f"This page takes only `before`, and `most` from 1 to {_MOST}."
         raise ApiError(400, message, "bad_parameter")
     return before, most
 

@@ -75,7 +75,7 @@ class LogPages:
         """The bytes that the model saw as one request, or as a round of it."""
         number, round_ = request.path.rpartition("/")[2], request.query.get("round", "0")
         if not (number.isdecimal() and round_.isdecimal() and len(number + round_) < 12):
-            raise ApiError(400, "The number of a request, and of a round, is a number.", "bad_parameter", "round")
+            raise ApiError(400, "The request in the path and `round` must be numbers.", "bad_parameter", "round")
         log = await self._log(request, name)
         async with self.turn:
             body = await self._read(log.body(int(number), int(round_), request.query.get("branch", "")))
@@ -108,7 +108,7 @@ class LogPages:
     async def _log(self, request: web.BaseRequest, name: str) -> ConversationLog:
         """The log, as far as the caller may see it. Raises ApiError."""
         if self.archive.message_log is None:
-            raise ApiError(404, "No log is kept: the setting `history` is not on, or `mode` is off.", "no_history")
+            raise ApiError(404, "No log is stored: `history` is not set, or `mode` is off.", "no_history")
         caller = self.parts.caller(request)
         key = Key(caller.tenant, name)
         stored = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))

@@ -56,13 +56,13 @@ class AdminPages:
             return web.json_response({"status": state}, status=status)
         host = self.settings.host
         if is_local(request) and not is_public(host) and not is_here(request, host):
-            message = "This name is not known here: ask by address, as `localhost`, or by the name in `host`."
+            message = "Narrows does not serve this host name: use its address, `localhost`, or the name in `host`."
             raise ApiError(403, message, "forbidden")
         if path == "/":
             return welcome(request)
         if path == "/metrics":
             if not asks_here(request, host) and not opens(self.settings.metrics_token, received_credential(request)):
-                message = "Metrics are for this machine, asked by address, or for the `metrics_token`."
+                message = "Metrics need the `metrics_token`, or a request from this machine by address."
                 raise ApiError(403, message, "forbidden")
             page = self.telemetry.metrics.page
             metrics = await (self.scrape() if self.scrape is not None else asyncio.to_thread(page))
@@ -72,7 +72,7 @@ class AdminPages:
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))
         if self.conversations is None:
-            raise ApiError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
+            raise ApiError(404, "Conversations are not stored, because `mode` is off.", "no_conversations")
         if path.startswith(_ARTIFACTS):
             return await self.conversations.artifacts.text(request, path.removeprefix(_ARTIFACTS))
         try:
@@ -93,11 +93,11 @@ class AdminPages:
             received_credential(request) or not asks_here(request, self.settings.host)
         ):
             message = (
-                "A reload is for the `admin_token`, or for this machine, asked by address and without a credential."
+                "A reload needs the `admin_token`, or a request from this machine, by address and without a credential."
             )
             raise ApiError(403, message, "forbidden")
         if self.reload is None:
-            raise ApiError(404, "Only `narrows serve` reads settings anew; start this program again.", "not_found")
+            raise ApiError(404, "Only `narrows serve` can reload settings; restart this program instead.", "not_found")
         try:
             digest = await self.reload()
         except ConfigurationError as error:
@@ -108,10 +108,12 @@ class AdminPages:
 
     async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:
         if self.originals is None:
-            message = "No originals are kept: the setting `originals` is not on, or `mode` is off."
+            message = "Originals are not stored: `originals` is not set, or `mode` is off."
             raise ApiError(404, message, "no_originals")
         if request.method not in ("GET", "HEAD"):
-            raise ApiError(405, "Originals can only be read.", "method_not_allowed", headers={"Allow": "GET, HEAD"})
+            raise ApiError(
+                405, "Originals can only be read; use GET.", "method_not_allowed", headers={"Allow": "GET, HEAD"}
+            )
         tenant, credential = sender_of(request, self.settings, self.secret, "Originals")
         conversation = conversation_id(request.query.get("conversation", "")) or None
         original = await self.originals.find(tenant, credential, ref, conversation)

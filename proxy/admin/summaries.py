@@ -82,7 +82,7 @@ class SummaryPages:
             for record in records:
                 costs[record.kind] = costs.get(record.kind, SummaryCost()) + record.spent
         if not records and not costs:
-            raise ApiError(404, "No summaries are kept of this conversation.", "not_found")
+            raise ApiError(404, "This conversation has no stored summaries.", "not_found")
         status_of = await self._statuses(key, records)
         rows = [{**provenance(record, status_of.get(record.id)), "content": record.content} for record in records]
         bills = {kind: bill_of(cost) for kind, cost in costs.items()}
@@ -92,17 +92,17 @@ class SummaryPages:
         """A summary for people: the stored one of exactly these messages, or a new one at the caller's cost."""
         credential, is_here = credential_of(request), asks_here(request, self.parts.settings.host)
         if not credential and not is_here:
-            message = "A summary is made with the credential of whoever asks; without one, for this machine."
+            message = "To order a summary, send your credential, or ask from this machine."
             raise ApiError(403, message, "forbidden")
         if not self.parts.settings.summaries:
-            raise ApiError(404, "No summaries are made: the setting `summaries` is not on.", "no_summaries")
+            raise ApiError(404, "Summaries are off; set `summaries = true`.", "no_summaries")
         payment = self.payments.possible(credential, is_plain_key(request), is_here)
         tenant = tenant_of(request, credential, self.parts.secret, self.parts.settings.tenant)
         key, (dialect, parsed) = Key(tenant, name), await self._parse(request, tenant)
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
         blocks = parsed.conversation.blocks[parsed.conversation.head :]
         if not blocks:
-            message = "There is nothing to summarize: all of it is system text."
+            message = "There is nothing to summarize: all messages are system text."
             raise ApiError(400, message, "bad_body", "messages")
         job = SummaryJob(
             key=key,
@@ -130,10 +130,10 @@ class SummaryPages:
         try:
             record = await self.parts.ask("history", self.maker.history(job))
         except RejectedError as error:
-            message = f"What was written cannot stand as a summary ({error.reason}); ask again or of another model."
+            message = f"The model's summary was rejected ({error.reason}); try again, or name another model."
             raise ApiError(502, message, "summary_rejected") from error
         except SummarizerError as error:
-            message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
+            message = f"No summary could be made ({error.reason}); try again later, or check `summarizers`."
             status = _STATUSES.get(error.reason, 502)
             raise ApiError(status, message, f"summarizer_{error.reason}") from error
         finally:
@@ -160,7 +160,7 @@ class SummaryPages:
             try:
                 parsed = await self.request_parser.parse(dialect, body, tenant)
             except TooManyError as error:
-                message = f"What is to be summarized is too much: {error}."
+                message = f"This is too much to summarize: {error}."
                 raise ApiError(400, message, "too_many", error.what) from error
             if parsed is not None:
                 return dialect, parsed
@@ -168,11 +168,11 @@ class SummaryPages:
             start, end = members(body)["model"]
             msgspec.json.decode(body[start:end], type=str)
         except UnreadableError as error:
-            message = "The body is not a JSON object in which each key stands once."
+            message = "The body must be a JSON object without duplicate keys."
             raise ApiError(400, message, "bad_body") from error
         except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ApiError(400, "`model` must be the name of a model.", "bad_body", "model") from error
-        message = "`messages` (or `input`) must be a list of messages, at least one."
+        message = "`messages` (or `input`) must be a list with at least one message."
         raise ApiError(400, message, "bad_body", "messages")
 
 

@@ -27,12 +27,12 @@ def parse_target(target: str, also: Sequence[str] = ()) -> tuple[str | None, str
         fields = parse_qsl(query, keep_blank_values=True, errors="surrogatepass", max_num_fields=_QUERY_FIELDS)
         places = [unquote(part, errors="surrogatepass") for part in path.removeprefix(CONVERSATIONS).split("/")[1:]]
     except ValueError as error:
-        raise ApiError(400, "The id is not UTF-8, percent-encoded.", "bad_conversation", "id") from error
+        raise ApiError(400, "The id must be UTF-8, percent-encoded.", "bad_conversation", "id") from error
     fields = [(name, value) for name, value in fields if name not in also]
     if (
         question and [name for name, _ in fields] != ["id"] and (fields or not also)
     ):  # a misspelt one must not widen what is deleted
-        raise ApiError(400, "The one parameter that is understood here is `id`.", "bad_parameter")
+        raise ApiError(400, "This page takes only the parameter `id`.", "bad_parameter")
     if not fields and not places:
         return None, ""
     name, *rest = [fields[0][1], *places] if fields else places
@@ -47,9 +47,9 @@ def allow_only(request: web.BaseRequest, methods: Sequence[str]) -> None:
     """Raises ApiError where the page is requested with another method."""
     if request.method not in methods:
         allow = ", ".join(methods)
-        message = f"This page can only be asked with {allow}."
+        message = f"This page takes only {allow}."
         raise ApiError(405, message, "method_not_allowed", headers={"Allow": allow})
 
 
 def no_page() -> ApiError:
-    return ApiError(404, "There is no such page of a conversation.", "not_found")
+    return ApiError(404, "A conversation has no such page.", "not_found")

@@ -24,7 +24,7 @@ async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response
     try:
         fields = dict(parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=8))
         if unknown := fields.keys() - set(_PARAMETERS):
-            raise ValueError(f"{min(unknown)!r} is no parameter of this page: known are {' and '.join(_PARAMETERS)}")
+            raise ValueError(f"{min(unknown)!r} is not a parameter of this page; it takes {' and '.join(_PARAMETERS)}")
         query = UsageQuery.read(fields.get("by", ""), fields.get("since", ""), parts.clock())
     except ValueError as error:
         raise ApiError(400, f"{error}.", "bad_parameter") from error

@@ -113,8 +113,8 @@ def opened(content: bytes, name: str) -> bytes:
         return content
     keyring = keyring_of(os.environ.get(KEYS, ""))
     if keyring is None:
-        raise ValueError(f"{name} is sealed: {KEYS} must name the variable with its keys")
+        raise ValueError(f"{name} is encrypted: {KEYS} must name the variable with its keys")
     try:
         return keyring.open(_PLACE, content)
     except SealedError as error:
-        raise ValueError(f"{name} is sealed, and cannot be opened: {error}") from error
+        raise ValueError(f"{name} is encrypted and cannot be opened: {error}") from error

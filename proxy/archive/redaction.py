@@ -34,7 +34,9 @@ class Redaction:
             try:
                 self._rows.append((names, re2.compile(pattern, _QUIET) if pattern else None))
             except re2.error as error:
-                raise ValueError(f"{path}: {pattern!r} is no pattern of RE2 ({_reason(error)}); mend it") from error
+                raise ValueError(
+                    f"{path}: {pattern!r} is not a valid RE2 pattern ({_reason(error)}); correct it"
+                ) from error
 
     def applied(self, session: Mapping[str, Any], credential: str) -> bytes:
         """The session as JSON, without what is to be left out."""

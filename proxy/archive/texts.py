@@ -152,15 +152,15 @@ class Originals:
             stored = {each: await store.texts(Key(tenant, each), ORIGINALS, [name]) for each in conversations}
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("original")
-            message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
+            message = "The store does not answer, so nothing can be looked up; try again in a moment."
             raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
         texts = {each: some[name] for each, some in stored.items() if name in some}
         if not texts:
-            raise ApiError(404, "Nothing is kept for this reference.", "not_found")
+            raise ApiError(404, "No text is stored for this reference.", "not_found")
         if len(set(texts.values())) > 1:
             more = f" and {len(texts) - _NAMES} more" if len(texts) > _NAMES else ""
             names = ", ".join(sorted(texts)[:_NAMES]) + more
-            message = f"Several conversations keep different texts for this reference: {names}. Add ?conversation=ID."
+            message = f"Several conversations have different texts for this reference: {names}. Add ?conversation=ID."
             raise ApiError(409, message, "ambiguous_reference", "conversation")
         return Original(min(texts), texts[min(texts)])
 

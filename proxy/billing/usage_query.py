@@ -33,7 +33,7 @@ class UsageQuery:
         for each in BY:
             if each == (by or "day"):
                 return cls(each, first_day(since or SINCE, now), day_of(now))
-        raise ValueError(f"by is one of {', '.join(BY)}")
+        raise ValueError(f"`by` must be one of {', '.join(BY)}")
 
 
 def first_day(since: str, now: float) -> str:
@@ -49,9 +49,9 @@ def first_day(since: str, now: float) -> str:
     try:
         day = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:
-        raise ValueError(f"{since!r} is no time: write 7d (up to {DAYS}d), or a day such as {today}") from error
+        raise ValueError(f"{since!r} is not a time; write 7d (up to {DAYS}d), or a day such as {today}") from error
     if day > today:
-        raise ValueError(f"{since} is still to come: today is {today} (UTC)")
+        raise ValueError(f"{since} is in the future; today is {today} (UTC)")
     return day.isoformat()
 
 

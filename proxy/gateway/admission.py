@@ -323,9 +323,9 @@ class Admission:
         what = "requests in flight" if pool == "requests" else "bytes of requests in flight"
         headers, limit = {"Retry-After": _RETRY_AFTER[whose]}, f"{pool}_limit"
         if whose == "client":
-            message = f"Too many {what} for one client; see `{limit}`. Send it again when others have been answered."
+            message = f"Too many {what} from one client (`{limit}`); try again when others are answered."
             return ApiError(429, message, "client_limit", limit, headers)
-        message = f"Narrows has too many {what}; see `{limit}`. Send it again in some seconds."
+        message = f"Narrows has too many {what} (`{limit}`); try again in some seconds."
         return ApiError(503, message, "overloaded", limit, headers)
 
     # Connections

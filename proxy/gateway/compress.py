@@ -59,8 +59,8 @@ class CompressApi:
         is_accepted = head.access.key is not None or upload.visit.is_accepted(head.access.owner)
         if not is_accepted and not asks_here(request, self._settings.host):
             message = (
-                "The compress API is for holders of a key of this gateway, for credentials that an upstream has "
-                "accepted, and for this machine, asked by address."
+                "The compress API needs a key of this gateway, a credential that an upstream has accepted, or a "
+                "request from this machine by address."
             )
             raise ApiError(403, message, "forbidden")
         path = request.path.rstrip("/")
@@ -85,7 +85,7 @@ class CompressApi:
                 options = partial(self._options, head.wishes, policies=mode == "on")
                 short = await in_thread(shorten, body, options, lambda: monotonic() > deadline)
         except TooManyError as error:
-            message = f"The body has more than {error.limit} {error.what}: too much to be shortened."
+            message = f"The body has more than {error.limit} {error.what}, which is too much to shorten."
             raise ApiError(400, message, "bad_body", "messages") from error
         except ValueError as error:
             raise ApiError(400, f"The body cannot be shortened: {error}.", "bad_body", "messages") from error
@@ -153,7 +153,7 @@ class CompressApi:
                     text = texts.get(stored + name, text)
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("compressed")
-            message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
+            message = "The store does not answer, so nothing can be looked up; try again in a moment."
             raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
         if text is None:
             raise ApiError(404, "No text is stored for this hash: it is unknown, or it has expired.", "not_found")

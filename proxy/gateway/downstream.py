@@ -85,7 +85,7 @@ class Upload:
         where either is longer than `limit` bytes, or the encoding cannot be read."""
         encoding = ",".join(self._request.headers.getall("Content-Encoding", ())).strip().lower()
         if encoding not in ("", "identity", *ENCODINGS):
-            message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
+            message = f"This Content-Encoding is not supported; use one of {', '.join(ENCODINGS)}."
             raise ApiError(415, message, "unknown_encoding", "content-encoding")
         raw = await self._on_the_wire(limit)
         if encoding not in ENCODINGS:
@@ -95,7 +95,7 @@ class Upload:
         except TooLargeError:
             raise too_large(limit) from None
         except UndecodableError as error:
-            message = f"The body is not what its Content-Encoding ({encoding}) says."
+            message = f"The body cannot be decoded by its Content-Encoding ({encoding})."
             raise ApiError(400, message, "bad_encoding", "content-encoding") from error
         self.visit.hold(len(body))
         return raw, body
@@ -228,7 +228,7 @@ async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[by
     expectation = request.headers.get("Expect")
     if expectation is not None and request.version >= HttpVersion11:  # others cannot know what 100 means
         if expectation.lower() != "100-continue":
-            raise ApiError(417, "Only 100-continue can be expected.", "bad_expectation")
+            raise ApiError(417, "The header Expect may only be 100-continue.", "bad_expectation")
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # this was not the answer yet
     now = asyncio.get_running_loop().time
@@ -242,10 +242,10 @@ async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[by
                 async with asyncio.timeout_at(min(too_slow, too_late)):
                     piece = await content.readany()
         except TimeoutError as error:
-            message = "The body did not arrive in time: it is too slow, or its client was silent; see `body_timeout`."
+            message = "The body did not arrive in time: its client was silent or too slow (`body_timeout`)."
             raise ApiError(408, message, "body_timeout") from error
         except web.RequestPayloadError as error:
-            raise ApiError(400, "The body is not framed as HTTP wants it.", "bad_body") from error
+            raise ApiError(400, "The framing of the body is not valid HTTP.", "bad_body") from error
         if not piece:
             return
         if getattr(request.protocol, "has_too_many_chunks", False):

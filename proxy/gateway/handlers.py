@@ -60,7 +60,7 @@ class Target:
                 if plain == before:
                     break
             else:
-                raise ApiError(400, "The path is encoded too many times over.", "bad_target")
+                raise ApiError(400, "The path is percent-encoded too many times.", "bad_target")
         except UnicodeDecodeError:
             raise ApiError(400, "The path is not UTF-8.", "bad_target") from None
         segments = plain.replace("\\", "/").split("/")
@@ -75,7 +75,7 @@ class Target:
             return cls("/" + "/".join(filter(None, segments)), None)
         rest, deployment = path[inside.end() :], unquote(inside[1] or "")
         if set(deployment) & set("/\\%?#"):
-            raise ApiError(400, "No deployment can have this name.", "bad_target")
+            raise ApiError(400, "This cannot be the name of a deployment.", "bad_target")
         below = plain.replace("\\", "/").split("/")[inside[0].count("/") + 1 :]
         return cls("/".join((PREFIX, *filter(None, below))), rest + question + query, deployment)
 
@@ -192,14 +192,16 @@ class Gateway:
             flow.record.status = response.status
             return response
         if is_rebound(request, self._parts.settings.host):
-            message = "Web pages ask by address, as `localhost`, or by the name in `host`; this name is not known here."
+            message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
             raise ApiError(403, message, "forbidden")
         if "websocket" in request.headers.get("Upgrade", "").lower():
             if route_of("POST", target.path, {}).kind != "chat":
-                raise ApiError(501, "Websockets are not relayed; connect to the upstream.", "no_websockets")
+                raise ApiError(
+                    501, "Narrows does not relay websockets; connect to the upstream directly.", "no_websockets"
+                )
             # clients that could ask by HTTP take 426 for an order to do so at once; after any other status some try
             # again for a while
-            message = "Websockets are not spoken here: send the request with POST, and `stream` for events."
+            message = "Narrows does not speak websockets: send the request with POST, and `stream` for events."
             instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
             raise ApiError(426, message, "no_websockets", headers=instead)
         await self._parts.gate.enter(request)
@@ -223,14 +225,14 @@ def _identify(request: web.BaseRequest, record: RequestRecord) -> None:
 def _check_head(request: web.BaseRequest) -> None:
     """Raises ApiError for what is refused whatever its target is."""
     if request.version not in (HttpVersion10, HttpVersion11):
-        raise ApiError(400, "Only HTTP/1.0 and HTTP/1.1 are spoken here.", "not_http")
+        raise ApiError(400, "Narrows speaks only HTTP/1.0 and HTTP/1.1.", "not_http")
     if request.version == HttpVersion10 and "Transfer-Encoding" in request.headers:
         raise ApiError(400, "HTTP/1.0 has no Transfer-Encoding; use HTTP/1.1.", "not_http", "transfer-encoding")
     if request.method == "CONNECT":
-        raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
+        raise ApiError(405, "Narrows is not a forward proxy; set it as the client's base_url.", "not_a_proxy")
     if request.method in _NOT_RELAYED:
         allowed = {"Allow": "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"}
-        message = f"{request.method} is not relayed; ask the upstream."
+        message = f"Narrows does not relay {request.method}; send it to the upstream directly."
         raise ApiError(405, message, "method_not_allowed", headers=allowed)
 
 

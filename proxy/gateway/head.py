@@ -127,7 +127,7 @@ def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) ->
     sizes = [value.strip() for value in headers.getall("x-narrows-context-tokens", ())]
     for name, values in (("x-narrows-aim", aims), ("x-narrows-context-tokens", sizes)):
         if values and not settings.request_aim:
-            raise ApiError(400, f"The header {name} may not be sent: `request_aim` is off.", "bad_header", name)
+            raise ApiError(400, f"The header {name} is not allowed: `request_aim` is off.", "bad_header", name)
     aim = next((each for each in get_args(Aim) if [each] == aims), None)
     if aims and aim is None:
         raise ApiError(400, "The header x-narrows-aim must be bill or context.", "bad_header", "x-narrows-aim")

@@ -179,7 +179,7 @@ async def _ask(upstream: Upstream, target: str, headers: CIMultiDict[str]) -> li
     except ApiError as error:
         return error
     except (msgspec.DecodeError, RecursionError, TooLargeError, UndecodableError):
-        return ApiError(502, f"The upstream {upstream.host} sent something that is no list.", "upstream_garbled")
+        return ApiError(502, f"The upstream {upstream.host} sent no list of models.", "upstream_garbled")
 
 
 def _models_in(raw: bytes, encoding: str) -> list[Model]:

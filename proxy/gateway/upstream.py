@@ -262,7 +262,7 @@ class Upstream:
                     response = await self._send(method, target, headers, body)
         except PausedError as error:
             seconds = max(1, ceil(self._breaker.pause_left))
-            message = f"The upstream {self.host} cannot be reached; it is tried again in {seconds} s."
+            message = f"The upstream {self.host} cannot be reached; Narrows tries again in {seconds} s."
             raise ApiError(503, message, "upstream_paused", headers={"Retry-After": str(seconds)}) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._health.note(0)

@@ -131,9 +131,7 @@ def chosen(
                 return row
             needs_key = True
     if needs_key:
-        message = (
-            "This is paid with a key of the gateway: send a key of this gateway (nrw_...), or ask from its machine."
-        )
+        message = "This costs the gateway's own key: send a key of this gateway (nrw_...), or ask from its machine."
         raise ApiError(401, message, "invalid_api_key", headers={"x-should-retry": "false"})
     raise _no_upstream(dialect, model, allowed, rule)
 

@@ -104,7 +104,7 @@ async def test_x4_beside_a_key_the_clients_own_credential_goes_upstream(narrows:
         (bearer(ALICE[:-1]), "mistyped"),
         (bearer("nrw_"), "mistyped"),
         ({"x-narrows-key": "sk-something"}, "mistyped"),
-        (bearer(BOB), "has expired at 2026-01-31T12:00:00+00:00"),
+        (bearer(BOB), "expired at 2026-01-31T12:00:00+00:00"),
         ({}, "send a key of this gateway"),
         (bearer("sk-own"), "send a key of this gateway"),
     ],
@@ -168,7 +168,7 @@ async def test_both_sdks_raise_what_they_have_for_it_and_ask_once(narrows: Start
                 one.chat.completions.create(model="o3", messages=messages),
                 other.messages.create(model="claude-sonnet-5", messages=messages, max_tokens=9),
             ):
-                with pytest.raises(Exception, match=r"No access|may ask") as error:
+                with pytest.raises(Exception, match=r"No access|may use") as error:
                     await asking
                 refused.append(error.type)
     assert refused[:2] == [openai.AuthenticationError, anthropic.AuthenticationError]
@@ -259,7 +259,7 @@ def test_x5_what_others_have_in_a_shared_account_is_for_no_key(method: str, rest
     if passes:
         check_path(method, rest)
     else:
-        with pytest.raises(ApiError, match="share an account"):
+        with pytest.raises(ApiError, match="share one account"):
             check_path(method, rest)
 
 

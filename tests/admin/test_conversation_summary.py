@@ -157,7 +157,7 @@ async def test_two_who_ask_at_once_pay_once(stage: Stage, gates: tuple[asyncio.E
         (b"", None, "JSON object"),
         (b"[]", None, "JSON object"),
         (b'{"model": "m", "messages": [', None, "JSON object"),
-        (b'{"model": "m", "model": "m", "messages": [{}]}', None, "once"),
+        (b'{"model": "m", "model": "m", "messages": [{}]}', None, "duplicate"),
         (b'{"messages": [{"role": "user", "content": "x"}]}', "model", "`model`"),
         (b'{"model": 5, "messages": [{"role": "user", "content": "x"}]}', "model", "`model`"),
         (b'{"model": "m"}', "messages", "`messages`"),

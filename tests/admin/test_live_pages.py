@@ -366,7 +366,7 @@ async def test_who_may_not_see_a_page_gets_the_form_where_a_token_would_help(sta
         assert (refused.status, drawn.count("form")) == (403, len(settings))
         missing = await page(stage, app, "conversations/never", NOBODY, HTML)
         drawn = checked(missing)
-        assert (missing.status, drawn.count("form"), "Nothing is kept" in drawn.text) == (404, 0, True)
+        assert (missing.status, drawn.count("form"), "is not stored" in drawn.text) == (404, 0, True)
         await app.close(0)
 
 

@@ -250,7 +250,7 @@ async def test_f_a_store_in_trouble_is_counted_and_said(stage: Stage) -> None:
     assert {exchange.status for exchange in exchanges} == {200}
     refused = await shown(stage, app, "123456")
     assert (refused.status, refused.headers["Cache-Control"]) == (503, "no-store")
-    assert "store is in trouble" in refused.error["message"]
+    assert "store does not answer" in refused.error["message"]
     metrics = app.telemetry.metrics.page()
     assert b'narrows_store_trouble_total{operation="original"}' in metrics
     assert b'narrows_store_trouble_total{operation="originals"}' in metrics

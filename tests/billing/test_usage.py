@@ -148,10 +148,10 @@ def test_nothing_billed_is_said_and_wrong_options_end_with_a_sentence(
     store = filled(f"sqlite:///{tmp_path}/narrows.db", nothing)
     assert told(capsys, "usage", "--store", store)[1].startswith("Nothing was billed from ")
     wrong = {
-        ("--by", "moon"): "by is one of tenant, credential, model, preset, day, conversation",
-        ("--since", "9w"): "'9w' is no time: write 7d (up to 400d), or a day such as",
-        ("--since", "401d"): "'401d' is no time",
-        ("--since", "9999-01-01"): "9999-01-01 is still to come: today is ",
+        ("--by", "moon"): "`by` must be one of tenant, credential, model, preset, day, conversation",
+        ("--since", "9w"): "'9w' is not a time; write 7d (up to 400d), or a day such as",
+        ("--since", "401d"): "'401d' is not a time",
+        ("--since", "9999-01-01"): "9999-01-01 is in the future; today is ",
         ("--json", "--csv"): "--json and --csv are two forms of the same",
         ("--store", f"sqlite:///{tmp_path}/none.db"): "there is no file",
     }

@@ -113,7 +113,7 @@ async def test_reloads_leave_nothing_behind(narrows: Start) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"port": 1}, "port: port cannot change in a reload; start Narrows again"),
+        ({"port": 1}, "port: port cannot change in a reload; restart Narrows"),
         ({"host": "localhost", "log_level": "debug"}, "host: host and log_level cannot change"),
         ({"models": {"m": {"nonsense": 1}}}, "models: "),
         ({"ca_bundle": Path(__file__)}, "ca_bundle: "),

@@ -172,8 +172,8 @@ async def test_a_request_may_choose_its_aim_and_its_size_before_a_rule_does(narr
 @pytest.mark.parametrize(
     ("allowed", "name", "values", "advice"),
     [
-        (False, AIM, ["bill"], "may not be sent: `request_aim` is off"),
-        (False, SIZE, ["50000"], "may not be sent: `request_aim` is off"),
+        (False, AIM, ["bill"], "is not allowed: `request_aim` is off"),
+        (False, SIZE, ["50000"], "is not allowed: `request_aim` is off"),
         (True, AIM, ["cheap"], "must be bill or context"),
         (True, AIM, ["bill", "bill"], "must be bill or context"),
         (True, SIZE, ["999"], "must be one number, 1,000 or more"),
