@@ -19,5 +19,6 @@ def _checked(values: Sequence[str]) -> Patterns:
 KeepPatterns = Annotated[tuple[str, ...], AfterValidator(_checked)]
 KEEP = Field(
     default=(),
-    description="what is never edited: tools and paths, as read_file, mcp__db__* or *.sql, and texts, as text:ACME-42",
+    description="what Narrows never edits: tools and paths, as read_file, mcp__db__* or *.sql, and texts, as "
+    "text:ACME-42",
 )

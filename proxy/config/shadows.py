@@ -10,13 +10,13 @@ SHARE = Field(
     default=0.0,
     ge=0,
     le=1,
-    description="the share of shortened requests that are asked again, to see if the model does the same",
+    description="share of shortened requests to send again, to see if the model does the same",
 )
 KEY_ENV = Field(
     default="", description="the environment variable with the key that pays for that; never a client's credential"
 )
-ANTHROPIC_KEY_ENV = Field(default="", description="the same for what goes to `anthropic_upstream`")
-BUDGET = Field(default=5.0, ge=0, description="dollars that asking again may cost on a day (UTC)")
+ANTHROPIC_KEY_ENV = Field(default="", description="the same for `anthropic_upstream`")
+BUDGET = Field(default=5.0, ge=0, description="dollars that these requests may cost on a day (UTC)")
 
 
 def check(share: float, key_env: str, anthropic_key_env: str, anthropic_upstream: str | None) -> None:

@@ -23,28 +23,30 @@ class AccessGroup(Configured):
 
     auth: AuthMode = Field(
         default="passthrough",
-        description="who is let in: passthrough anybody, whose credential goes upstream; keys holders of a key of "
-        "this gateway; both either",
+        description="who may use Narrows: passthrough, everybody, with their own credential for the upstream; keys, "
+        "holders of a key of this gateway; both, either",
     )
     keys: tuple[KeyRow, ...] = Field(
-        default=(), description="keys of this gateway, and what each may do; `narrows keys new NAME` prints a row"
+        default=(), description="keys of this gateway, and what each allows; `narrows keys new NAME` prints a row"
     )
     tenant: str | None = Field(
         default=None,
         pattern=NAME,
-        description="one tenant for all clients; else: local on loopback, or a hash of the credential",
+        description="one tenant for all clients; default: `local` on loopback, else a hash of the credential",
     )
     tenant_secret: SecretStr | None = Field(
-        default=None, min_length=1, description="the key of that hash; without it one is made and kept in the store"
+        default=None,
+        min_length=1,
+        description="the key of that hash; by default Narrows makes one and keeps it in the store",
     )
     trusted_proxies: tuple[str, ...] = Field(
-        default=(), description="networks (CIDR) of gateways in front, whose headers say who asks"
+        default=(), description="networks (CIDR) of gateways in front whose headers Narrows trusts"
     )
     tenant_headers: tuple[str, ...] = Field(
-        default=(), description="headers in which these gateways name the person who asks; the first that is there"
+        default=(), description="headers in which these gateways name the person who asks; the first one present counts"
     )
     metrics_token: SecretStr | None = Field(
-        default=None, min_length=1, description="bearer token that opens /metrics to others than loopback"
+        default=None, min_length=1, description="bearer token for /metrics from other machines"
     )
     admin_token: SecretStr | None = Field(
         default=None, min_length=1, description="bearer token for all figures, and for the conversations of a `tenant`"

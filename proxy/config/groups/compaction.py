@@ -25,7 +25,7 @@ class CompactionGroup(Configured):
     """Compaction"""
 
     mode: Mode = Field(
-        default="on", description="on compacts, observe only reports what would be saved, off relays bytes untouched"
+        default="on", description="on compacts, observe only reports what it would save, off relays untouched"
     )
     preset: str = Field(default="adaptive", description="the list of policies to use, by name")
     presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(
@@ -36,31 +36,32 @@ class CompactionGroup(Configured):
     )
     rules: tuple[Rule, ...] = Field(
         default=(),
-        description="how requests to a path, with a key or to a model are served; the first that fits counts",
+        description="preset, mode or upstream by path, key or model; the first rule that fits counts",
         examples=['[{ model = "gpt-4*", mode = "off" }]'],
     )
     aim: Aim | None = Field(
         default=None,
-        description="bill acts where it pays, context at the triggers and sizes that the preset names; else as the "
-        "preset says",
+        description="bill acts where it pays, context at the triggers and sizes of the preset; default: the "
+        "preset's aim",
     )
     context_tokens: int | None = Field(
-        default=None, ge=FEWEST_TOKENS, le=MOST, description="keep prompts below so many tokens, whatever the window"
+        default=None, ge=FEWEST_TOKENS, le=MOST, description="keep prompts below this many tokens, whatever the window"
     )
     request_aim: bool = Field(
         default=False,
-        description="a request may choose these two with the headers `x-narrows-aim` and `x-narrows-context-tokens`",
+        description="let a request choose these two with the headers `x-narrows-aim` and `x-narrows-context-tokens`",
     )
     recall: Recall = Field(
-        default="tools", description="the recall tool: where the client brings tools, always, or never"
+        default="tools",
+        description="when to add the recall tool: tools, where the client brings tools; always; or never",
     )
     recall_rounds: int = Field(
-        default=4, ge=1, le=16, description="how often recalls are answered within one reply, at most"
+        default=4, ge=1, le=16, description="how often Narrows answers recalls within one reply, at most"
     )
     keep: KeepPatterns = KEEP
     tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
         default_factory=dict,
-        description="what kind of output tools have, by name or by the beginning of names: `mcp__*`",
+        description="what kind of output tools have, by name or by prefix: `mcp__*`",
         examples=['{ "mcp__db__*" = "data" }'],
     )
     text_protocol: bool = Field(
@@ -68,55 +69,54 @@ class CompactionGroup(Configured):
     )
     own_marks: OwnMarks = Field(
         default="auto",
-        description="set cache marks of our own: auto (wherever the model's cache takes any), beside those of the "
-        "client only, or never",
+        description="where Narrows sets cache marks: auto, wherever the model's cache takes any; beside, only "
+        "beside the client's; or never",
     )
     drop_bound_thinking: bool = Field(
         default=True,
-        description="ask Anthropic to drop thoughts that an edit before them makes invalid, on models that check that",
+        description="ask Anthropic to drop thoughts that an earlier edit makes invalid, on models that check them",
     )
     models: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="prices and windows by model",
         examples=['{ "my-model" = { window = 32_000 } }'],
     )
-    window: int | None = Field(
-        default=None, gt=0, le=MOST, description="use no more than this many tokens of any window"
-    )
+    window: int | None = Field(default=None, gt=0, le=MOST, description="use at most this many tokens of any window")
     unknown_window: int = Field(default=128_000, gt=0, le=MOST, description="window of an unknown model, in tokens")
     reserve: int | None = Field(
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,} (an eighth of the "
+        description=f"tokens reserved for the answer; default: what the request allows, or {RESERVE:,} (an eighth of the "
         "window where that is less)",
     )
-    high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
+    high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which Narrows makes room")
     low: float | None = Field(
-        default=None, gt=0, le=1, description="share of the window to come down to; else two thirds of high"
+        default=None,
+        gt=0,
+        le=1,
+        description="share of the window that it then comes down to; default: two thirds of high",
     )
     floor: int | None = Field(
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens below which nothing is touched; else {FLOOR:,} with the aim bill (a third of the high "
+        description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} with the aim bill (a third of the high "
         "mark where that is less), none with the aim context",
     )
     cold_seconds: Seconds | None = Field(
         default=None,
         gt=0,
-        description="pause after which the provider's prompt cache counts as cold; else by its model",
+        description="pause after which the provider's prompt cache counts as expired; default: by model",
     )
-    cold_process: bool = Field(
-        default=True, description="plan large histories that are seen for the first time in a process of their own"
-    )
-    calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
+    cold_process: bool = Field(default=True, description="plan large new histories in a process of their own")
+    calibrate: bool = Field(default=True, description="calibrate token counts by the provider's usage")
     holdout: float = Field(
         default=0,
         ge=0,
         le=0.5,
-        description="share of conversations that pass as the client wrote them, so that what the others save is "
-        "measured: 0.05 is one in twenty",
+        description="share of conversations that pass untouched, so that the savings on the others can be measured: "
+        "0.05 is one in twenty",
     )
     agree_share: float = shadows.SHARE
     agree_key_env: str = shadows.KEY_ENV

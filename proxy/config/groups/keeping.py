@@ -13,37 +13,41 @@ from proxy.config.sources import Configured
 class KeepingGroup(Configured):
     """Keeping"""
 
-    originals: bool = Field(default=False, description="keep hidden texts in the store, for people to look up")
-    artifacts: bool = Field(
-        default=False, description="keep every output of a tool in full in the store, for people (audits)"
-    )
+    originals: bool = Field(default=False, description="store the texts that Narrows left out, for people to look up")
+    artifacts: bool = Field(default=False, description="store every output of a tool in full, for people (audits)")
     artifacts_limit: ByteSize = Field(
         default=ByteSize(256 * 2**20),
         gt=0,
         le=MOST_BYTES,
-        description="bytes of artifacts kept of one tenant, and as many hidden by the compress API; oldest go first",
+        description="bytes of artifacts of one tenant, and as many of texts for the compress API; Narrows deletes "
+        "the oldest first",
     )
-    history: bool = Field(
-        default=False, description="keep a log of all messages of a conversation in the store, for people"
-    )
+    history: bool = Field(default=False, description="store a log of all messages of a conversation, for people")
     history_limit: ByteSize = Field(
         default=ByteSize(16 * 2**20),
         gt=0,
         le=MOST_BYTES,
-        description="bytes kept of one conversation's log; the oldest go first, tools in use excepted",
+        description="bytes of one conversation's log; Narrows deletes the oldest first, but not tools in use",
     )
-    record: Path | None = Field(default=None, description="a folder to record conversations in, for `narrows replay`")
-    record_share: float = Field(default=1, ge=0, le=1, description="share of the conversations that are recorded")
+    record: Path | None = Field(
+        default=None, description="the folder in which to record conversations, for `narrows replay`"
+    )
+    record_share: float = Field(default=1, ge=0, le=1, description="share of the conversations to record")
     record_limit: ByteSize = Field(
-        default=ByteSize(2**30), gt=0, le=MOST_BYTES, description="bytes of recordings; the oldest go first"
+        default=ByteSize(2**30),
+        gt=0,
+        le=MOST_BYTES,
+        description="bytes of recordings; Narrows deletes the oldest first",
     )
     record_redact: dict[str, str] = Field(
-        default_factory=dict, description="what recordings leave out: RE2 by path", examples=['{ "metadata" = "" }']
+        default_factory=dict,
+        description="what to leave out of recordings: RE2 by path",
+        examples=['{ "metadata" = "" }'],
     )
     encryption_key_env: str = Field(
         default="",
-        description="the environment variable with the keys that encrypt texts in the store, as ID:BASE64 (32 bytes), "
-        "commas between; the first writes, all read",
+        description="the environment variable with the keys that encrypt texts in the store, as ID:BASE64 (32 "
+        "bytes), with commas between; the first encrypts, all decrypt",
     )
 
     @field_validator("encryption_key_env")

@@ -18,19 +18,21 @@ class LimitsGroup(Configured):
         default=2048,
         ge=4,
         le=10**6,
-        description="requests in flight at once in a process, 4 or more; one address gets half, one credential a third",
+        description="requests in flight in a process, 4 or more; one address may have half, one credential a third",
     )
     bytes_limit: ByteSize | None = Field(
         default=None,
         gt=0,
         le=MOST_BYTES,
-        description="bytes of bodies in flight at once in a process, shared likewise: "
-        "three times `body_limit` or more, else eight times",
+        description="bytes of bodies in flight in a process, shared in the same way; at least three times "
+        "`body_limit`, default: eight times",
     )
     connect_timeout: Seconds = Field(default=10, gt=0, description="how long connecting to the upstream may take")
     read_timeout: Seconds = Field(default=600, gt=0, description="how long the upstream may be silent (no total limit)")
     header_timeout: Seconds = Field(
-        default=30, gt=0, description="from connecting, or the reply before, to the end of a request's head"
+        default=30,
+        gt=0,
+        description="how long a client may take for a request's head, from connecting or from the reply before",
     )
     body_timeout: Seconds = Field(
         default=30, gt=0, description="how long a client may be silent in a body, or slower than 1 KiB a second"
@@ -39,9 +41,9 @@ class LimitsGroup(Configured):
         default=2,
         gt=0,
         le=600,
-        description="work after which nothing new is planned; three times that with `cold_process`",
+        description="how long planning a request may work; three times that with `cold_process`",
     )
-    grace: Seconds = Field(default=25, ge=0, description="what running replies get to finish after SIGTERM")
+    grace: Seconds = Field(default=25, ge=0, description="how long running replies may go on after SIGTERM")
 
     @model_validator(mode="after")
     def _bodies_have_room(self) -> Self:

@@ -11,8 +11,8 @@ class LoggingGroup(Configured):
     """Logging"""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="least severe line logged"
+        default="info", description="the least severe level to log"
     )
     log_format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="json lines, console for people, auto: console on a terminal"
+        default="auto", description="json; console, for people; or auto, which is console on a terminal"
     )

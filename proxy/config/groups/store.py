@@ -15,13 +15,13 @@ class StoreGroup(Configured):
 
     store: StoreUrl = Field(
         default_factory=default_store,
-        description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
+        description="where Narrows stores its decisions: sqlite:///FILE, or redis://HOST for several Narrows",
         json_schema_extra={"default": "narrows.db in the state directory"},
     )
     store_limit: ByteSize | None = Field(
         default=None,
         gt=0,
         le=MOST_BYTES,
-        description="bytes stored of all tenants; whoever holds most gives up its oldest conversation first; "
-        "else 16GiB for a file, and what Redis allows",
+        description="bytes in the store, of all tenants; above it Narrows deletes the oldest conversation of the "
+        "largest tenant; default: 16GiB in a file, what Redis allows in Redis",
     )

@@ -19,11 +19,11 @@ class UpstreamGroup(Configured):
     )
     anthropic_upstream: VersionedUrl | None = Field(
         default=None,
-        description="where requests in Anthropic's API go, for example https://api.anthropic.com; else to `upstream`",
+        description="where requests in Anthropic's API go, for example https://api.anthropic.com; default: `upstream`",
     )
     upstreams: tuple[UpstreamRow, ...] = Field(
         default=(),
-        description="more upstreams, by API and model; the first that fits a request counts",
+        description="more upstreams, by API and model; the first that fits a request serves it",
         examples=['[{ name = "local", url = "http://127.0.0.1:11434/v1" }]'],
     )
     ca_bundle: Path | None = Field(default=None, description="PEM file to trust instead of the system's")
