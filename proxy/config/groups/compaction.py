@@ -87,8 +87,8 @@ class CompactionGroup(Configured):
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens reserved for the answer; default: what the request allows, or {RESERVE:,} (an eighth of the "
-        "window where that is less)",
+        description=f"tokens reserved for the answer; default: what the request allows, or {RESERVE:,} (an eighth of "
+        "the window where that is less)",
     )
     high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which Narrows makes room")
     low: float | None = Field(
@@ -101,8 +101,8 @@ class CompactionGroup(Configured):
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} with the aim bill (a third of the high "
-        "mark where that is less), none with the aim context",
+        description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} with the aim bill (a third of the "
+        "high mark where that is less), none with the aim context",
     )
     cold_seconds: Seconds | None = Field(
         default=None,
