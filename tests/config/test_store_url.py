@@ -65,5 +65,5 @@ async def test_f_a_place_for_no_file_is_served_all_the_same_and_says_what_to_do(
     async with await App.start(Settings(upstream="http://127.0.0.1:9/v1", port=0, store=store, log_format="json")):
         log = capfd.readouterr().err
     assert "no file can be made there: give this user the right to write, or name another file" in log
-    assert "replies stay right; nothing is stored for now" in log
-    assert "old conversations have no owner until a restart" in log
+    assert "replies stay right; nothing is stored" in log
+    assert "restart to find what is stored" in log

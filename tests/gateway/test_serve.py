@@ -193,7 +193,9 @@ async def test_serve_says_where_it_listens_and_which_upstream_it_asks() -> None:
         aiohttp.ClientSession() as client,
     ):
         assert process.stdout is not None
-        assert upstream.url in (await process.stdout.readline()).decode()
+        while "upstream:" not in (line := (await process.stdout.readline()).decode()):
+            assert line
+        assert line.split() == ["upstream:", upstream.url]
         async with client.get(url + "/models") as reply:
             assert await reply.json() == {"data": []}
 
@@ -236,7 +238,7 @@ async def test_c6_a_taken_port_and_bad_certificates_are_refused(narrows: Start, 
     with pytest.raises(ConfigurationError, match=r"^ca_bundle: "):
         await App.start(Settings(upstream=setup.upstream.url, port=0, mode="off", ca_bundle=nothing))
     with pytest.raises(ConfigurationError, match=r"^store: "):
-        await App.start(Settings(upstream=setup.upstream.url, port=0, store="nosuch://x"))
+        await App.start(Settings(upstream=setup.upstream.url, port=0, store="redis://h:70000"))
 
 
 async def test_c6_overrides_that_cannot_be_are_refused(narrows: Start) -> None:
