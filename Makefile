@@ -59,9 +59,10 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(PURE)
 
-# The properties again, each with all of its generated examples: `make test` tries a tenth, five at least.
+# The properties again, each with all of its generated examples: `make test` tries a tenth, five at least. Then what the
+# documents say of a first policy, and their commands that take seconds.
 laws: $(READY)
-	EXAMPLES=$${EXAMPLES:-100} $(BIN)/pytest $(ON_ALL_CORES) $$(grep --recursive --files-with-matches 'from hypothesis' tests --include='test_*.py')
+	EXAMPLES=$${EXAMPLES:-100} $(BIN)/pytest $(ON_ALL_CORES) $$(grep --recursive --files-with-matches 'from hypothesis' tests --include='test_*.py') tests/long/documents.py
 
 # The tests of the Redis store again, with another server than the one from PyPI: REDIS_SERVER names it.
 redis-test: $(READY)

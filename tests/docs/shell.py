@@ -1,19 +1,24 @@
 """The shell blocks of the documents, run as a reader would run them, but for what stands in the tables below.
 
-A block marked `sh` is run by `make test`; one marked `sh needs=WORD` is not, and `NEEDS` says why.
+A block marked `sh` is run by `make test`, or by `make laws` where it runs sessions. One marked `sh needs=WORD` is not,
+and NEEDS says why.
 """
 
 import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
+from policies.money.catalog import prices_for
+from proxy.lab.provider import Provider, start
 from tests.docs.documents import PAGES
 from tests.docs.narrows_by_fork import CLIENT
 from tests.kit.paths import ROOT
@@ -67,6 +72,16 @@ def blocks(language: str) -> list[Block]:
         for page, text in PAGES.items()
         for at in re.finditer(rf"^ *```{language}\b(.*)\n((?:.*\n)*?) *```$", text, re.MULTILINE)
     ]
+
+
+def _takes_long(block: Block) -> bool:
+    """Whether it runs sessions, which takes seconds."""
+    return bool(re.search(r"^narrows (?:agree|load|replay) ", block.text, re.MULTILINE))
+
+
+RUN = [block for block in blocks("sh") if not block.marks]
+SHORT, LONG = [block for block in RUN if not _takes_long(block)], [block for block in RUN if _takes_long(block)]
+"""Those that `make test` runs, and those that `make laws` runs."""
 
 
 def files_of(page: Path) -> Iterator[tuple[str, str]]:
@@ -168,3 +183,23 @@ def _runs(number: int) -> bool:
         os.kill(number, 0)
         return True
     return False
+
+
+@contextmanager
+def forked_narrows() -> Iterator[str]:
+    """The socket of a process that has loaded all commands."""
+    with tempfile.TemporaryDirectory(prefix="narrows-") as folder:
+        words = [sys.executable, "-m", "tests.docs.narrows_by_fork", f"{folder}/s"]
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"ready\n"
+                yield f"{folder}/s"
+            finally:
+                process.kill()
+
+
+async def paste(block: Block, folder: Path, forks: str) -> None:
+    """Run a block before the strict provider."""
+    async with await start(Provider(prices=prices_for, count=len)) as upstream:
+        print(await Reader(folder, upstream.url, forks).paste(block))
