@@ -106,7 +106,7 @@ async def test_a_command_that_a_signal_ends_and_one_that_warns() -> None:
     assert (process.returncode, out) == (128 + 15, b"")
     found = re.fullmatch(r"narrows: there were warnings; they are in (/\S+\.log)\n", err.decode())
     assert found
-    assert await asyncio.to_thread(read_private, Path(found[1])) == "store"
+    assert await asyncio.to_thread(read_private, Path(found[1])) == "store_unavailable"
 
 
 @pytest.mark.parametrize(
