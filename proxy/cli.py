@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.help import Command, Commands, complaint
+from proxy.help import Command, Commands, UsageError, complaint
 
 if TYPE_CHECKING:
     from proxy.config import Settings
@@ -131,7 +131,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         command = typer.main.get_command(command_line(_completed() or words))
         sys.exit(command.main(words, prog_name="narrows", standalone_mode=False) or 0)
-    except typer.TyperException as error:
+    except UsageError as error:
         lines = complaint(error, words)
     except typer.Abort:
         sys.exit("narrows: aborted")

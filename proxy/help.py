@@ -9,8 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from typer import TyperException
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises about words that fit nothing; it has no public name."""
 
 
 def _rows(command: Any, context: Any, formatter: Any) -> None:
@@ -74,7 +77,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def complaint(error: TyperException, words: Sequence[str]) -> str:
+def complaint(error: Any, words: Sequence[str]) -> str:
     """One line about words that fit no option, with what to do."""
     from pydantic import ValidationError
 
@@ -88,7 +91,7 @@ def complaint(error: TyperException, words: Sequence[str]) -> str:
         flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
         return f"there is no option {option}{meant(option, flags)}{hint}"
     if option:
-        return f"{option} needs a value{hint}"
+        return f"{option} {'takes no value' if ' not ' in error.message else 'needs a value'}{hint}"
     if parameter is None:
         surplus = re.search(r"extra argument.*\((.*)\)", error.format_message())
         return f"{f'there are words too many: {surplus[1]}' if surplus else error.format_message().rstrip('.')}{hint}"
