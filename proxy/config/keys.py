@@ -27,22 +27,24 @@ _THIS_MACHINE = "local"
 class KeyRow(Table):
     """A key of this gateway: one entry of the list `keys`, or of the store."""
 
-    name: Annotated[str, Field(pattern=NAME)] = Field(description="whose it is, in logs and figures")
+    name: Annotated[str, Field(pattern=NAME)] = Field(description="name of its owner, in logs and figures")
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(
-        description="of the key, as `narrows keys new` says"
+        description="SHA-256 of the key, as `narrows keys new` prints it"
     )
-    tenant: Annotated[str, Field(pattern=NAME)] | None = Field(default=None, description="else its name")
-    upstreams: tuple[str, ...] = Field(default=(), description="the upstreams it may use, by name; else all")
+    tenant: Annotated[str, Field(pattern=NAME)] | None = Field(
+        default=None, description="tenant of its requests; without it, its name"
+    )
+    upstreams: tuple[str, ...] = Field(default=(), description="names of the upstreams it may use; without them, all")
     models: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="the models it may ask: names, or patterns with *; else all"
+        default=(), description="models it may use: names, or patterns with *; without them, all"
     )
-    presets: tuple[str, ...] = Field(default=(), description="the presets that its requests may choose")
-    mode: Mode | None = Field(default=None, description="else as the settings say")
+    presets: tuple[str, ...] = Field(default=(), description="presets that its requests may choose")
+    mode: Mode | None = Field(default=None, description="mode of its requests; without it, that of the settings")
     rpm: Annotated[int, Field(gt=0)] | None = Field(default=None, description="requests a minute")
     tpm: Annotated[int, Field(gt=0)] | None = Field(default=None, description="tokens a minute")
     concurrency: Annotated[int, Field(gt=0)] | None = Field(default=None, description="requests in flight in a process")
-    usd_per_day: Annotated[float, Field(gt=0)] | None = Field(default=None, description="dollars on a day (UTC)")
-    expires: AwareDatetime | None = Field(default=None, description="when it ends, with a time zone")
+    usd_per_day: Annotated[float, Field(gt=0)] | None = Field(default=None, description="dollars a day (UTC)")
+    expires: AwareDatetime | None = Field(default=None, description="when it expires, with a time zone")
 
     @model_validator(mode="after")
     def _is_not_this_machine(self) -> "KeyRow":
