@@ -92,12 +92,18 @@ def _store(settings: StoreSettings) -> Store:
         raise ValueError("store: one in memory is gone with its process; name a file or a server with --store")
     file = Path(name).expanduser()
     if not file.is_file():
-        raise ValueError(f"store: there is no file {file}; name another with --store, or run `narrows serve` first")
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            ((version,),) = database.execute("PRAGMA user_version")
-    except sqlite3.Error:
-        return store  # opening it says what is wrong
-    if version == 0:  # a database that was never a store: opening it would make it one
+        what = f"{file} is no file" if file.exists() else f"there is no file {file}"
+        raise ValueError(f"store: {what}; name another with --store, or run `narrows serve` first")
+    if _is_foreign(file):  # opening it would make it a store, or bring up to date what is none
         raise ValueError(f"store: {file} is no store of Narrows; name another with --store")
     return store
+
+
+def _is_foreign(file: Path) -> bool:
+    """Whether this is another database, or none. What cannot be read is not: opening it says why."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
+    return not tables >= {"secret", "conversation", "step"}

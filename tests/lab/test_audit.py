@@ -342,17 +342,26 @@ def test_a_file_that_is_not_there_is_not_made(capsys: pytest.CaptureFixture[str]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_database_that_is_no_store_is_not_made_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    other, empty = tmp_path / "other.db", tmp_path / "empty.db"
-    with closing(sqlite3.connect(other)) as database:
-        database.execute("CREATE TABLE theirs (x)")
+@pytest.mark.parametrize("command", [["audit"], ["usage"], ["export", "x"], ["keys", "list"], ["keys", "add", "x"]])
+def test_a_file_that_is_no_store_is_not_made_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    other, old, empty, text = (tmp_path / name for name in ("other.db", "old.db", "empty.db", "text.toml"))
+    for file, version in ((other, 0), (old, 3)):
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("CREATE TABLE theirs (x)")
+            database.execute(f"PRAGMA user_version = {version}")
     empty.touch()
-    for file in (other, empty):
+    text.write_text("[project]\n" * 500)
+    for file in (other, old, empty, text):
         before = file.read_bytes()
-        code, out, err = told(capsys, "audit", "--store", f"sqlite:///{file}")
+        code, out, err = told(capsys, *command, "--store", f"sqlite:///{file}")
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "is no store of Narrows" in err
+        assert f"{file} is no store of Narrows; name another" in err
         assert file.read_bytes() == before
+    code, out, err = told(capsys, *command, "--store", f"sqlite:///{tmp_path}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{tmp_path} is no file; name another" in err
 
 
 @pytest.mark.parametrize(
