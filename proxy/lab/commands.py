@@ -57,6 +57,7 @@ from proxy.lab.local.commands import doctor as doctor
 from proxy.lab.local.commands import env as env
 from proxy.lab.local.commands import run as run
 from proxy.lab.read_store import StoreConfig, StoreUrl, store_settings
+from proxy.lab.reports.columns import explains_columns
 from proxy.lab.reports.page_file import writable
 from proxy.lab.results import as_json as values_of
 from proxy.lab.usage import usage as usage
@@ -67,6 +68,7 @@ if TYPE_CHECKING:  # each command imports what it needs when it runs: the others
     from proxy.lab.replay.report import Report
 
 
+@explains_columns
 def explain(
     file: Annotated[
         str, typer.Argument(metavar="FILE|-", help="The JSON body of a request of any API, or a session; - is stdin.")
@@ -157,6 +159,7 @@ def _print_original(file: str, model: str, ref: str, part: str, html: str | None
         sys.stdout.buffer.write(original.text.encode("utf-8", "surrogatepass"))
 
 
+@explains_columns
 def replay(
     files: Files,
     prices: PriceTables = None,
@@ -185,8 +188,8 @@ def replay(
     Turn by turn, and every reply is checked. Shows the bill with and without Narrows, and what stayed in sight. With
     --refetch the built-in provider's model recalls hidden text at that share of its uses. The bill includes recalls
     and summaries, whatever becomes of them. More than one --preset ends with a table, more than one run with times. A
-    --chain runs in every order. Exit code 1 where a request or recall was not answered, the prefix changed undeclared,
-    or something was lost.
+    --chain runs in every order. It ends with the bill in money. Exit code 1 where a request or recall was not answered,
+    the prefix changed undeclared, or something was lost.
     """
     from proxy.lab.replay.environment import Options
     from proxy.lab.replay.runs import replay_each
@@ -245,6 +248,7 @@ def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Seque
     return [chained(sessions)] if as_listed else chains(sessions)
 
 
+@explains_columns
 def presets(
     name: Annotated[
         str,
@@ -274,6 +278,7 @@ def presets(
         print_presets(console(), described)
 
 
+@explains_columns
 def audit(
     conversation: Annotated[
         str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")

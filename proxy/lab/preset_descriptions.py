@@ -21,6 +21,7 @@ from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
 from proxy.config.units import duration
+from proxy.lab.preset_choice import FOR_WHOM, MeasuredPreset
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class PresetDescription:
 
     name: str
     about: str
+    for_whom: str
+    """Empty, as `measured` is None, of one of one's own."""
+    measured: MeasuredPreset | None
     own: bool
     base: str | None
     policies: tuple[PolicyDescription, ...]
@@ -97,9 +101,12 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     exceptions = [f"a summary may stand for system text that is {text} (system)" for text in preset.exceptions.system]
     if preset.exceptions.first_sight:
         exceptions = ["results are cut before the model has seen them whole (first_sight)", *exceptions]
+    for_whom, measured = ("", None) if name in own else FOR_WHOM[name]
     return PresetDescription(
         name=name,
         about=preset.about,
+        for_whom=for_whom,
+        measured=measured,
         own=name in own,
         base=base or None,
         policies=tuple(policies),

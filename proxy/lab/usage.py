@@ -18,20 +18,17 @@ from proxy.drawing.figures import dollars, percent, short
 from proxy.lab.cli_arguments import AsJson, offers
 from proxy.lab.cli_output import console, print_json, refusing
 from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
+from proxy.lab.reports.columns import LAST_LINES, explains_columns
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 from proxy.lab.store_keys import KeySettings, key_names
 from proxy.store import Store
 
 _COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
-_MEANING = (
-    "original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens "
-    "billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; baseline: what "
-    "doing nothing would have cost; saved: baseline less paid and summaries; chkp: checkpoints, rewrites of the prefix"
-)
 _LONGEST_NAME = 16
 
 
+@explains_columns
 def usage(
     by: Annotated[
         str,
@@ -91,7 +88,7 @@ def print_usage(console: Console, report: UsageReport) -> None:
         table.add_section()
         table.add_row(*_cells(report.total, has_prefixes))
     console.print(table)
-    for line in (*_prefixes(report), report.measured_in_words, *report.notes, _MEANING):
+    for line in (*_prefixes(report), report.measured_in_words, *report.notes, LAST_LINES["usage"]):
         if line:
             console.print(Text(line))
 

@@ -23,6 +23,7 @@ from proxy.lab.cli_arguments import (
     presets_named,
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
+from proxy.lab.reports.columns import explains_columns
 from proxy.lab.reports.page_file import writable
 from proxy.lab.results import as_json as values_of
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # what it imports when it runs, so that other commands start 
     from proxy.lab.agree.plan import Forecast
 
 
+@explains_columns
 def agree(
     files: Files,
     upstream: Annotated[

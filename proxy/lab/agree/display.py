@@ -15,6 +15,7 @@ from proxy.drawing.frame import headline, section
 from proxy.drawing.html import Markup, Node, element, table
 from proxy.drawing.rows import folded, row, rows, shortened
 from proxy.lab.agree.figures import FEWEST, Agreement, AgreeReport, PresetAgreement
+from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sheet import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
@@ -47,6 +48,8 @@ def print_agreement(console: Console, report: AgreeReport) -> None:
     console.print()
     for note in _notes(report):
         console.print(note, soft_wrap=True)
+    if report.samples:
+        print_last_line(console, "agree")
 
 
 def page(report: AgreeReport) -> str:

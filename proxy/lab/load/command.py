@@ -19,6 +19,7 @@ from proxy.event_loop import interruption
 from proxy.lab.cli_arguments import AsJson, CredentialEnv, Html, credential
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.load.salt import SALTS
+from proxy.lab.reports.columns import explains_columns
 from proxy.lab.reports.page_file import writable
 
 if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
@@ -36,6 +37,7 @@ Concurrency = Annotated[
 ]
 
 
+@explains_columns
 def load(
     url: Annotated[str, typer.Argument(metavar="URL", help="The base URL of the target, /v1 included.")] = "",
     sessions: Annotated[

@@ -10,6 +10,7 @@ from rich.console import Console
 from proxy.drawing import charts
 from proxy.drawing.html import Node, element, table
 from proxy.lab.load.report import LatencyRow, LoadReport
+from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sheet import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
@@ -28,6 +29,7 @@ def print_load(console: Console, report: LoadReport) -> None:
         console.print(f"{label:<34} {value}", soft_wrap=True)
     for note in notes(report):
         console.print(note, soft_wrap=True)
+    print_last_line(console, "load")
 
 
 def page(report: LoadReport) -> str:

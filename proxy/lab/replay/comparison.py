@@ -9,6 +9,7 @@ Laws
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import floor, log10
 from statistics import fmean, quantiles
 from typing import Any
 
@@ -76,6 +77,8 @@ class PresetResult:
     behind_a_stub_without_way_back: int
     lost: int
     model_calls: ModelCalls
+    in_money: str
+    """What the sessions cost without Narrows and with it, in a sentence."""
 
     def beats(self, other: "PresetResult") -> bool:
         """Whether its bill is as low and it leaves as much in sight, and is better in either."""
@@ -140,6 +143,7 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
         whole = joined([report.used_by_later_turns for report in members])
         used, peaks = whole.all, [report.peak_context for report in members]
         tokens = [report.tokens_sent for report in members]
+        whole_bill = _sum_of(report.whole_bill for report in members)
         result = PresetResult(
             prices=prices,
             preset=preset,
@@ -148,7 +152,7 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
             sessions=len(members),
             tokens_sent=Compared(sum(each.with_ for each in tokens), sum(each.without for each in tokens)),
             input_bill=_sum_of(report.input_bill for report in members),
-            whole_bill=_sum_of(report.whole_bill for report in members),
+            whole_bill=whole_bill,
             **_worst(members),
             peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
             **_shares_visible(whole),
@@ -156,6 +160,7 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
             behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
             lost=used.lost,
             model_calls=joined([report.model_calls for report in members]),
+            in_money=_in_money(prices, preset, sum(report.runs for report in members), whole_bill),
         )
         by_prices.setdefault(prices, []).append(result)
     return [
@@ -163,6 +168,22 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
         for rivals in by_prices.values()
         for row in rivals
     ]
+
+
+def _in_money(prices: str, preset: str, runs: int, bill: ComparedBill) -> str:
+    """With so many digits that the difference has two."""
+    what = f"{'this session' if runs == 1 else f'these {runs:,} sessions'}"
+    how = f"(preset {preset}; replies, recalls and summaries included)"
+    if not bill.prices_known:
+        words = f"with Narrows the bill of {what} is {bill.ratio:.3f} of that without it {how}"
+        return f"Nobody knows the prices of {prices}, so there is no sum in money: {words}."
+    difference = abs(bill.without - bill.with_)
+    digits = min(5, max(2, 1 - floor(log10(difference)))) if difference else 2
+    without, with_ = round(bill.without, digits), round(bill.with_, digits)
+    less = "less" if with_ <= without else "more"
+    amounts = f"${without:,.{digits}f} without Narrows and ${with_:,.{digits}f} with it"
+    saved = f"${abs(without - with_):,.{digits}f} {less}, {abs(1 - bill.ratio):.1%}"
+    return f"At the prices of {prices}, {what} cost{'s' * (runs == 1)} {amounts} {how}: {saved}."
 
 
 def _sum_of(bills: Iterable[ComparedBill]) -> ComparedBill:

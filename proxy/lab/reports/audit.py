@@ -15,6 +15,7 @@ from rich.text import Text
 from policies.model.summary_record import SummaryRecord
 from proxy.drawing.figures import dollars
 from proxy.lab.audit import Audit, AuditedSummary
+from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.tables import printable
 from proxy.store import Event
 
@@ -91,6 +92,7 @@ def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None
     """The events, then the summaries; in words where there are none."""
     if not audit.events and not audit.summaries:
         console.print(Text("Nothing is on record here."))
+        return
     records = {(each.tenant, each.record.id): each.record for each in audit.summaries}
     places = {(tenant, event.conversation) for tenant, event in audit.events}
     if audit.events:
@@ -109,6 +111,7 @@ def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None
             texts = each.record.content.splitlines() if with_text else ()
             table.add_row(printable(each.record.id, 20), _lines(*_about(each), *(f"| {text}" for text in texts)))
         console.print(table)
+    print_last_line(console, "audit")
 
 
 def sentence(event: Event, record: SummaryRecord | None = None) -> str:

@@ -73,6 +73,7 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         ]
         beside = section(
             "Presets compared",
+            [element("p", each.in_money) for each in presets],
             _table("preset", rows, tables.PRESET_BILLS_ON_A_PAGE),
             _table("preset", rows, tables.PRESET_SIGHT_ON_A_PAGE),
             element("p", AHEAD, class_="aside"),

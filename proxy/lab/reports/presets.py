@@ -1,7 +1,8 @@
 """Presets for a terminal: all of them with a line each, or one with everything that it does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Column, Table
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from policies.context import Aim
 from proxy.lab.preset_descriptions import PresetDescription
+from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.tables import printable
 
 _AIMS: Mapping[Aim, str] = {
@@ -18,16 +20,32 @@ _AIMS: Mapping[Aim, str] = {
 
 
 def print_presets(console: Console, presets: Sequence[PresetDescription]) -> None:
-    table = _columns()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table.add_column("preset", no_wrap=True)
+    table.add_column("for whom")
+    for head in ("long", "short", "worst", "seen", "calls"):
+        table.add_column(head, justify="right", no_wrap=True)
     for preset in presets:
-        table.add_row(Text(preset.name, style="bold"), Text(_about(preset)))
+        table.add_row(Text(preset.name, style="bold"), Text(preset.for_whom or _about(preset)), *_figures(preset))
     console.print(table)
-    console.print(Text("narrows presets NAME says what one of them does.", style="dim"))
+    print_last_line(console, "presets")
+
+
+def _figures(preset: PresetDescription) -> Iterator[str]:
+    """What was measured of it; nothing of one that is a person's own."""
+    if preset.measured is None:
+        return
+    of = preset.measured
+    yield from (f"{ratio:.2f}" for ratio in (of.long_bill_ratio, of.short_bill_ratio, of.worst_bill_ratio))
+    yield f"{of.share_visible:.1%}"
+    yield f"{of.model_calls:,}"
 
 
 def print_preset(console: Console, preset: PresetDescription) -> None:
     """The policies in their order, with their parameters; exceptions to the laws; who writes its summaries."""
     console.print(Text.assemble((preset.name, "bold"), f"  {_about(preset)}"))
+    if preset.for_whom:
+        console.print(Text(f"for {preset.for_whom}"))
     base_aim = f" (base: {preset.base_aim})" if preset.base_aim else ""
     console.print(Text(f"aim: {preset.aim}{base_aim}"))
     for aim, means in _AIMS.items():

@@ -17,6 +17,7 @@ from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import tables
+from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
@@ -40,15 +41,18 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     console.print()
     if explanation.edits:
         table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
+        table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"  # the widest, so that no other is cut
         largest = sorted(explanation.edits, key=lambda edit: edit.tokens.after - edit.tokens.before)
         for edit in largest[:MOST_EDITS]:
-            what = printable(f"{edit.kind} {edit.tool}".strip(), 30)
+            what = printable(f"{edit.kind} {edit.tool}".strip(), 24)
             sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
             since = "now" if edit.new_in_this_request else "earlier"
-            table.add_row(edit.policy, printable(edit.where, 60), what, edit.ref or "", *sizes, since)
+            table.add_row(
+                edit.policy, printable(edit.where.removesuffix(".content"), 60), what, edit.ref or "", *sizes, since
+            )
         if others := largest[MOST_EDITS:]:
             sizes = (f"{sum(e.tokens.before for e in others):,}", f"{sum(e.tokens.after for e in others):,}")
-            table.add_row("", f"and {len(others)} smaller ones (--json lists all)", "", "", *sizes, "")
+            table.add_row("", f"{len(others)} smaller ones", "", "", *sizes, "")
         console.print(table)
     for policy in sorted({edit.policy for edit in explanation.edits}):
         count = sum(edit.policy == policy for edit in explanation.edits)
@@ -66,6 +70,8 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
         "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
     )
     _print_notes(console, [*explanation.foretold, note, *explanation.notes])
+    if explanation.edits:
+        print_last_line(console, "explain")
 
 
 def _print_notes(console: Console, notes: Iterable[str]) -> None:
@@ -182,6 +188,9 @@ def print_replays(
             console.print(table)
         console.print(Text(AHEAD, style="dim"))
         _print_notes(console, notes)
+    print_last_line(console, "replay")
+    for each in presets:
+        console.print(Text(printable(each.in_money, 500)))
 
 
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:

@@ -1,0 +1,141 @@
+"""What the columns of reports mean: all of them for `--help`, and a last line with what one cannot guess."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+C = TypeVar("C", bound=Callable[..., Any])
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "explain": (
+        (
+            "Bars: one for each message by its place in the history, with its tokens, and behind -> those that would "
+            "be sent."
+        ),
+        (
+            "Columns: policy, what shortens it; where, its place in the body; what, its kind and tool; ref, what "
+            "--ref takes; before and after, tokens; since, now (decided in this request) or earlier (in one before "
+            "it, as the history shows)."
+        ),
+    ),
+    "replay": (
+        (
+            "Columns, costs, each with Narrows and without (none): req, requests; sent, tokens of all prompts; peak, "
+            "of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and summaries; ratio "
+            "and whole, the one divided by the other, so below 1 it saves; marks alone, the same with cache marks of "
+            "Narrows and nothing else."
+        ),
+        (
+            "Columns, faults, which must be 0: invalid, requests that were refused; no reply; undeclared, changes of "
+            "the prefix that the reply did not name; fail-open, requests sent as they came after a fault; lost, texts "
+            "used later that stand nowhere and cannot be recalled."
+        ),
+        (
+            "Columns, on the way: chkp, checkpoints (rewrites of the prefix); end, past 20 and any stop, the worst "
+            "ratio had a session ended at its end, past request 20, or anywhere; recalls, the share of recall rounds "
+            "in the input bill."
+        ),
+        (
+            "Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that stood "
+            "in the prompt; rare, of those said at most 3 times before; rare at risk, of the rare that last stood "
+            "over 5 turns before; quoted and lines, of old text that edits quote, texts and lines; lines at risk, as "
+            "above."
+        ),
+        (
+            "Columns, presets beside each other: * where no other preset is as cheap with as much in sight; calls and "
+            "$, those of a model for recalls and summaries; back, of what was used out of sight, what could be "
+            "recalled or had again."
+        ),
+    ),
+    "presets": (
+        (
+            "Columns: for whom it is; long and short, the mean input bill of sessions of 60 or more requests, and of "
+            "others, divided by that without Narrows; worst, the highest of any session; seen, of what later turns "
+            "used, the share that stood in the prompt; calls, those of a model for summaries and digests, in all of "
+            "these sessions. Measured on 25 public recordings at the prices of gpt-5.4. A preset of your own has no "
+            "figures: `narrows replay` measures it."
+        ),
+    ),
+    "audit": (
+        (
+            "Columns: when, by this machine's clock; what happened, with its reason and cost. Of summaries: id; what "
+            "became of it; which messages it covers (counted from 0), their tokens and its own; its cost; when and by "
+            "whom it was written."
+        ),
+    ),
+    "usage": (
+        (
+            "Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their "
+            "place; cached, of the tokens billed, those read from the provider's cache; paid, dollars for all "
+            "requests; baseline, what doing nothing would have cost; saved, baseline less paid and summaries; "
+            "summaries and recalls, what these cost (recalls are in paid); chkp, checkpoints (rewrites of the "
+            "prefix)."
+        ),
+    ),
+    "agree": (
+        (
+            "Columns: turns, how many were compared; model with itself, how often two replies to the same request "
+            "agree; with Narrows, how often a reply to the shortened request agrees with them; difference, the second "
+            "less the first, in turns of 100; 95 % interval, where the true difference lies but for one case in "
+            "twenty. Rows: next action, tool and target; tools alone; last checkpoint, by the requests since the "
+            "prefix was rewritten."
+        ),
+    ),
+    "load": (
+        (
+            "Columns: count, of requests or events; mean; p50 to p99.9, milliseconds that so many of 100 did not "
+            "exceed; max."
+        ),
+    ),
+}
+"""By command: every column, in paragraphs for `--help`."""
+LAST_LINES: Mapping[str, str] = {
+    "explain": (
+        "where: the place in the body; before, after: tokens; since now: decided in this request, earlier: in one "
+        "before it; `narrows explain FILE --ref REF` prints what a ref stands for, --json lists all edits."
+    ),
+    "replay": (
+        "x/none: with Narrows and without. ratio, end, past 20, any stop: the bill with Narrows divided by that "
+        "without, so below 1 it saves. visible to lines at risk: of what later turns used, the share that stood in "
+        "the prompt. "
+        "`narrows replay --help` explains every column."
+    ),
+    "presets": (
+        "long, short: the mean input bill of such sessions, divided by that without Narrows; worst: the highest of any "
+        "session; seen: of what later turns used, the share that stood in the prompt; calls: those of a model, for "
+        "summaries. Measured on 25 public recordings at the prices of gpt-5.4 (policies/README.md). `narrows presets "
+        "NAME` says what one of them does."
+    ),
+    "audit": (
+        "Messages are counted from 0, as in the request. A cost is that of the model that wrote, at list prices. "
+        "`--text` shows the texts of summaries."
+    ),
+    "usage": (
+        "original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the "
+        "tokens billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; "
+        "baseline: what doing nothing would have cost; saved: baseline less paid and summaries; chkp: checkpoints, "
+        "rewrites of the prefix"
+    ),
+    "agree": (
+        "model with itself: how often two replies to the same request agree, which is the model's noise; with Narrows: "
+        "how often a reply to the shortened request agrees with them; difference: the second less the first, in turns "
+        "of 100; last checkpoint: requests since the prefix was rewritten."
+    ),
+    "load": (
+        "p50 to p99.9: so many of 100 took no longer; first byte: until a reply began; stop of an event loop: how long "
+        "the process answered nobody; CPU and memory are those of all processes of the target."
+    ),
+}
+"""By command: the last line of its report."""
+
+
+def explains_columns(command: C) -> C:
+    """The command, whose help ends with its columns."""
+    command.__doc__ = "\n\n".join([cleandoc(command.__doc__ or ""), *COLUMNS[command.__name__]])
+    return command
+
+
+def print_last_line(console: Console, command: str) -> None:
+    console.print(Text(LAST_LINES[command], style="dim"))
