@@ -238,7 +238,7 @@ def test_an_axis_has_a_few_round_numbers_each_below_its_column(count: int) -> No
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [
-        ([said("user", "hi")], "no assistant message"),
+        ([said("user", "hi")], "no message of the assistant"),
         ([said("user", "hi"), said("assistant", "ho"), said("user", "hi")], "1 answered request, and it takes 2"),
         ([{"role": "tool", "tool_call_id": "x", "content": "y"}, said("assistant", "z")], "are not valid"),
     ],

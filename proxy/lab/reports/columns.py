@@ -24,8 +24,8 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         (
             "Columns, costs, each with Narrows and without (none): req, requests; sent, tokens of all prompts; peak, "
             "of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and summaries; ratio "
-            "and whole, the one divided by the other, so below 1 it saves; marks alone, the same with cache marks of "
-            "Narrows and nothing else."
+            "and whole, the one divided by the other, so below 1 it saves; marks alone, the bill with cache marks of "
+            "Narrows and nothing else; with compaction, the input bill, divided by that of marks alone."
         ),
         (
             "Columns, faults, which must be 0: invalid, requests that were refused; no reply; undeclared, changes of "
@@ -51,10 +51,10 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
     "presets": (
         (
-            "Columns: for whom it is; long and short, the mean input bill of sessions of 60 or more requests, and of "
-            "others, divided by that without Narrows; worst, the highest of any session; seen, of what later turns "
+            "Columns: for whom it is; long and short, the mean input bill of sessions with tools and 60 or more "
+            "requests, and with fewer, divided by that without Narrows; worst, the highest of any session; seen, of what later turns "
             "used, the share that stood in the prompt; calls, those of a model for summaries and digests, in all of "
-            "these sessions. Measured on 25 public recordings at the prices of gpt-5.4. A preset of your own has no "
+            "these sessions. Measured on public recordings at the prices of gpt-5.4. A preset of your own has no "
             "figures: `narrows replay` measures it."
         ),
     ),
@@ -105,7 +105,7 @@ LAST_LINES: Mapping[str, str] = {
     "presets": (
         "long, short: the mean input bill of such sessions, divided by that without Narrows; worst: the highest of any "
         "session; seen: of what later turns used, the share that stood in the prompt; calls: those of a model, for "
-        "summaries. Measured on 25 public recordings at the prices of gpt-5.4 (policies/README.md). `narrows presets "
+        "summaries. Measured on public recordings at the prices of gpt-5.4 (policies/README.md). `narrows presets "
         "NAME` says what one of them does."
     ),
     "audit": (

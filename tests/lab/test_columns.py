@@ -1,0 +1,96 @@
+"""Each column of a report is explained in the help of its command; what presets cost is what was measured."""
+
+import re
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from policies.money.prices import Prices
+from policies.presets import PRESETS
+from proxy import cli
+from proxy.lab.agree import display
+from proxy.lab.load.latencies import PERCENTILES
+from proxy.lab.preset_choice import FOR_WHOM
+from proxy.lab.preset_descriptions import describe
+from proxy.lab.replay.bills import SessionBill
+from proxy.lab.replay.comparison import preset_results
+from proxy.lab.replay.report import Report
+from proxy.lab.reports import tables
+from proxy.lab.reports.columns import COLUMNS, LAST_LINES
+from proxy.lab.reports.presets import print_presets
+from proxy.lab.usage import _COLUMNS as USAGE
+from tests.kit.paths import ROOT
+
+REPLAY = (
+    *(tables.COSTS, tables.MARKS, tables.FAULTS, tables.SIGHT, tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT),
+    *(tables.PRESET_BILLS, tables.PRESET_SIGHT),
+)
+HEADS = {
+    "explain": ("policy", "where", "what", "ref", "before", "after", "since"),
+    "replay": tuple(
+        {word for columns in REPLAY for column in columns for word in re.split(r" \$/none|/none| \$/|/", column.head)}
+    ),
+    "presets": ("for whom", "long", "short", "worst", "seen", "calls"),
+    "usage": (*USAGE, "chkp"),
+    "agree": display._HEADS,
+    "load": ("count", "max", *(f"p{at:g}" for at in (PERCENTILES[0], PERCENTILES[-1]))),
+}
+
+
+@pytest.mark.parametrize("command", COLUMNS)
+def test_every_column_is_in_the_help_of_its_command(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert command in LAST_LINES
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    columns = told[told.index("Columns") : told.index("Options:")]
+    assert [head for head in HEADS.get(command, ()) if head and head not in columns] == []
+
+
+def test_presets_cost_what_was_measured() -> None:
+    """Figures of policies/README.md, at the prices of gpt-5.4."""
+    text = (ROOT / "policies" / "README.md").read_text(encoding="utf-8")
+    rows = text[text.index("<!-- figures: presets -->") :].splitlines()
+    heads = [head.strip() for head in rows[2].split("|")]
+    wanted = ("long", "short", "worst end", next(head for head in heads if head.startswith("visible")), "calls")
+    measured = {}
+    for row in rows:
+        cells = [cell.strip() for cell in row.split("|")]
+        if cells[2:3] == ["gpt-5.4"]:
+            figures = [cells[heads.index(head)].partition(" /")[0] for head in wanted]
+            measured[cells[1].strip("`")] = [float(each.replace(",", "")) for each in figures]
+    assert measured.keys() == FOR_WHOM.keys() == PRESETS.keys()
+    for name, (_, of) in FOR_WHOM.items():
+        figures = [of.long_bill_ratio, of.short_bill_ratio, of.worst_bill_ratio, of.share_visible, of.model_calls]
+        assert figures == measured[name], f"put {measured[name]} into proxy/lab/preset_choice.py for {name}"
+
+
+def test_all_presets_stand_on_80_columns_with_for_whom_they_are() -> None:
+    paper = StringIO()
+    print_presets(Console(file=paper, width=80), [describe(name, {}) for name in PRESETS])
+    lines = paper.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in paper.getvalue()
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("without", "with_", "listed", "words"),
+    [
+        (2.2568, 1.9688, True, "this session costs $2.26 without Narrows and $1.97 with it"),
+        (2.2568, 1.9688, True, ": $0.29 less, 12.8%."),
+        (0.12581, 0.12254, True, "$0.1258 without Narrows and $0.1225 with it"),
+        (0.10, 0.15, True, "$0.100 without Narrows and $0.150 with it (preset p; replies, recalls and summaries"),
+        (0.10, 0.15, True, ": $0.050 more, 50.0%."),
+        (0.10, 0.10, True, ": $0.00 less, 0.0%."),
+        (0.10, 0.09, False, "Nobody knows the prices of m, so there is no sum in money: with Narrows the bill"),
+        (0.10, 0.09, False, " is 0.900 of that without it"),
+    ],
+)
+def test_a_replay_ends_with_a_sentence_in_money(without: float, with_: float, listed: bool, words: str) -> None:
+    prices: Any = Prices("m", listed=listed)
+    report = Report("s", "m", SessionBill(prices, input=with_), SessionBill(prices, input=without), preset="p")
+    (result,) = preset_results([report])
+    assert words in result.in_money
