@@ -11,8 +11,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 COLUMNS: Mapping[str, Sequence[str]] = {
     "explain": (
         (
-            "Bars: one for each message by its place in the history, with its tokens, and behind -> those that would "
-            "be sent."
+            "Bars: one for each message by its place in the history, with its tokens, and behind -> those that "
+            "would be sent."
         ),
         (
             "Columns: policy, what shortens it; where, its place in the body; what, its kind and tool; ref, what "
@@ -22,47 +22,48 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
     "replay": (
         (
-            "Columns, costs, each with Narrows and without (none): req, requests; sent, tokens of all prompts; peak, "
-            "of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and summaries; ratio "
-            "and whole, the one divided by the other, so below 1 it saves; marks alone, the bill with cache marks of "
-            "Narrows and nothing else; with compaction, the input bill, divided by that of marks alone."
+            "Columns, costs, each with Narrows and without (none): req, requests; sent, tokens of all prompts; "
+            "peak, of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and "
+            "summaries; ratio and whole, the one divided by the other, so below 1 it saves; marks alone, the bill "
+            "with cache marks of Narrows and nothing else; with compaction, the input bill, divided by that of "
+            "marks alone."
         ),
         (
-            "Columns, faults, which must be 0: invalid, requests that were refused; no reply; undeclared, changes of "
-            "the prefix that the reply did not name; fail-open, requests sent as they came after a fault; lost, texts "
-            "used later that stand nowhere and cannot be recalled."
+            "Columns, faults, which must be 0: invalid, requests that were refused; no reply; undeclared, changes "
+            "of the prefix that the reply did not name; fail-open, requests sent as they came after a fault; lost, "
+            "texts used later that stand nowhere and cannot be recalled."
         ),
         (
-            "Columns, on the way: chkp, checkpoints (rewrites of the prefix); end, past 20 and any stop, the worst "
-            "ratio had a session ended at its end, past request 20, or anywhere; recalls, the share of recall rounds "
-            "in the input bill."
+            "Columns, means of groups and on the way: sessions, how many they are; chkp, checkpoints (rewrites of "
+            "the prefix); end, past 20 and any stop, the worst ratio had a session ended at its end, past request "
+            "20, or anywhere; recalls, the share of recall rounds in the input bill."
         ),
         (
-            "Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that stood "
-            "in the prompt; rare, of those said at most 3 times before; rare at risk, of the rare that last stood "
-            "over 5 turns before; quoted and lines, of old text that edits quote, texts and lines; lines at risk, as "
-            "above."
+            "Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that "
+            "stood in the prompt; rare, of those said at most 3 times before; rare at risk, of the rare that last "
+            "stood over 5 turns before; quoted and lines, of old text that edits quote, texts and lines; lines at "
+            "risk, as above."
         ),
         (
-            "Columns, presets beside each other: * where no other preset is as cheap with as much in sight; calls and "
-            "$, those of a model for recalls and summaries; back, of what was used out of sight, what could be "
+            "Columns, presets beside each other: * where no other preset is as cheap with as much in sight; calls "
+            "and $, those of a model for recalls and summaries; back, of what was used out of sight, what could be "
             "recalled or had again."
         ),
     ),
     "presets": (
         (
             "Columns: for whom it is; long and short, the mean input bill of sessions with tools and 60 or more "
-            "requests, and with fewer, divided by that without Narrows; worst, the highest of any session; seen, of what later turns "
-            "used, the share that stood in the prompt; calls, those of a model for summaries and digests, in all of "
-            "these sessions. Measured on public recordings at the prices of gpt-5.4. A preset of your own has no "
-            "figures: `narrows replay` measures it."
+            "requests, and with fewer, divided by that without Narrows; worst, the highest of any session; seen, of "
+            "what later turns used, the share that stood in the prompt; calls, those of a model for summaries and "
+            "digests, in all of these sessions. Measured on public recordings at the prices of gpt-5.4. A preset of "
+            "your own has no figures: `narrows replay` measures it."
         ),
     ),
     "audit": (
         (
-            "Columns: when, by this machine's clock; what happened, with its reason and cost. Of summaries: id; what "
-            "became of it; which messages it covers (counted from 0), their tokens and its own; its cost; when and by "
-            "whom it was written."
+            "Columns: when, by this machine's clock; what happened, with its reason and cost. Of summaries: id; "
+            "what became of it; which messages it covers (counted from 0), their tokens and its own; its cost; when "
+            "and by whom it was written."
         ),
     ),
     "usage": (
@@ -77,9 +78,9 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "agree": (
         (
             "Columns: turns, how many were compared; model with itself, how often two replies to the same request "
-            "agree; with Narrows, how often a reply to the shortened request agrees with them; difference, the second "
-            "less the first, in turns of 100; 95 % interval, where the true difference lies but for one case in "
-            "twenty. Rows: next action, tool and target; tools alone; last checkpoint, by the requests since the "
+            "agree; with Narrows, how often a reply to the shortened request agrees with them; difference, the "
+            "second less the first, in turns of 100; 95 % interval, where the true difference lies but for one case "
+            "in twenty. Rows: next action, tool and target; tools alone; last checkpoint, by the requests since the "
             "prefix was rewritten."
         ),
     ),
