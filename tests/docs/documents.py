@@ -8,7 +8,7 @@ from tests.kit.paths import ROOT
 
 PAGES: Mapping[Path, str] = {
     path.relative_to(ROOT): path.read_text(encoding="utf-8")
-    for pattern in ("*.md", "[!.]*/*.md")
+    for pattern in ("*.md", "[!.]*/*.md", "[!.]*/*/*.md")
     for path in sorted(ROOT.glob(pattern))
 }
 """All of them, by their places."""

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.docs.documents import PAGES
 from tests.kit.paths import ROOT
 
@@ -47,3 +49,14 @@ def test_every_document_that_a_file_names_is_there_with_its_section() -> None:
         page = places[0].resolve().relative_to(ROOT.resolve())
         assert not anchor or anchor in anchors(page), f"{file} names {name}#{anchor}"
         assert not heading or heading in headings(page), f"{file} names {heading} of {name}"
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - {Path("README.md")}), ids=str)
+def test_another_document_leads_to_each(page: Path) -> None:
+    links = [
+        (ROOT / other.parent / target).resolve()
+        for other, text in PAGES.items()
+        for target in re.findall(r"\]\(([^)#\s]+)", text)
+        if other != page
+    ]
+    assert (ROOT / page).resolve() in links
