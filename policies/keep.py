@@ -33,7 +33,7 @@ def patterns_of(values: Iterable[str]) -> Patterns:
     """The patterns among these values. Raises ValueError, which says what is wrong with which and what to do."""
     patterns = tuple(sorted({value.strip() for value in values}))
     if len(patterns) > MOST_PATTERNS:
-        raise ValueError(f"{len(patterns)} patterns are too many; give {MOST_PATTERNS} at most")
+        raise ValueError(f"{len(patterns)} patterns are too many; give at most {MOST_PATTERNS}")
     for pattern in patterns:
         if fault := _fault(pattern):
             raise ValueError(f"{pattern[:64]!r} {fault}")
@@ -57,7 +57,7 @@ def _fault(pattern: str) -> str:
     if not pattern:
         return "names nothing; give a tool, a path or text:WORDS"
     if len(pattern) > LONGEST_PATTERN:
-        return f"has {len(pattern)} characters; give {LONGEST_PATTERN} at most"
+        return f"has {len(pattern)} characters; give at most {LONGEST_PATTERN}"
     is_short = pattern.startswith(TEXT) and len(_words(pattern)) < _SHORTEST_TEXT
     return f"is too short; a text needs {_SHORTEST_TEXT} characters or more" if is_short else ""
 

@@ -74,7 +74,7 @@ class ConfiguredPolicy(ABC):
         for each in parameters_of(self):
             value = getattr(self, each.name)
             if isinstance(value, Window) and value.share >= 1:
-                whole = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
+                whole = "it covers the whole window of the model, so nothing would ever be edited; give a lower share"
                 yield (each.name,), whole
         yield from self._contradictions()
         inside = amounts(getattr(self, "keep", None) or 0)
@@ -83,7 +83,9 @@ class ConfiguredPolicy(ABC):
                 needed = amounts(trigger)
                 if needed and all(count <= inside.get(unit, -1) for unit, count in needed.items()):
                     limits = " and ".join(f"{inside[unit]:g} {unit}" for unit in needed)
-                    message = f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"
+                    message = (
+                        f"`keep` covers {limits}, which is all there is when this holds; raise it, or lower `keep`"
+                    )
                     yield (name, at), message
 
     def _contradictions(self) -> Iterable[Conflict]:

@@ -94,11 +94,11 @@ class Digest(OutputPolicy):
         """Digests that are no shorter than what they are made from, or than what they stand for."""
         most, source = self.max_chars, self.source_chars
         if source < most:
-            message = f"a digest of {most} characters is not made from {source}; raise it, or lower `max_chars`"
+            message = f"{source} characters are too few for a digest of {most}; raise it, or lower `max_chars`"
             yield ("source_chars",), message
         for unit, limit in amounts(self.over).items():  # a text of so many bytes has no more characters
             if unit in ("characters", "bytes") and limit <= most:
-                message = f"{most} characters are no less than `over` ({limit} {unit}); lower it, or raise `over`"
+                message = f"{most} characters must be less than `over` ({limit} {unit}); lower it, or raise `over`"
                 yield ("max_chars",), message
 
 

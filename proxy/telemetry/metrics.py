@@ -30,44 +30,47 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "requests": ("Requests answered.", "mode", "status"),
     "passed_on": ("Requests passed on to the worker of their conversation.",),
     "prompt_tokens_original": ("Prompt tokens as the client wrote them.", *WHOSE),
-    "prompt_tokens_sent": ("Prompt tokens that were sent in their place, as billed.", *WHOSE),
+    "prompt_tokens_sent": ("Prompt tokens sent in their place, as billed.", *WHOSE),
     "billed_tokens": ("Tokens of all rounds, as billed.", "kind", *WHOSE),
-    "cost_usd": ("What was paid, in dollars.", "kind", *WHOSE),
-    "cost_baseline_usd": ("What the same would have cost with nothing done, an estimate.", *WHOSE),
+    "cost_usd": ("Dollars paid.", "kind", *WHOSE),
+    "cost_baseline_usd": ("Estimated dollars for the same requests without Narrows.", *WHOSE),
     "cost_baseline_marked_usd": ("The baseline with the cache marks that Narrows sets.", *WHOSE),
-    "cost_checked_usd": ("What was paid for requests that went unedited, to check the baseline by.",),
-    "cost_checked_error_usd": ("By how much the baseline of these requests missed it.",),
-    "cost_unknown": ("Requests and summaries whose cost is an estimate or not known.", "reason"),
+    "cost_checked_usd": ("Dollars paid for unedited requests, by which the baseline is checked.",),
+    "cost_checked_error_usd": ("Error of the baseline on these requests, in dollars.",),
+    "cost_unknown": ("Requests and summaries whose cost is an estimate or unknown.", "reason"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
     "prefix_rewritten_tokens": ("Tokens written to the provider's cache again.", "reason"),
     "refused": (
-        "Requests refused by a limit, and by whose: too much is in flight, or a key has used what it may.",
+        "Requests refused by a limit: too much in flight, or a key has reached a limit of its own.",
         "limit",
         "whose",
     ),
-    "thrashing": ("Conversations in which room must be made for each request because of what is protected.",),
-    "shed": ("Requests for which nothing new was planned, by the reason.", "reason"),
-    "shed_tokens": ("Prompt tokens of these requests, as they were sent.",),
-    "connections_closed": ("Connections closed because there are too many, or because nothing is read.", "reason"),
-    "upstream_requests": ("Requests sent upstream, by what came of it.", "upstream", "code"),
-    "trouble": ("Requests that did not end well, by kind.", "kind"),
+    "thrashing": ("Conversations that need room in each request, because of protected content.",),
+    "shed": ("Requests for which nothing new was planned, by reason.", "reason"),
+    "shed_tokens": ("Prompt tokens of these requests, as sent.",),
+    "connections_closed": (
+        "Connections closed because there were too many, or because the client read nothing.",
+        "reason",
+    ),
+    "upstream_requests": ("Requests sent upstream, by outcome.", "upstream", "code"),
+    "trouble": ("Requests that failed, by kind.", "kind"),
     "store_trouble": ("Store operations that failed or were slow.", "operation"),
-    "trimmed": ("Conversations deleted because more was stored than `store_limit`.",),
-    "marker_in_argument": ("New write arguments with a reference of ours.",),
-    "marks_refused": ("Requests sent again without cache marks of ours.",),
-    "overflows": ("Requests whose prompt was too long for their model, by what came of it.", "outcome"),
-    "too_many": ("Requests left as they came because they hold too much.", "what"),
-    "cold_replays": ("Large histories planned from their first step, by what the process for them did.", "outcome"),
-    "recalls": ("Recall calls, by what came of them.", "outcome"),
+    "trimmed": ("Conversations deleted because of `store_limit`.",),
+    "marker_in_argument": ("New write arguments that contain a reference of Narrows.",),
+    "marks_refused": ("Requests sent again without the cache marks of Narrows.",),
+    "overflows": ("Requests whose prompt was too long for their model, by outcome.", "outcome"),
+    "too_many": ("Requests relayed unchanged because they have too many items.", "what"),
+    "cold_replays": ("Large histories planned from their first step, by where that was done.", "outcome"),
+    "recalls": ("Recall calls, by outcome.", "outcome"),
     "recall_rounds": ("Requests made to answer recall calls.",),
     "recall_tokens": ("Tokens of these requests, as billed.", "kind"),
-    "summaries": ("Summaries that were wanted, by what came of it.", "outcome"),
-    "stale_summaries": ("Requests that met a summary that may no longer be used, by the reason.", "reason"),
-    "shadows": ("Requests that were sampled to be asked again, by what came of it.", "outcome"),
-    "shadow_cost_usd": ("What shadow requests cost, in dollars, at the configured key.",),
+    "summaries": ("Wanted summaries, by outcome.", "outcome"),
+    "stale_summaries": ("Requests that met a stale summary, by reason.", "reason"),
+    "shadows": ("Requests sampled to be sent again, by outcome.", "outcome"),
+    "shadow_cost_usd": ("Dollars paid for shadow requests, with the configured key.",),
     "agreements": (
-        "Two replies to a sampled request, by which two and whether they do the same.",
+        "Pairs of replies to a sampled request, by which two and whether they agree.",
         "compared",
         "outcome",
     ),
@@ -80,9 +83,13 @@ _STOPS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.0
 _REPLIES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "overhead_seconds": ("Latency added by compaction.", _FAST, ()),
-    "time_to_first_byte_seconds": ("From a request sent upstream to the head of its reply.", _REPLIES, ("upstream",)),
-    "store_seconds": ("How long the store took to answer.", _FAST, ("operation",)),
-    "event_loop_lag_seconds": ("By how much the event loop was late, looked for every 5 ms.", _STOPS, ()),
+    "time_to_first_byte_seconds": (
+        "Time from sending a request upstream to the head of its reply.",
+        _REPLIES,
+        ("upstream",),
+    ),
+    "store_seconds": ("Time that the store took to answer.", _FAST, ("operation",)),
+    "event_loop_lag_seconds": ("Lateness of the event loop, measured every 5 ms.", _STOPS, ()),
 }
 """The help, the upper limits and the labels of each histogram, by its name without `narrows_`."""
 
@@ -110,14 +117,16 @@ class Metrics:
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self.connections = Gauge("narrows_connections", "Connections of clients.", registry=self.registry)
         self.bytes_in_flight = Gauge("narrows_bytes_in_flight", "Bytes of bodies in flight.", registry=self.registry)
-        self.stored = Gauge("narrows_store_bytes", "Bytes in the store, when last measured.", registry=self.registry)
+        self.stored = Gauge(
+            "narrows_store_bytes", "Bytes in the store at the last measurement.", registry=self.registry
+        )
         self.build = Gauge(
             "narrows_build_info",
-            "What runs, and a digest of its settings.",
+            "Version, and a digest of the settings.",
             ["version", "settings"],
             registry=self.registry,
         )
-        self._breakers = Gauge("narrows_breakers_open", "Breakers that are open.", ["name"], registry=self.registry)
+        self._breakers = Gauge("narrows_breakers_open", "Open breakers.", ["name"], registry=self.registry)
         self._open_breakers: dict[str, WeakSet[object]] = {}
         ProcessCollector(registry=self.registry)
         self.registry.register(self)

@@ -197,7 +197,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "give 0 or more"),
         (entry("clip", "keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
         (entry("clip", "over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
-        (entry("clip", "keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
+        (entry("clip", "keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever be edited"),
         (entry("clip", f"keep = {10**300}"), "presets.mine.policies.0.keep", 4, "1000000000"),
         (entry("abridge", "keep_share = 1.0"), "presets.mine.policies.0.keep_share", 4, "a lower share"),
         (entry("digest", "max_chars = 99"), "presets.mine.policies.0.max_chars", 4, "give 100 at least"),
@@ -218,7 +218,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
             entry("summarize", "when_after = [{ turns = 4 }]"),
             "presets.mine.policies.0.when_after.0",
             4,
-            "`keep` holds 4 turns",
+            "`keep` covers 4 turns",
         ),
         (
             entry("clip", 2 * '[[presets.mine.policies]]\npolicy = "trim"\n'),
@@ -237,7 +237,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
             entry("summarize", "keep.messages = 9\nwhen = [{ tokens = 1 }, { messages = 8 }]"),
             "presets.mine.policies.0.when.1",
             5,
-            "`keep` holds 9 messages",
+            "`keep` covers 9 messages",
         ),
     ],
 )

@@ -113,8 +113,8 @@ def test_system_text_belongs_to_no_turn() -> None:
         (["text:abc"], "a text needs 4 characters or more"),
         (["text:   a "], "a text needs 4 characters or more"),
         ([""], "names nothing"),
-        (["x" * (LONGEST_PATTERN + 1)], f"give {LONGEST_PATTERN} at most"),
-        ([f"a{i}" for i in range(MOST_PATTERNS + 1)], f"give {MOST_PATTERNS} at most"),
+        (["x" * (LONGEST_PATTERN + 1)], f"give at most {LONGEST_PATTERN}"),
+        ([f"a{i}" for i in range(MOST_PATTERNS + 1)], f"give at most {MOST_PATTERNS}"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(values: list[str], words: str) -> None:
