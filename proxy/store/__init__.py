@@ -13,6 +13,7 @@ Laws
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pkgutil import resolve_name
@@ -28,6 +29,7 @@ from policies.money.bills import ConversationRow, DayRow, RequestBill
 from proxy.config import KeyRow
 from proxy.config.keyring import Keyring
 from proxy.config.store_url import REDIS
+from proxy.config.units import seconds
 
 INSERTS = 8
 """Recall exchanges stored for one anchor, the newest: a client that repeats a request does not fill the store."""
@@ -343,8 +345,7 @@ class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Bill
 
 TTL = 30 * 86_400
 """Seconds after which what was not used is deleted."""
-
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_LONGEST = 10**9 * 86_400
 
 
 def parameters(query: str, names: Collection[str]) -> Mapping[str, str]:
@@ -358,9 +359,10 @@ def parameters(query: str, names: Collection[str]) -> Mapping[str, str]:
 def ttl(values: Mapping[str, str]) -> int:
     """The time to live, in seconds. Raises ValueError."""
     text = values.get("ttl", f"{TTL}s")
-    if not (match := re.fullmatch(r"([1-9]\d{0,8})([smhd]?)", text)):
-        raise ValueError(f"ttl {text!r} is no time: write 3600s, 90m, 12h or 30d")
-    return int(match[1]) * _UNITS[match[2] or "s"]
+    with suppress(ValueError):
+        if 1 <= (length := seconds(text)) < _LONGEST:
+            return int(length)
+    raise ValueError(f"ttl {text!r} is no duration: write 3600s, 90m, 12h or 30d")
 
 
 def ttl_of(url: str) -> int:
