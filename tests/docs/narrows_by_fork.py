@@ -13,10 +13,13 @@ import sys
 from pathlib import Path
 
 CLIENT = """\
-import json, os, socket, sys, time
+import json, os, select, socket, sys
 from contextlib import closing
 serves = sys.argv[1:2] == ["serve"] or "--sink" in sys.argv
-files = [0, 1, 2] if not serves else [os.open(os.devnull, os.O_RDONLY), *[os.open("serve.log", 0o2101, 0o600)] * 2]
+files = [0, 1, 2]
+if serves:
+    log = os.open("serve.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    files = [os.open(os.devnull, os.O_RDONLY), log, log]
 port = dict(zip(sys.argv, sys.argv[2:])).get("--port", os.environ.get("NARROWS_PORT"))
 
 
@@ -30,19 +33,15 @@ server = socket.socket(socket.AF_UNIX)
 server.connect(os.environ["NARROWS_FORKS"])
 socket.send_fds(server, [json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode() + b"\\n"], files)
 lines = server.makefile()
-with open(os.environ["STARTED"], "a") as started:
-    started.write(next(lines))
-server.settimeout(0.02)
+number = next(lines)
 while serves:
     if not taken and listens():
+        with open(os.environ["STARTED"], "a") as started:
+            started.write(number)
         sys.exit()
-    try:
-        ended = server.recv(10)
-    except TimeoutError:
-        continue
-    print(open("serve.log").read(), file=sys.stderr)
-    sys.exit(int(ended))
-server.settimeout(None)
+    if select.select([server], [], [], 0.02)[0]:
+        print(open("serve.log").read(), file=sys.stderr)
+        break
 sys.exit(int(next(lines)))
 """
 

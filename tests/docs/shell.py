@@ -168,7 +168,7 @@ class Reader:
                 path.write_text(self.as_here(text))
 
     async def _end(self, shell: asyncio.subprocess.Process) -> None:
-        """End all that was started here."""
+        """End what listens; commands that still run end with their parent."""
         with suppress(ProcessLookupError):
             shell.kill()
         files = [self._started, self.folder / "redis.pid"]
@@ -190,13 +190,13 @@ def forked_narrows() -> Iterator[str]:
     """The socket of a process that has loaded all commands."""
     with tempfile.TemporaryDirectory(prefix="narrows-") as folder:
         words = [sys.executable, "-m", "tests.docs.narrows_by_fork", f"{folder}/s"]
-        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True) as process:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline() == b"ready\n"
                 yield f"{folder}/s"
             finally:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # and all its forks
 
 
 async def paste(block: Block, folder: Path, forks: str) -> None:
