@@ -101,7 +101,7 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     exceptions = [f"a summary may stand for system text that is {text} (system)" for text in preset.exceptions.system]
     if preset.exceptions.first_sight:
         exceptions = ["results are cut before the model has seen them whole (first_sight)", *exceptions]
-    for_whom, measured = ("", None) if name in own else FOR_WHOM[name]
+    for_whom, measured = FOR_WHOM.get(name, ("", None))  # one of your own, or one that is new
     return PresetDescription(
         name=name,
         about=preset.about,
