@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,28 @@ from proxy.telemetry import LogWriter
 from tests.kit.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
 
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def _empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: most write no file, and to make a folder for each takes longer than they do."""
+    return tmp_path_factory.mktemp("empty")
+
+
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _own_environment(monkeypatch: pytest.MonkeyPatch, _empty_folder: Path) -> None:
     """No setting, proxy or file of the machine that runs the tests has a say, nor how busy it is: what is planned comes
     out the same."""
     for name in list(os.environ):
         if name.startswith(("NARROWS_", "OTEL_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(_empty_folder.parent / f"state-{next(_NUMBERS)}"))
     monkeypatch.setenv("NARROWS_PLANNING_TIMEOUT", "600")
     monkeypatch.setattr("proxy.gateway.admission._LATE", math.inf)
     # nothing here has a certificate that a machine trusts, and to read all that it does takes each client long
     monkeypatch.setenv("SSL_CERT_FILE", "")
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    monkeypatch.setenv("SSL_CERT_DIR", str(_empty_folder))
     # a line stands in the log before the reply has come: that a thread writes it is tested by itself
     monkeypatch.setattr(LogWriter, "start", lambda _: None)
 

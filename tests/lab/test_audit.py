@@ -304,6 +304,7 @@ def test_the_store_is_found_as_serve_finds_it(
         return str(event["conversation"])
 
     (tmp_path / "state" / "narrows").mkdir(parents=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     place("state/narrows/narrows.db")
     assert seen() == "state/narrows/narrows.db"
     file = tmp_path / "narrows.toml"
