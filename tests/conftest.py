@@ -1,6 +1,7 @@
 """The fixtures of all tests, and the examples of properties: the same in every run of the same source."""
 
 import gc
+import os
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,20 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("repeatable")
         # else examples hold constants of all modules that are loaded, which depends on the tests before
         providers._get_local_constants = lambda: providers._local_constants
+
+
+_LONGEST = ("workers", "lab", "gateway")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests wait for sockets, for processes and for what must not come."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders whose files take longest come first, so that no worker is left alone with one of them."""
+    items.sort(key=lambda item: item.path.parent.name not in _LONGEST)
 
 
 def pytest_collection_finish() -> None:

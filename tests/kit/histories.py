@@ -22,6 +22,7 @@ from policies.rules.reuse import Reuse
 from policies.rules.tidy import Tidy
 from policies.rules.trim import Trim
 from policies.tools import RECALL
+from tests.kit.spacing import indented
 
 Json = dict[str, Any]
 
@@ -159,7 +160,7 @@ def requests(messages: list[Json]) -> list[list[Json]]:
 def body_of(messages: list[Json], tools: Sequence[Json] | None = TOOLS, **fields: Any) -> bytes:
     """A request body, with the spacing of a client that is not ours. `tools` None: it brings none."""
     brought = {} if tools is None else {"tools": tools}
-    return json.dumps({"model": "m", "messages": messages, **brought, **fields}, indent=1, ensure_ascii=False).encode()
+    return indented({"model": "m", "messages": messages, **brought, **fields})
 
 
 def eagerly(

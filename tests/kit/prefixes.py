@@ -13,6 +13,7 @@ from proxy.app import App
 from proxy.lab.client_apis import newest_reply
 from tests.kit.apis import Api, entries, tools_of
 from tests.kit.histories import TOOLS, Json
+from tests.kit.spacing import indented
 from tests.kit.speaking import post
 from tests.kit.stage import Exchange, Stage, ends
 
@@ -22,7 +23,7 @@ LIGHT: Json = {"tools": TOOLS}
 
 def spaced(body: Json) -> bytes:
     """A body with spaces that no library writes."""
-    return json.dumps(body, indent=1, ensure_ascii=False, separators=(" ,", ":  ")).encode()
+    return indented(body, " ,", ":  ")
 
 
 async def ask(

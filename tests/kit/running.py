@@ -25,7 +25,6 @@ from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter
 from tests.kit.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
-
 _NUMBERS = count()
 
 

@@ -23,6 +23,7 @@ from proxy.app import App
 from proxy.config import Settings
 from proxy.lab.provider import Provider, Running, start
 from tests.kit.histories import TOOLS, Json
+from tests.kit.spacing import indented
 
 MODELS: dict[str, dict[str, Any]] = {
     "m": {"input": 1, "output": 1, "read": 0.5, "write": 1.0, "window": 100_000},
@@ -124,7 +125,7 @@ def body_of(
     body = {"messages": messages, "model": "m", **brought, **fields}
     if compact:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    return json.dumps(body, indent=1, ensure_ascii=False, separators=(" ,", ":  ")).encode()
+    return indented(body, " ,", ":  ")
 
 
 @asynccontextmanager

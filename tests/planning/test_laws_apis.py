@@ -20,6 +20,7 @@ from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples
 from tests.kit.forms import plain, to_anthropic, to_responses
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, TOOLS, Json, requests, sessions
+from tests.kit.spacing import indented
 from tests.planning.test_laws import AIMS, thorough
 
 SEALED = ("thinking", "server_tool_use", "web_search_tool_result", "reasoning", "web_search_call")
@@ -68,7 +69,7 @@ ROWS: Mapping[str, tuple[Callable[[Json], Json], Callable[[Json, frozenset[int]]
 
 
 def compacted(body: Json, dialect: str, prices: Prices, budget: Budget, aim: Aim) -> Compacted:
-    raw = json.dumps(body, indent=1, ensure_ascii=False).encode()
+    raw = indented(body)
     return compact(raw, dialect=dialect, policies=EAGER, prices=prices, budget=budget, aim=aim, recall=True)
 
 
