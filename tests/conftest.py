@@ -12,7 +12,8 @@ pytest_plugins = ["tests.kit.running", "tests.kit.fixtures", "tests.kit.redis_se
 
 def pytest_configure(config: pytest.Config) -> None:
     """Examples follow from the source of their property alone, so that no run fails by chance. `--hypothesis-seed=N`
-    tries others."""
+    tries others. Garbage is looked for less often: there are few cycles, and much that stays."""
+    gc.set_threshold(10_000, 10, 10)
     if config.getoption("--hypothesis-seed", None) is None:
         settings.register_profile("repeatable", derandomize=True, database=None, print_blob=True)
         settings.load_profile("repeatable")
@@ -35,8 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays: modules and 7,700 tests are not searched for garbage again and again. The collector
-    runs less often, as it does where Narrows serves."""
+    """What is there now stays: modules and thousands of tests are not searched again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)

@@ -3,6 +3,7 @@ that when it is asked for its first model.
 """
 
 from decimal import Decimal
+from functools import lru_cache
 
 from genai_prices.data_snapshot import find_provider_by_id, get_snapshot
 from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices, TimeOfDateConstraint
@@ -37,6 +38,7 @@ def listed_prices(model: str) -> Prices:
     )
 
 
+@lru_cache(maxsize=256)  # a pure function; it tries the patterns of some hundred models
 def _find(name: str) -> ModelInfo | None:
     """By the maker's own name, then by a vendor in front of it, then as OpenRouter spells it. Not through the
     snapshot's own lookup: that one remembers every name it was ever asked for."""
