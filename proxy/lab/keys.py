@@ -25,7 +25,7 @@ from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
 from proxy.lab.reports.terminal import plain_table
 from proxy.lab.store_keys import KeySettings, stored_keys
 
-_REVOKED = "its stream that runs goes on; every further request is refused within seconds, at every replica"
+_REVOKED = "streams in progress go on; every further request is refused within seconds, at every replica"
 _WAYS = Annotated[
     Literal["new", "add", "list", "revoke"],
     typer.Argument(metavar="new|add|list|revoke", help="What to do; new is for the file, add for the store."),
@@ -47,14 +47,14 @@ def keys(
         list[str] | None, typer.Option(metavar="NAME", help="A preset that it may choose; can be repeated.")
     ] = None,
     mode: Annotated[
-        Mode | None, typer.Option(metavar="on|off|observe", help="What its requests get at most. Default: as set.")
+        Mode | None, typer.Option(metavar="on|off|observe", help="The highest mode of its requests. Default: as set.")
     ] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight in a process.")] = None,
     usd_per_day: Annotated[float | None, typer.Option(metavar="DOLLARS", help="Dollars on a day (UTC).")] = None,
     expires: Annotated[
-        str, typer.Option(metavar="TIME", help="When it ends: 90d from now, or 2027-01-31 (UTC). Default: never.")
+        str, typer.Option(metavar="TIME", help="When it expires: 90d from now, or 2027-01-31 (UTC). Default: never.")
     ] = "",
     store: StoreUrl = "",
     config: StoreConfig = None,
@@ -117,13 +117,15 @@ def _time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"expires: {text!r} is no time; write 90d, 2027-01-31 or 2027-01-31T12:00:00Z") from error
+        raise ValueError(f"expires: {text!r} is not a time; write 90d, 2027-01-31 or 2027-01-31T12:00:00Z") from error
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
     if any(row.name == other.name for other in settings.keys):
-        raise ValueError(f"the file has a key {row.name!r}, which counts before one of the store; take another name")
+        raise ValueError(
+            f"the file has a key {row.name!r}, which takes precedence over one in the store; take another name"
+        )
     names = [str(each.get("name")) for each in settings.upstreams]
     names += ["default"] * bool(settings.upstream) + ["anthropic"] * bool(settings.anthropic_upstream)
     for name in row.upstreams:
@@ -134,7 +136,7 @@ def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
     if as_json:
         return print_json({"key": key, **as_table(row)})
     print(key)
-    print(f"This is the key of {row.name}. It is in the store, and counts within seconds; it is not printed again.")
+    print(f"This is the key of {row.name}. It is in the store, and valid within seconds; it is not printed again.")
     return None
 
 
@@ -171,7 +173,7 @@ def _print_rows(of_file: Sequence[KeyRow], stored: Sequence[KeyRow], as_json: bo
     console().print(table)
     for _, row in rows:
         if scope := scope_of(row):
-            print(f"{row.name} may ask only this: {scope}")
+            print(f"{row.name} may use only: {scope}")
     return None
 
 

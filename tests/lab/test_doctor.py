@@ -50,7 +50,7 @@ async def test_all_is_well_and_no_key_is_shown(tmp_path: Path) -> None:
     ("answer", "key", "status", "sentence"),
     [
         (reply(401), "sk-1", "fail", "refuses the key in OPENAI_API_KEY (401)"),
-        (reply(401), "", "ok", "wants a key (401)"),
+        (reply(401), "", "ok", "requires a key (401)"),
         (reply(404), "", "warn", "the path in `upstream` is wrong"),
         (reply(200, b"<html>"), "", "warn", "usually ends in /v1"),
         (reply(301, b"", "Location: https://b/v1"), "", "fail", "redirects to another address"),

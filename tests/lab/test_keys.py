@@ -72,7 +72,7 @@ def test_x4_a_key_of_the_store_is_printed_once_and_never_stored(
         ["alice", "store", "team"],
         ["bob", "store", "bob"],
     ]
-    assert "alice may ask only this: models gpt-5* o3, upstreams openai, presets chat, mode observe" in listed
+    assert "alice may use only: models gpt-5* o3, upstreams openai, presets chat, mode observe" in listed
     code, as_json, _ = told(capsys, "keys", "list", "--json", "--store", url)
     alice, bob = json.loads(as_json)["keys"]
     assert (alice["sha256"], alice["models"], bob["in"]) == (digest_of(key), ["gpt-5*", "o3"], "store")

@@ -115,7 +115,7 @@ async def test_a_command_that_a_signal_ends_and_one_that_warns() -> None:
         ("no-such-command", 127, "there is no command no-such-command"),
         (".", 126, "it is a folder"),
         ("plain.txt", 126, "it is not executable"),
-        ("broken", 126, "is the program behind it there"),
+        ("broken", 126, "check its first line"),
     ],
 )
 def test_what_cannot_be_started_is_one_sentence(

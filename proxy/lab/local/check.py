@@ -18,7 +18,7 @@ def summary(settings: Settings) -> Iterator[str]:
     for each in settings.keys:
         yield f"key {each.name}: {'; '.join(filter(None, (scope_of(each), limits_of(each) or 'no limits')))}"
     if settings.auth != "passthrough":
-        yield "keys of the store count, too: narrows keys list"
+        yield "keys in the store are valid, too: narrows keys list"
 
 
 def scope_of(key: KeyRow) -> str:

@@ -77,7 +77,7 @@ def env(
             raise ValueError(unknown("client", client, CLIENTS))
         lines = list(CLIENTS[client].lines(url.rstrip("/").removesuffix("/v1"), os.environ))
         if not lines:
-            raise ValueError("OPENCODE_CONFIG_CONTENT is set and is no JSON object; put baseURL into it yourself")
+            raise ValueError("OPENCODE_CONFIG_CONTENT is set but is not a JSON object; put baseURL into it yourself")
     print("\n".join(lines))
 
 

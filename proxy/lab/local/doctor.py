@@ -89,7 +89,9 @@ async def _store(settings: Settings) -> Finding:
     finally:
         await store.close()
     if not is_ready:
-        return Finding("fail", "store", f"{name} opens, but cannot be written; is there room, and the right to write?")
+        return Finding(
+            "fail", "store", f"{name} opens, but cannot be written; check the free space and the permissions"
+        )
     return Finding("ok", "store", f"{name} can be opened, written and read")
 
 

@@ -19,7 +19,7 @@ AnthropicUrl = Annotated[
 PresetName = Annotated[
     str, typer.Option("--preset", metavar="NAME", help="The list of policies to use.", autocompletion=offers(*PRESETS))
 ]
-ServedStore = Annotated[str, typer.Option("--store", metavar="URL", help="Where decisions are remembered.")]
+ServedStore = Annotated[str, typer.Option("--store", metavar="URL", help="Where decisions are stored.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with the settings of `narrows serve`.")
 ]

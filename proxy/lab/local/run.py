@@ -116,7 +116,9 @@ async def _exit_code(words: Sequence[str], environment: Mapping[str, str]) -> in
     try:
         process = await asyncio.create_subprocess_exec(*words, env=dict(environment))
     except OSError as error:
-        text = f"{words[0]} cannot be run ({error.strerror}); is the program behind it there, and for this machine?"
+        text = (
+            f"{words[0]} cannot be run ({error.strerror}); check its first line, and that it is built for this machine"
+        )
         raise UnstartableError(NO_PROGRAM, text) from error
     for number in early:
         pass_on(number)

@@ -133,7 +133,7 @@ def _verdict(base: str, answer: ModelList, has_v1: bool, key_name: str) -> Findi
         if key_name:
             text = f"{base} refuses the key in {key_name} ({status}); is it valid, and of this provider?"
             return Finding("fail", "upstream", text)
-        return Finding("ok", "upstream", f"{base} answers, and wants a key ({status})")
+        return Finding("ok", "upstream", f"{base} answers, and requires a key ({status})")
     if status == 404 and has_v1:
         return Finding("fail", "upstream", f"{base} is not the API, but {base}/v1 is; set `upstream` to that")
     if status == 404:
@@ -142,7 +142,9 @@ def _verdict(base: str, answer: ModelList, has_v1: bool, key_name: str) -> Findi
     if 300 <= status < 400:
         return Finding("fail", "upstream", f"{base} redirects to another address ({status}); set `upstream` to that")
     if status == 429:
-        return Finding("warn", "upstream", f"{base} answers that there are too many requests (429); wait, or raise it")
+        return Finding(
+            "warn", "upstream", f"{base} answers that there are too many requests (429); wait, or raise that limit"
+        )
     text = (
         f"{base} answers with {status}; {'it is in trouble: try again later' if status >= 500 else 'ask its operator'}"
     )
@@ -173,4 +175,4 @@ def _clock(answer: ModelList) -> Iterator[Finding]:
         yield Finding("ok", "clock", "agrees with the upstream's")
         return
     text = f"is {abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} the upstream's; set it (by NTP):"
-    yield Finding("warn", "clock", f"{text} days of bills and times to live go by it")
+    yield Finding("warn", "clock", f"{text} days of bills and expiry times depend on it")
