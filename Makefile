@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers attack soak day fuzz figures windows
+.PHONY: setup demo presets serve test test-fast test-lowest laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers attack soak day fuzz figures windows
 
 setup: $(READY)
 
@@ -59,6 +59,16 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(PURE)
 
+# The same tests with the oldest release of each dependency that pyproject.toml allows: make test-lowest TESTS=tests/store
+# --override: where a tool of development wants a newer release than the bound, it is the tool that has to do without.
+LOWEST := .lowest
+test-lowest: $(READY)
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra otel --only-binary :all: --python $(LOWEST) \
+		pyproject.toml --output-file $(LOWEST)/bounds.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST) --override $(LOWEST)/bounds.txt --editable '.[dev,otel]'
+	$(LOWEST)/bin/pytest -p tests.kit.openai_2 $(ON_ALL_CORES) $(TESTS)
+
 # The properties again, each with all of its generated examples: `make test` tries a tenth, five at least. Then what the
 # documents say of a first policy, and their commands that take seconds.
 laws: $(READY)
@@ -89,6 +99,10 @@ model-test: $(READY)
 # there is named, and skipped: make clients-test CLIENTS="codex langchain" for some of them.
 clients-test: $(READY)
 	$(BIN)/python -m tests.long.clients $(CLIENTS)
+
+# A wheel in one environment each with packages that people have beside it: make neighbours-test NEIGHBOURS="openai-agents"
+neighbours-test: $(READY)
+	$(BIN)/python -m tests.long.neighbours $(NEIGHBOURS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -33,10 +33,6 @@ _ROOT = "/v1"
 """What the SDKs ask below; the transport puts the path of the upstream in its place."""
 
 
-class OversizeError(Exception):
-    """A reply is larger than any answer, or may become so, as it has an encoding that was not asked for."""
-
-
 class Endpoint:
     """An API at a URL, with the SDK for it."""
 
@@ -106,20 +102,24 @@ class _Transport(httpx2.AsyncHTTPTransport):
         if response.status_code == 429 or response.headers.keys() & {"retry-after", "retry-after-ms"}:
             response.headers["x-should-retry"] = "false"  # the next of the chain is asked instead of waiting
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream, "content-encoding" in response.headers)
+        # nobody asked for an encoding, and what is encoded may become larger than any answer: none of it is read
+        encoded = response.headers.pop("content-encoding", None) is not None
+        response.stream = _BoundedStream(response.stream, 0 if encoded else _LARGEST_REPLY)
         return response
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, encoded: bool) -> None:
+    """Ends at its bound: the rest is no JSON then. An error instead would make some releases of the SDKs ask again."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, bound: int) -> None:
         self._stream = stream
-        self._left = 0 if encoded else _LARGEST_REPLY
+        self._left = bound
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._stream:
+            if len(piece) > self._left:
+                return
             self._left -= len(piece)
-            if self._left < 0:
-                raise OversizeError
             yield piece
 
     async def aclose(self) -> None:

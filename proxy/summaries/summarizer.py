@@ -30,7 +30,7 @@ from proxy.config import ConfigurationError, Settings, SummarizerSettings, Upstr
 from proxy.config.summarizers import SAME
 from proxy.identity import CredentialStates, seconds_of
 from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
-from proxy.summaries.endpoints import ASKED, PROOF, Endpoint, OversizeError
+from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
 
@@ -289,7 +289,7 @@ class _ChainEntry:
     async def ask(self, request: WriteRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
         client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
-        errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OversizeError, OSError, UnicodeError)
+        errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OSError, UnicodeError)
         refusal = _Refusal()
         try:
             async with asyncio.timeout(seconds):
