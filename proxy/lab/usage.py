@@ -80,14 +80,20 @@ def print_usage(console: Console, report: UsageReport) -> None:
         console.print(f"Nothing was billed from {report.since} to {report.until} (UTC).")
         return
     has_prefixes = report.by != "conversation"
+    heads = [report.by, *_COLUMNS, *(["chkp"] if has_prefixes else [])]
+    rows = [list(_cells(row, has_prefixes)) for row in (*report.rows, report.total)]
     title = f"From {report.since} to {report.until} (UTC), in dollars; baseline and saved are estimates"
-    table = plain_table(report.by, *_COLUMNS, *(["chkp"] if has_prefixes else []), title=title)
-    for row in report.rows:
-        table.add_row(*_cells(row, has_prefixes))
-    if len(report.rows) > 1:
-        table.add_section()
-        table.add_row(*_cells(report.total, has_prefixes))
-    console.print(table)
+    money = [heads.index(name) for name in _COLUMNS[_COLUMNS.index("paid") :]]
+    width = sum(max(len(row[at]) for row in (heads, *rows)) + 1 for at in range(len(heads))) - 1
+    others = [at for at in range(1, len(heads)) if at not in money]
+    for part in [range(1, len(heads))] if width <= console.width else [others, money]:
+        table = plain_table(heads[0], *(heads[at] for at in part), title=title)
+        for number, row in enumerate(rows[: len(report.rows) + (len(report.rows) > 1)]):
+            if number == len(report.rows):
+                table.add_section()
+            table.add_row(row[0], *(row[at] for at in part))
+        console.print(table)
+        title = ""
     for line in (*_prefixes(report), report.measured_in_words, *report.notes, LAST_LINES["usage"]):
         if line:
             console.print(Text(line))

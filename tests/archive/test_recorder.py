@@ -87,7 +87,7 @@ async def test_x6_recordings_are_sealed_and_go_with_their_conversation(
         load(file)
     monkeypatch.setenv("NARROWS_ENCRYPTION_KEY_ENV", "RECORD_KEYS")
     assert [*load(file).messages[:7]] == SESSION[:7]
-    shown = CliRunner().invoke(command_line("explain"), ["explain", str(file), "--json"])
+    shown = CliRunner().invoke(command_line(["explain"]), ["explain", str(file), "--json"])
     assert shown.exit_code == 0, shown.output
     app = await stage.start(record=folder, encryption_key_env="RECORD_KEYS")
     assert (await page(stage, app, "conversations/it", NOBODY, method="DELETE")).status == 204
