@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.help import Command, Commands, UsageError, complaint
+from proxy.help import Command, Commands, complaint
 
 if TYPE_CHECKING:
     from proxy.config import Settings
@@ -82,42 +82,41 @@ def _main(
         print(context.get_help())
 
 
-def command_line(words: Sequence[str] | None = None) -> typer.Typer:
-    """All commands. Where the words name one, the others are there by their names and first lines only."""
-    name = None if words is None else next((word for word in words if not word.startswith("-")), "")
+def command_line(name: str | None = None) -> typer.Typer:
+    """All commands. With the name of one, the others are there by their names and first lines only; so are all with the
+    name of none."""
     app = typer.Typer(
         cls=Commands,
         callback=_main,
         invoke_without_command=True,
-        add_completion=name != "serve" or _completed() is not None,
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
     )
     for each, line in COMMANDS.items():
-        is_whole = name in (None, each)
-        about = SERVE if each == "serve" and is_whole else None if is_whole else line
-        app.command(each, cls=Command, help=about)(_command(each, words) if is_whole else lambda: None)
+        if name in (None, each):
+            app.command(each, cls=Command, help=SERVE if each == "serve" else None)(_command(each))
+        else:
+            app.command(each, cls=Command, help=line)(lambda: None)
     return app
 
 
-def _command(name: str, words: Sequence[str] | None) -> Callable[..., None]:
+def _command(name: str) -> Callable[..., None]:
     if name == "serve":
         from proxy.config.options import taking_settings
 
-        return taking_settings(serve, ["--help"] if words is None else words)
+        return taking_settings(serve)
     from proxy.lab import commands
 
     command: Callable[..., None] = getattr(commands, name)
     return command
 
 
-def _completed() -> Sequence[str] | None:
-    """The words before the cursor, where a shell wants to complete them."""
-    if "_NARROWS_COMPLETE" not in os.environ:
-        return None
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    return [*line.split()[1:], "--help"]
+def _named(words: Sequence[str]) -> str:
+    """The command that the words name, or that they are to be completed for; empty where they name none."""
+    if "_NARROWS_COMPLETE" in os.environ:  # a shell asks, and passes the words in its own way
+        words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -129,9 +128,9 @@ def main(words: Sequence[str] | None = None) -> None:
         if getattr(sys, name) is None:  # whoever started it has closed them; no other file is to take their places
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for good
     try:
-        command = typer.main.get_command(command_line(_completed() or words))
+        command = typer.main.get_command(command_line(_named(words)))
         sys.exit(command.main(words, prog_name="narrows", standalone_mode=False) or 0)
-    except UsageError as error:
+    except typer.TyperException as error:
         lines = complaint(error, words)
     except typer.Abort:
         sys.exit("narrows: aborted")

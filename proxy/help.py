@@ -1,19 +1,17 @@
 """What the command line says about itself: the help of each command, and one line about words that fit none.
 
 Laws
-  No name of a type, and no text of a library.
+  No name of a type is shown, and nothing here depends on how the library words its messages.
   Where nothing is wrong, nothing is loaded that commands need.
+
+The classes of typer's contexts, formatters and parameters are private, so they are `Any` here.
 """
 
-import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import typer
 from typer.core import TyperCommand, TyperGroup
-
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What typer raises about words that fit nothing; it has no public name."""
 
 
 def _rows(command: Any, context: Any, formatter: Any) -> None:
@@ -53,6 +51,16 @@ class Command(TyperCommand):
         """The parameters in their groups."""
         _rows(self, ctx, formatter)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the words. Raises ConfigurationError where some are left over."""
+        ctx.allow_extra_args = True
+        left = super().parse_args(ctx, args)
+        if left and not ctx.resilient_parsing:
+            from proxy.config.errors import ConfigurationError
+
+            raise ConfigurationError(f"unexpected argument: {shlex.join(left)}; see `{ctx.command_path} --help`")
+        return left
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What may stand behind the command."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
@@ -84,17 +92,16 @@ def complaint(error: Any, words: Sequence[str]) -> str:
     from proxy.config.errors import meant, plain
 
     context, option, parameter = (getattr(error, name, None) for name in ("ctx", "option_name", "param"))
-    path = context.command_path if context else f"narrows {words[0]}"
+    path = context.command_path if context else "narrows" if words[0].startswith("-") else f"narrows {words[0]}"
     hint = f"; see `{path} --help`"
     if option and hasattr(error, "possibilities"):
         parameters = context.command.get_params(context) if context else []
-        flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
-        return f"there is no option {option}{meant(option, flags)}{hint}"
+        names = [flag.lstrip("-") for each in parameters for flag in (*each.opts, *each.secondary_opts)]
+        return f"there is no option {option}{meant(option.lstrip('-'), names, '--')}{hint}"
     if option:
-        return f"{option} {'takes no value' if ' not ' in error.message else 'needs a value'}{hint}"
+        return f"{option} {'needs a value' if option == words[-1] else 'takes no value'}{hint}"
     if parameter is None:
-        surplus = re.search(r"extra argument.*\((.*)\)", error.format_message())
-        return f"{f'there are words too many: {surplus[1]}' if surplus else error.format_message().rstrip('.')}{hint}"
+        return f"{error.format_message().rstrip('.')}{hint}"
     name = parameter.opts[0] if parameter.param_type_name == "option" else _argument(parameter)
     if hasattr(error, "param_type"):
         return f"{name} is missing{hint}"

@@ -40,10 +40,10 @@ def unknown(what: str, word: str, names: Iterable[str]) -> str:
     return f"there is no {what} {word[:_NO_WORD]!r}{meant(word, choices)}; choose one of {', '.join(choices)}"
 
 
-def meant(word: str, names: Sequence[str]) -> str:
-    """A question after the name that resembles the word; empty where none does."""
+def meant(word: str, names: Sequence[str], mark: str = "") -> str:
+    """A question after the name that resembles the word; empty where none does. `mark`: what stands before each."""
     near = get_close_matches(word, names, n=1) if len(word) <= _NO_WORD else []
-    return f" (did you mean {near[0]}?)" if near else ""
+    return f" (did you mean {mark}{near[0]}?)" if near else ""
 
 
 _PLAIN: Mapping[str, str] = {

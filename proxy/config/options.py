@@ -43,19 +43,13 @@ _PART = "__"
 """Between a setting and a part of it, in the name of a parameter."""
 
 
-def taking_settings(run: Callable[[Mapping[str, Any]], None], words: Sequence[str]) -> Callable[..., None]:
-    """A command that hands the settings in its options to `run`. It has those options alone that the words name,
-    so that it starts faster; where they name any other, it has them all."""
-    options = list(_options())
-    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
-    named = [option for option in options if flags.intersection(_flags(option))]
-    if not flags.difference(*map(_flags, named)):
-        options = named
+def taking_settings(run: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:
+    """A command whose options are the settings, and which hands those that are there to `run`."""
 
     def command(**values: Any) -> None:
         run(_settings_in({name: value for name, value in values.items() if value is not None}))
 
-    setattr(command, "__signature__", Signature(options))  # noqa: B010 - functions have no such attribute in their type
+    setattr(command, "__signature__", Signature([*_options()]))  # noqa: B010 - functions have no such attribute in their type
     return command
 
 
@@ -104,11 +98,6 @@ def _option(path: str, field: FieldInfo, heading: str) -> Parameter:
     values: Any = bool if kind is bool else list[str] if get_origin(kind) is tuple else str
     annotation = Annotated[values | None, option]
     return Parameter(path.replace(".", _PART), Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _flags(option: Parameter) -> set[str]:
-    flag = option.name.replace(_PART, ".").replace("_", "-")
-    return {f"--{flag}", f"--no-{flag}"}
 
 
 def _kind_and_marks(field: FieldInfo) -> tuple[Any, Sequence[Any]]:

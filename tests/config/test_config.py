@@ -213,8 +213,9 @@ def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:
     ("flags", "words"),
     [
         (["--aimm", "bill"], ["there is no option --aimm", "did you mean --aim?", "narrows serve --help"]),
-        (["--summaries", "maybe"], ["words too many: maybe", "narrows serve --help"]),
+        (["--summaries", "maybe"], ["unexpected argument: maybe", "narrows serve --help"]),
         (["--port"], ["--port needs a value", "narrows serve --help"]),
+        (["--calibrate", "--port"], ["--port needs a value"]),
         (["--port", "x"], ["port: give a whole number (--port)"]),
         (["--mode", "onn"], ["mode: give on, off or observe (did you mean on?)"]),
         (["--grace", "soon"], ["grace: give a duration such as 90s, 25m, 12h or 30d (--grace)"]),

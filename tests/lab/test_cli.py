@@ -139,7 +139,8 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
         (["explain"], "FILE|- is missing; see `narrows explain --help`"),
         (["explain", SHIPPED, "--nosuch"], "there is no option --nosuch; see `narrows explain --help`"),
         (["explain", SHIPPED, "--jsn"], "there is no option --jsn (did you mean --json?)"),
-        (["explain", SHIPPED, "more"], "there are words too many: more"),
+        (["explain", SHIPPED, "--nope"], "there is no option --nope; see"),  # like no other but for its dashes
+        (["explain", SHIPPED, "more", "a b"], "unexpected argument: more 'a b'; see `narrows explain --help`"),
         (["audit", "--limit", "0"], "--limit: give 1 or more"),
         (["audit", "--limit", "few"], "--limit: give a whole number"),
         (["replay"], "FILE... is missing"),
@@ -148,6 +149,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
         (["replay", SHIPPED, "--cache"], "--cache needs a value; see `narrows replay --help`"),
         (["nosuch"], "there is no command 'nosuch'; `narrows --help` lists them"),
         (["sevre"], "there is no command 'sevre' (did you mean serve?)"),
+        (["--version=3"], "--version takes no value; see `narrows --help`"),
         (["--verison"], "there is no option --verison (did you mean --version?)"),
     ],
 )
