@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
 
@@ -85,7 +86,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def complaint(error: Any, words: Sequence[str]) -> str:
+def complaint(error: TyperException, words: Sequence[str]) -> str:
     """One line about words that fit no option, with what to do."""
     from pydantic import ValidationError
 

@@ -300,11 +300,11 @@ async def test_x6_an_exported_session_is_replayed_and_goes_with_its_conversation
         await asyncio.sleep(0.01)
     words = ["export", "it", "--store", f"sqlite:///{stage.path}"]
     monkeypatch.setenv("NARROWS_ENCRYPTION_KEY_ENV", "LOG_KEYS")
-    shown = await asyncio.to_thread(CliRunner().invoke, command_line(["export"]), words)
+    shown = await asyncio.to_thread(CliRunner().invoke, command_line("export"), words)
     assert (shown.exit_code, json.loads(shown.stdout)) == (0, found.json)
     (tmp_path / "session.json").write_text(shown.stdout)
     replay = ["replay", str(tmp_path / "session.json"), "--json"]
-    replayed = await asyncio.to_thread(CliRunner().invoke, command_line(["replay"]), replay)
+    replayed = await asyncio.to_thread(CliRunner().invoke, command_line("replay"), replay)
     assert replayed.exit_code == 0, replayed.output
     places = ("requests", "requests/2", "changes", "history")
     pages = [found.body, *[(await page(stage, app, f"{IT}/{place}", mine)).body for place in places]]
@@ -313,7 +313,7 @@ async def test_x6_an_exported_session_is_replayed_and_goes_with_its_conversation
     assert not [form for form in FORMS_OF_CANARY if form in everything]
     assert (await page(stage, app, IT, mine, method="DELETE")).status == 204
     assert (await page(stage, app, f"{IT}/session", mine)).status == 404
-    assert (await asyncio.to_thread(CliRunner().invoke, command_line(["export"]), words)).exit_code == 2
+    assert (await asyncio.to_thread(CliRunner().invoke, command_line("export"), words)).exit_code == 2
 
 
 async def test_x9_whole_logs_are_put_together_one_at_a_time_and_in_threads(

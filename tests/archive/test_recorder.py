@@ -87,7 +87,7 @@ async def test_x6_recordings_are_sealed_and_go_with_their_conversation(
         load(file)
     monkeypatch.setenv("NARROWS_ENCRYPTION_KEY_ENV", "RECORD_KEYS")
     assert [*load(file).messages[:7]] == SESSION[:7]
-    shown = CliRunner().invoke(command_line(["explain"]), ["explain", str(file), "--json"])
+    shown = CliRunner().invoke(command_line("explain"), ["explain", str(file), "--json"])
     assert shown.exit_code == 0, shown.output
     app = await stage.start(record=folder, encryption_key_env="RECORD_KEYS")
     assert (await page(stage, app, "conversations/it", NOBODY, method="DELETE")).status == 204
@@ -177,6 +177,6 @@ def test_c6_a_recorder_is_named_at_start_and_refuses_what_cannot_be(tmp_path: Pa
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ValueError, match="others may write"):
         Recordings(tmp_path / "open").open()
-    with pytest.raises(ValueError, match=r"RE2 \(missing \): \(\); mend it"):
+    with pytest.raises(ValueError, match=r"RE2 pattern \(missing \): \(\); correct it"):
         Redaction({"$": "("})
     assert Redaction({"$": "b+"}).applied({"a": ["abb", 1], "b": None}, "") == b'{"a":["a[redacted]",1],"b":null}'

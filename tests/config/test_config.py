@@ -205,7 +205,8 @@ def test_w3_a_budget_is_set_part_by_part(tmp_path: Path, monkeypatch: pytest.Mon
             settings_with(flags)
 
 
-def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:
+def test_the_store_is_in_the_users_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert settings_with().store == f"sqlite:///{tmp_path / 'state' / 'narrows' / 'narrows.db'}"
 
 

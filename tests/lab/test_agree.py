@@ -306,7 +306,7 @@ def test_what_it_costs_is_said_and_agreed_to_before_anything_is_asked(tmp_path: 
 
     def run(*words: str) -> Any:
         chosen = [str(file), "--upstream", "http://127.0.0.1:9/v1", "--preset", "structural", "--samples", "9"]
-        return CliRunner().invoke(command_line(["agree"]), ["agree", *chosen, *words])
+        return CliRunner().invoke(command_line("agree"), ["agree", *chosen, *words])
 
     result = run("--model", MODEL)
     assert result.exit_code == 2
