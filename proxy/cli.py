@@ -65,10 +65,13 @@ def _print_version(is_wanted: bool) -> None:
 
         print(f"narrows {version('narrows')}")
         print(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
-        from proxy.config import load_settings
+        from proxy.config import ConfigurationError, load_settings
         from proxy.store import public_url
 
-        print(f"store {public_url(load_settings().store)}")
+        try:
+            print(f"store {public_url(load_settings().store)}")
+        except ConfigurationError as error:
+            print(f"store unknown: {str(error).splitlines()[0]}")
         raise typer.Exit
 
 

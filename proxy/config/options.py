@@ -28,7 +28,7 @@ _TYPES: Mapping[Any, str] = {
     Path: "FILE",
     SecretStr: "SECRET",
 }
-"""What stands for the values of a type. Those of any other type are tables."""
+"""What stands for the values of a type. Those of any other type are tables, or lists of them."""
 _WORDS = (
     ("host", "ADDRESS"),
     (r"upstream|anthropic_upstream|store", "URL"),
@@ -117,7 +117,11 @@ def _word(path: str, kind: Any, marks: Sequence[Any], field: FieldInfo) -> str:
         return "TIME"
     if lists_words(field):
         return "LIST"
-    return _TYPES.get(kind, "TABLES" if get_origin(kind) is tuple else "TABLE")
+    return _TYPES.get(kind) or ("TABLE" if _is_table(kind) else "TABLES")
+
+
+def _is_table(kind: Any) -> bool:
+    return get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel))
 
 
 def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +139,7 @@ def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
             elif isinstance(value, list):
                 read = [value_of(field, word) for word in value]
                 settings[name] = [item for each in read for item in (each if isinstance(each, list) else [each])]
-            elif _word(name, *_kind_and_marks(field), field) == "TABLE":
+            elif _is_table(_kind_and_marks(field)[0]):
                 settings[name] = value_of(field, value)
             else:
                 settings[name] = value

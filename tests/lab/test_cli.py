@@ -180,6 +180,13 @@ def test_the_version_says_where_the_store_is(
     assert second.startswith("Python 3.")
     assert third.startswith("store redis://")
     assert "secret" not in out
+    monkeypatch.setenv("NARROWS_PORT", "x")  # whoever reports a fault is asked for the version, too
+    code, out, err = told(capsys, "--version")
+    assert (code, out.splitlines(), err) == (
+        0,
+        [first, second, "store unknown: port: give a whole number (NARROWS_PORT)"],
+        "",
+    )
 
 
 @pytest.mark.parametrize("command", sorted(cli.COMMANDS))
