@@ -17,8 +17,7 @@ admin/       Narrows' own pages
 workers/     several processes on one port
 generation   what follows from the settings: made, used and let go of as one
 app          what lasts; with `generation` the only place where objects are made
-greeting     what `narrows serve` prints at its start and end
-serving      `narrows serve`: one process, or several workers
+serving/     `narrows serve`: one process, or several workers; what it prints for people
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
 help         what the command line says about itself
 cli          the command

@@ -52,9 +52,9 @@ def serve(flags: Mapping[str, Any]) -> None:
 
     read: Callable[[], Settings] = partial(load_settings, flags)
     settings = read()
-    from proxy import serving
+    from proxy.serving.serve import serve as run
 
-    serving.serve(settings, read)
+    run(settings, read)
 
 
 def _print_version(is_wanted: bool) -> None:

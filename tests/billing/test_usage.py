@@ -20,10 +20,10 @@ from proxy.admin.usage import USAGE
 from proxy.billing.usage import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from proxy.billing.usage_query import UsageQuery, first_day
 from proxy.config import KeyRow, Settings
-from proxy.greeting import print_day
 from proxy.identity import owner_of
 from proxy.lab.keys import as_toml
 from proxy.lab.usage import print_usage
+from proxy.serving.greeting import print_day
 from proxy.store import DAYS, Key, Store, bill_rows
 from tests.admin.test_conversations import ADMIN, MINE, opened, started
 from tests.kit.stage import Stage

@@ -77,7 +77,7 @@ def _answer(connection: socket.socket) -> None:
 
 def _main(place: Path) -> None:
     import proxy.lab.commands
-    import proxy.serving  # noqa: F401 - so that no command has to load it
+    import proxy.serving.serve  # noqa: F401 - so that no command has to load it
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what has ended leaves nothing
     with socket.socket(socket.AF_UNIX) as listener:

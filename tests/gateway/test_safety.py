@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from proxy.gateway.handlers import Target
-from proxy.greeting import greeting
+from proxy.serving.greeting import greeting
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, error_of, json_answer, post, whole
 

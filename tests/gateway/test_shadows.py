@@ -16,8 +16,8 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import ConfigurationError
 from proxy.gateway.shadows import Shadows
-from proxy.greeting import greeting
 from proxy.lab.provider import Answer, Received, Say, Send
+from proxy.serving.greeting import greeting
 from proxy.store import open_store
 from tests.kit.apis import APIS
 from tests.kit.recalling import recall

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.config import Settings
 from proxy.config.clients import CLIENTS
-from proxy.greeting import greeting
+from proxy.serving.greeting import greeting
 
 ADDRESS = "http://127.0.0.1:8787"
 OPENAI, CLAUDE = "https://api.openai.com/v1", "https://api.anthropic.com"

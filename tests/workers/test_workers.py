@@ -24,7 +24,7 @@ from proxy.gateway.listener import Listener
 from proxy.identity import CredentialStates
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
-from proxy.serving import serve
+from proxy.serving.serve import serve
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from proxy.workers.affinity import owner

@@ -1,4 +1,4 @@
-"""`narrows serve`: one process, or several workers and their parent, from the greeting to the last reply."""
+"""`narrows serve`: one process, or several workers and their parent."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings, shared_secret
-from proxy.greeting import greeting, print_day
+from proxy.serving.greeting import greeting, print_day
 from proxy.store import StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
