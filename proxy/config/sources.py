@@ -9,6 +9,7 @@ import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -59,13 +60,13 @@ def value_of(field: FieldInfo, text: str) -> Any:
     if lists_words(field) and not text.lstrip().startswith("["):
         return [word for word in map(str.strip, text.split(",")) if word]
     try:
-        return json.loads(text)
-    except ValueError:
-        try:
-            return loads(f"value = {text}")["value"]
-        except (TOMLDecodeError, ValueError) as error:
-            example = f", for example {field.examples[0]}" if field.examples else ""
-            raise ConfigurationError(f"it cannot be read; write it as in the file{example}") from error
+        for read in (json.loads, lambda toml: loads(f"value = {toml}")["value"]):
+            with suppress(ValueError):
+                return read(text)
+    except RecursionError as error:
+        raise ConfigurationError(f"it holds {_DEEP}") from error
+    example = f", for example {field.examples[0]}" if field.examples else ""
+    raise ConfigurationError(f"it cannot be read; write it as in the file{example}")
 
 
 class Variables(EnvSettingsSource):

@@ -1,5 +1,7 @@
 """What `narrows serve` says to people: the greeting once everything listens, and what the day came to at the end."""
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -149,5 +151,13 @@ async def print_day(settings: Settings) -> None:
     if sums.requests:
         first, second = bill_in_words(sums)
         command = f"narrows usage --config {settings.config}" if settings.config else "narrows usage"
-        print(f"Today ({report.until}, UTC): {first}")
-        print(f"  {second}; `{command}` says more")
+        say(f"Today ({report.until}, UTC): {first}\n  {second}; `{command}` says more")
+
+
+def say(text: str) -> None:
+    """Print it. Serving goes on where that fails: a full disk, a closed pipe, a terminal that has not all letters."""
+    try:
+        encoding = sys.stdout.encoding
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - else its text is tried again at the end

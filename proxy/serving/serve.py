@@ -12,7 +12,7 @@ from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings, shared_secret
-from proxy.serving.greeting import greeting, print_day
+from proxy.serving.greeting import greeting, print_day, say
 from proxy.store import StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
@@ -93,7 +93,7 @@ async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
             loop.add_signal_handler(number, signalled)
     with suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, hung_up)
-    print(greeting(settings, app.base_url), flush=True)
+    say(greeting(settings, app.base_url))
     await _work_until(stop, reloader.follow())
     await _finish(app, hurry)
 
@@ -140,7 +140,7 @@ def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> Non
             run_fast(_work(latest, worker, read))
 
         supervisor = Supervisor(telemetry.log, gather, read, work)
-        supervisor.supervise(settings, lambda: print(greeting(settings, url), flush=True))
+        supervisor.supervise(settings, lambda: say(greeting(settings, url)))
 
 
 async def _work(settings: Settings, worker: Worker, read: Callable[[], Settings]) -> None:

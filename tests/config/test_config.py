@@ -222,6 +222,7 @@ def test_the_store_is_in_the_users_state_directory(tmp_path: Path, monkeypatch: 
         (["--grace", "soon"], ["grace: give a duration such as 90s, 25m, 12h or 30d (--grace)"]),
         (["--calibrate=x"], ["--calibrate takes no value", "narrows serve --help"]),
         (["--rules", "x"], ['rules: it cannot be read; write it as in the file, for example [{ model = "gpt-4*"']),
+        (["--keys", "[" * 100_000], ["keys: it holds a value with hundreds of lists", "(--keys)"]),
         (["--summary-allow", "abc"], ["summary_allow.0: give the SHA-256", "(--summary-allow)"]),
         (["--store", "redis"], ["store: give a URL such as sqlite:///FILE or redis://HOST (--store)"]),
     ],

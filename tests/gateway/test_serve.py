@@ -200,11 +200,21 @@ async def test_serve_says_where_it_listens_and_which_upstream_it_asks() -> None:
             assert await reply.json() == {"data": []}
 
 
-async def test_t7_whoever_closes_stdout_and_stderr_is_served_all_the_same() -> None:
+@pytest.mark.parametrize("out", [">&- 2>&-", ">/dev/full 2>&1", ">/dev/null"])
+async def test_t7_whoever_cannot_read_what_serve_prints_is_served_all_the_same(out: str, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    words = ["serve", "--port", str(port), "--upstream", "http://127.0.0.1:1/v1", "--mode", "off"]
+    words = [
+        "serve",
+        "--port",
+        str(port),
+        "--upstream",
+        "http://127.0.0.1:1/v1",
+        "--store",
+        f"sqlite:///{tmp_path}/\u00e4",
+    ]
     python = [sys.executable, "-m", "proxy.cli", *words]
-    process = await asyncio.create_subprocess_exec("sh", "-c", 'exec "$@" >&- 2>&-', "sh", *python, cwd=ROOT)
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    process = await asyncio.create_subprocess_exec("sh", "-c", f'exec "$@" {out}', "sh", *python, cwd=ROOT, env=env)
     try:
         async with asyncio.timeout(30), aiohttp.ClientSession() as client:
             while True:
@@ -214,6 +224,8 @@ async def test_t7_whoever_closes_stdout_and_stderr_is_served_all_the_same() -> N
                         break
                 assert process.returncode is None
                 await asyncio.sleep(0.05)
+            process.terminate()
+            assert await process.wait() == 0
     finally:
         with suppress(ProcessLookupError):
             process.kill()

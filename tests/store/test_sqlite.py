@@ -197,6 +197,7 @@ async def test_x4_the_file_is_its_owners_alone(tmp_path: Path, fresh: Fresh) -> 
     await store.remember([(KEY, RECORD)])
     modes = {p.suffix: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "made/on/the/way").iterdir()}
     assert modes == {".db": 0o600, ".db-wal": 0o600, ".db-shm": 0o600}
+    assert stat.S_IMODE((tmp_path / "made/on/the/way").stat().st_mode) == 0o700
     await store.close()
 
 

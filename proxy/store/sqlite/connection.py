@@ -3,7 +3,7 @@
 Laws
   No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
   What could not be opened, proved damaged or was taken away is opened anew for the next statement.
-  The file is its owner's alone (0600).
+  The file is its owner's alone (0600), and so is a folder that is made for it (0700).
   Only SQLite opens a file that exists: whoever closes one drops all locks that this process has on it, so that another
   process may remove the write-ahead log that is in use (https://www.sqlite.org/howtocorrupt.html, 2.2).
   A file of release 0.1 is set aside whole, under another name.
@@ -177,7 +177,7 @@ def _create(path: str, seconds: float, announce: Announce) -> None:
     """Create the file where there is none, or one of release 0.1."""
     if path == MEMORY:
         return
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     until = time.monotonic() + seconds / 2
     while True:
         _touch(path)  # at each try: another worker that sets the old file aside has none here for a moment
