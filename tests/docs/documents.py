@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from tests.kit.paths import ROOT
 
@@ -17,6 +19,28 @@ PROXY, POLICIES, DEPLOY, TESTS = (
     PAGES[Path(folder, "README.md")] for folder in ("proxy", "policies", "deploy", "tests")
 )
 BEHAVIOURS, FAULTS = PAGES[Path("tests/BEHAVIOURS.md")], PAGES[Path("tests/FAULTS.md")]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code: where it stands, its marks, its text."""
+
+    page: Path
+    line: int
+    marks: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    """All blocks in this language."""
+    return [
+        Block(page, text[: at.start()].count("\n") + 1, at[1].strip(), dedent(at[2]))
+        for page, text in PAGES.items()
+        for at in re.finditer(rf"^ *```{language}\b(.*)\n((?:.*\n)*?) *```$", text, re.MULTILINE)
+    ]
 
 
 def toml_blocks(page: str = PROXY) -> list[str]:

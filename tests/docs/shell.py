@@ -1,6 +1,6 @@
 """The shell blocks of the documents, run as a reader would run them, but for what stands in the tables below.
 
-A block marked `sh` is run by `make test`, or by `make laws` where it runs sessions. One marked `sh needs=WORD` is not,
+A block marked `sh` is run by `make test`, or by `make laws` where it takes seconds. One marked `sh needs=WORD` is not,
 and NEEDS says why.
 """
 
@@ -8,21 +8,16 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from textwrap import dedent
 
 from policies.money.catalog import prices_for
 from proxy.lab.provider import Provider, start
-from tests.docs.documents import PAGES
-from tests.docs.narrows_by_fork import CLIENT
+from tests.docs.documents import PAGES, Block, blocks
 from tests.kit.paths import ROOT
-from tests.kit.redis_servers import PROGRAM, free_ports, soon
+from tests.kit.redis_servers import PROGRAM, free_ports
 
 NEEDS: Mapping[str, str] = {
     "network": "it installs from a package index",
@@ -33,6 +28,21 @@ PORTS = ("8787", "8788", "8789", "9000", "6399", "4318")
 """Those that blocks name: each is replaced with a free one."""
 SESSIONS = ("write_once.json", "follow_up.json")
 """Recordings that stand in `my-sessions`."""
+NARROWS = f"""\
+#!/bin/bash
+port=$NARROWS_PORT
+[[ " $* " =~ " --port "([0-9]+) ]] && port=${{BASH_REMATCH[1]}}
+listens() {{ (: <>/dev/tcp/127.0.0.1/$port) 2>/dev/null; }}
+narrows() {{ exec "{sys.executable}" -m proxy.cli "$@"; }}
+if [[ $1 != serve && " $* " != *" --sink "* ]] || listens; then narrows "$@"; fi
+narrows "$@" </dev/null >>serve.log 2>&1 &
+echo $! >>started
+until listens; do
+    kill -0 $! 2>/dev/null || {{ cat serve.log >&2; wait $!; exit; }}
+    sleep 0.05
+done
+"""
+"""The program. What listens goes on in the background, as if the reader had left it in a terminal of its own."""
 FIRST, LAST = "set -euo pipefail; sleep() { wait; }", "for job in $(jobs -p); do wait $job; done"
 """What stands before and behind each block: it fails where one of its commands fails."""
 BEFORE: Mapping[str, str] = {
@@ -52,31 +62,10 @@ urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block of code: where it stands, its marks, its text."""
-
-    page: Path
-    line: int
-    marks: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page}:{self.line}"
-
-
-def blocks(language: str) -> list[Block]:
-    """All blocks in this language."""
-    return [
-        Block(page, text[: at.start()].count("\n") + 1, at[1].strip(), dedent(at[2]))
-        for page, text in PAGES.items()
-        for at in re.finditer(rf"^ *```{language}\b(.*)\n((?:.*\n)*?) *```$", text, re.MULTILINE)
-    ]
-
-
 def _takes_long(block: Block) -> bool:
-    """Whether it runs sessions, which takes seconds."""
-    return bool(re.search(r"^narrows (?:agree|load|replay) ", block.text, re.MULTILINE))
+    """Whether it takes seconds: it runs sessions, or many commands."""
+    commands = re.findall(r"^narrows (\w+)", block.text, re.MULTILINE)
+    return len(commands) > 3 or not {*commands}.isdisjoint({"agree", "load", "replay"})
 
 
 RUN = [block for block in blocks("sh") if not block.marks]
@@ -93,9 +82,8 @@ def files_of(page: Path) -> Iterator[tuple[str, str]]:
 class Reader:
     """Pastes blocks into a shell in a folder of their own, before an upstream on loopback."""
 
-    def __init__(self, folder: Path, upstream: str, forks: str) -> None:
+    def __init__(self, folder: Path, upstream: str) -> None:
         self.folder = folder
-        self._started = folder / "started"
         ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
         self._replaced = {
             "https://api.openai.com/v1": upstream,
@@ -110,10 +98,8 @@ class Reader:
             "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(folder),
             "XDG_STATE_HOME": str(folder / "state"),
-            "NARROWS_FORKS": forks,
             "NARROWS_HOST": "127.0.0.1",
             "NARROWS_PORT": ports["8787"],
-            "STARTED": str(self._started),
             "OPENAI_API_KEY": "sk-1",
             "ANTHROPIC_API_KEY": "sk-ant-1",
         }
@@ -141,14 +127,14 @@ class Reader:
         try:
             out, _ = await asyncio.wait_for(shell.communicate(), 120)
         finally:
-            await self._end(shell)
+            self._end(shell)
         assert shell.returncode == 0, f"{block} is wrong, or marked without `needs=`\n{script}\n{out.decode()}"
         return out.decode()
 
     def _prepare(self, block: Block) -> None:
         """Programs, and files that the page shows."""
         programs = {
-            "narrows": f"#!{sys.executable} -IS\n{CLIENT}",
+            "narrows": NARROWS,
             "redis-server": f'#!/bin/sh\n"{PROGRAM}" "$@" --daemonize yes --dir . --pidfile redis.pid >&2\n',
         }
         for name, text in programs.items():
@@ -167,39 +153,17 @@ class Reader:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(self.as_here(text))
 
-    async def _end(self, shell: asyncio.subprocess.Process) -> None:
+    def _end(self, shell: asyncio.subprocess.Process) -> None:
         """End what listens; commands that still run end with their parent."""
         with suppress(ProcessLookupError):
             shell.kill()
-        files = [self._started, self.folder / "redis.pid"]
+        files = [self.folder / "started", self.folder / "redis.pid"]
         for number in [word for file in files if file.exists() for word in file.read_text().split()]:
             with suppress(ProcessLookupError):
                 os.kill(int(number), signal.SIGKILL)
-                await soon(lambda: not _runs(int(number)))  # noqa: B023 - called at once
 
 
-def _runs(number: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(number, 0)
-        return True
-    return False
-
-
-@contextmanager
-def forked_narrows() -> Iterator[str]:
-    """The socket of a process that has loaded all commands."""
-    with tempfile.TemporaryDirectory(prefix="narrows-") as folder:
-        words = [sys.executable, "-m", "tests.docs.narrows_by_fork", f"{folder}/s"]
-        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True) as process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == b"ready\n"
-                yield f"{folder}/s"
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)  # and all its forks
-
-
-async def paste(block: Block, folder: Path, forks: str) -> None:
+async def paste(block: Block, folder: Path) -> None:
     """Run a block before the strict provider."""
     async with await start(Provider(prices=prices_for, count=len)) as upstream:
-        print(await Reader(folder, upstream.url, forks).paste(block))
+        print(await Reader(folder, upstream.url).paste(block))

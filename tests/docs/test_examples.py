@@ -9,8 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from proxy.cli import command_line
-from tests.docs.documents import PAGES, POLICIES, toml_blocks
-from tests.docs.shell import Block, blocks
+from tests.docs.documents import PAGES, POLICIES, Block, blocks, toml_blocks
 
 
 @pytest.mark.parametrize("shown", [block for page in PAGES.values() for block in toml_blocks(page)])

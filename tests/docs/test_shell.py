@@ -2,26 +2,20 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.shell import NEEDS, SHORT, Block, blocks, forked_narrows, paste
+from tests.docs.documents import Block, blocks
+from tests.docs.shell import NEEDS, SHORT, paste
 from tests.kit.paths import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module", name="forks")
-def narrows_for_all() -> Iterator[str]:
-    with forked_narrows() as place:
-        yield place
-
-
 @pytest.mark.parametrize("block", SHORT, ids=str)
-async def test_each_shell_block_does_what_it_says(block: Block, tmp_path: Path, forks: str) -> None:
-    await paste(block, tmp_path, forks)
+async def test_each_shell_block_does_what_it_says(block: Block, tmp_path: Path) -> None:
+    await paste(block, tmp_path)
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("sh") if block.marks], ids=str)

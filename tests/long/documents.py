@@ -1,5 +1,5 @@
 """The documents once more, part of `make laws`: ten minutes to a first policy as CONTRIBUTING.md and policies/README.md
-say, in a copy of the repository; and the shell blocks that run sessions.
+say, in a copy of the repository; and the shell blocks that take seconds.
 """
 
 import os
@@ -7,19 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.documents import PAGES, POLICIES
-from tests.docs.shell import LONG, Block, forked_narrows, paste
+from tests.docs.documents import PAGES, POLICIES, Block
+from tests.docs.shell import LONG, paste
 from tests.kit.paths import ROOT
 
 FILE = '''\
 """Old outputs of tools keep their first line."""
 
-from collections.abc import Iterator
 
 from policies.context import Context
 from policies.model.conversation import Conversation
@@ -116,12 +114,6 @@ def test_a_first_policy(copy: Path) -> None:
     assert "write_once" in run(copy, f"{NARROWS} replay proxy/lab/sessions/write_once.json --preset brief")
 
 
-@pytest.fixture(scope="module", name="forks")
-def narrows_for_all() -> Iterator[str]:
-    with forked_narrows() as place:
-        yield place
-
-
 @pytest.mark.parametrize("block", LONG, ids=str)
-async def test_each_shell_block_that_runs_sessions_does_what_it_says(block: Block, tmp_path: Path, forks: str) -> None:
-    await paste(block, tmp_path, forks)
+async def test_each_shell_block_that_takes_seconds_does_what_it_says(block: Block, tmp_path: Path) -> None:
+    await paste(block, tmp_path)
