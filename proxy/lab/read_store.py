@@ -92,10 +92,10 @@ def _store(settings: StoreSettings) -> Store:
         raise ValueError("store: one in memory is gone with its process; name a file or a server with --store")
     file = Path(name).expanduser()
     if not file.is_file():
-        what = f"{file} is no file" if file.exists() else f"there is no file {file}"
+        what = f"{file} is not a file" if file.exists() else f"there is no file {file}"
         raise ValueError(f"store: {what}; name another with --store, or run `narrows serve` first")
     if _is_foreign(file):  # opening it would make it a store, or bring up to date what is none
-        raise ValueError(f"store: {file} is no store of Narrows; name another with --store")
+        raise ValueError(f"store: {file} is not a store of Narrows; name another with --store")
     return store
 
 

@@ -23,7 +23,7 @@ _OTHERS: Mapping[str, str] = {
     "choices": "it is a reply of a model, not what was asked",
     "output": "it is a reply of a model, not what was asked",
 }
-"""What else a person may have, by a field that tells it."""
+"""What else a person may have, by a field that shows it."""
 
 
 def content_of(name: str) -> bytes:
@@ -52,7 +52,7 @@ def request_in(content: bytes, place: str) -> tuple[bytes, dict[str, Any]]:
 
 def refusal(place: str, fault: str) -> str:
     """The sentence for a file that has this fault."""
-    return f"{place} is no request and no session: {fault}; {_WISH}"
+    return f"{place} is neither a request nor a session: {fault}; {_WISH}"
 
 
 def _read(content: bytes) -> tuple[bytes, dict[str, Any]]:
@@ -98,17 +98,17 @@ def _fault(value: Any) -> str:
     if isinstance(value, list):
         return 'it is a list; where that is the history, write {"model": "gpt-5.4", "messages": ...} around it'
     if not isinstance(value, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     field = CLIENT_APIS[dialect_of(value)].history
     history = value.get(field)
     if not history:
-        return f"its `{field}` are empty" if field in value else "it holds no `messages` and no `input`"
+        return f"its `{field}` is empty" if field in value else "it holds no `messages` and no `input`"
     if not isinstance(history, list):
-        return "" if isinstance(history, str) and field == "input" else f"its `{field}` are no list"
+        return "" if isinstance(history, str) and field == "input" else f"its `{field}` is not a list"
     for name, entries in ((field, history), ("tools", value.get("tools") or [])):
         if not isinstance(entries, list):
-            return f"its `{name}` are no list"
+            return f"its `{name}` is not a list"
         for at, entry in enumerate(entries):
             if not isinstance(entry, dict):
-                return f"{name}[{at}] is no JSON object"
-    return "" if isinstance(value.get("model") or "", str) else "its `model` is no text"
+                return f"{name}[{at}] is not a JSON object"
+    return "" if isinstance(value.get("model") or "", str) else "its `model` is not a text"

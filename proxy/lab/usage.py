@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -24,7 +24,7 @@ from proxy.lab.reports.terminal import plain_table
 from proxy.lab.store_keys import KeySettings, key_names
 from proxy.store import Store
 
-_COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
+COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16
 
 
@@ -80,23 +80,31 @@ def print_usage(console: Console, report: UsageReport) -> None:
         console.print(f"Nothing was billed from {report.since} to {report.until} (UTC).")
         return
     has_prefixes = report.by != "conversation"
-    heads = [report.by, *_COLUMNS, *(["chkp"] if has_prefixes else [])]
-    rows = [list(_cells(row, has_prefixes)) for row in (*report.rows, report.total)]
+    heads = (report.by, *COLUMNS, *(["chkp"] if has_prefixes else []))
+    rows = [tuple(_cells(row, has_prefixes)) for row in report.rows]
+    total = tuple(_cells(report.total, has_prefixes))
     title = f"From {report.since} to {report.until} (UTC), in dollars; baseline and saved are estimates"
-    money = [heads.index(name) for name in _COLUMNS[_COLUMNS.index("paid") :]]
-    width = sum(max(len(row[at]) for row in (heads, *rows)) + 1 for at in range(len(heads))) - 1
-    others = [at for at in range(1, len(heads)) if at not in money]
-    for part in [range(1, len(heads))] if width <= console.width else [others, money]:
-        table = plain_table(heads[0], *(heads[at] for at in part), title=title)
-        for number, row in enumerate(rows[: len(report.rows) + (len(report.rows) > 1)]):
-            if number == len(report.rows):
-                table.add_section()
-            table.add_row(row[0], *(row[at] for at in part))
+    for part in _tables(list(zip(heads, *rows, total, strict=True)), console.width):
+        table = plain_table(*(heads[at] for at in part), title=title)
+        for row in rows:
+            table.add_row(*(row[at] for at in part))
+        if len(rows) > 1:
+            table.add_section()
+            table.add_row(*(total[at] for at in part))
         console.print(table)
         title = ""
     for line in (*_prefixes(report), report.measured_in_words, *report.notes, LAST_LINES["usage"]):
         if line:
             console.print(Text(line))
+
+
+def _tables(columns: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[int]]:
+    """Which columns stand in one table: all, or, where that is too wide, those of money apart from the others."""
+    every = range(len(columns))
+    if sum(max(map(len, column)) + 1 for column in columns) - 1 <= width:
+        return [every]
+    money = every[1 + COLUMNS.index("paid") : 1 + len(COLUMNS)]
+    return [[at for at in every if at not in money], [0, *money]]
 
 
 def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:

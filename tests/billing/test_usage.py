@@ -137,6 +137,10 @@ def test_what_was_saved_may_be_negative_and_what_cannot_be_known_is_said() -> No
     for part in ("-0.250", "prices are not known", "no usage was reported: 3,000", "counted whole", "Only 1,000 rows"):
         assert part in shown.getvalue()
     assert "chkp" not in shown.getvalue().partition("original and sent")[0]
+    print_usage(Console(file=(narrow := io.StringIO()), width=80), report)
+    tables = narrow.getvalue().partition("original and sent")[0]
+    assert "…" not in tables
+    assert [tables.count(f" {head}") for head in ("sent", "cached", "paid", "summaries", "recalls\n")] == [1] * 5
     assert len(as_csv(report).splitlines()) == MOST + 1
 
 

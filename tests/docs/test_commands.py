@@ -48,8 +48,7 @@ def test_every_option_is_described_with_its_command(command: str, option: str) -
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_option_has_a_meaning_and_help_fits_80_columns(command: str) -> None:
-    assert not [each.name for each in COMMANDS[command].params if not each.help and not each.hidden]
+def test_help_fits_80_columns(command: str) -> None:
     shown = CliRunner().invoke(command_line(), [command, "--help"], env={"COLUMNS": "80"}, prog_name="narrows")
     assert shown.exit_code == 0
     assert max(map(len, shown.stdout.splitlines())) <= 80

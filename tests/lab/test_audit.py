@@ -358,11 +358,11 @@ def test_a_file_that_is_no_store_is_not_made_one(
         before = file.read_bytes()
         code, out, err = told(capsys, *command, "--store", f"sqlite:///{file}")
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{file} is no store of Narrows; name another" in err
+        assert f"{file} is not a store of Narrows; name another" in err
         assert file.read_bytes() == before
     code, out, err = told(capsys, *command, "--store", f"sqlite:///{tmp_path}")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{tmp_path} is no file; name another" in err
+    assert f"{tmp_path} is not a file; name another" in err
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from proxy.lab.replay.report import Report
 from proxy.lab.reports import tables
 from proxy.lab.reports.columns import COLUMNS, LAST_LINES
 from proxy.lab.reports.presets import print_presets
-from proxy.lab.usage import _COLUMNS as USAGE
+from proxy.lab.usage import COLUMNS as OF_USAGE
 from tests.kit.paths import ROOT
 
 REPLAY = (
@@ -33,8 +33,8 @@ HEADS = {
         {word for columns in REPLAY for column in columns for word in re.split(r" \$/none|/none| \$/|/", column.head)}
     ),
     "presets": ("for whom", "long", "short", "worst", "seen", "calls"),
-    "usage": (*USAGE, "chkp"),
-    "agree": display._HEADS,
+    "usage": (*OF_USAGE, "chkp"),
+    "agree": display.HEADS,
     "load": ("count", "max", *(f"p{at:g}" for at in (PERCENTILES[0], PERCENTILES[-1]))),
 }
 
@@ -84,9 +84,15 @@ def test_all_presets_stand_on_80_columns_with_for_whom_they_are() -> None:
         (0.12581, 0.12254, True, "$0.1258 without Narrows and $0.1225 with it"),
         (0.10, 0.15, True, "$0.100 without Narrows and $0.150 with it (preset p; replies, recalls and summaries"),
         (0.10, 0.15, True, ": $0.050 more, 50.0%."),
-        (0.10, 0.10, True, ": $0.00 less, 0.0%."),
-        (0.10, 0.09, False, "Nobody knows the prices of m, so there is no sum in money: with Narrows the bill"),
-        (0.10, 0.09, False, " is 0.900 of that without it"),
+        (0.10, 0.10, True, ": the same."),
+        (0.10, 0.100_000_01, True, ": the same."),
+        (
+            0.10,
+            0.09,
+            False,
+            "The prices of m are unknown, so there is no sum in money: with Narrows, this session costs",
+        ),
+        (0.10, 0.09, False, " costs 0.900 of what it costs without (preset p;"),
     ],
 )
 def test_a_replay_ends_with_a_sentence_in_money(without: float, with_: float, listed: bool, words: str) -> None:

@@ -94,9 +94,9 @@ def test_a_session_with_one_thing_broken_is_read_or_refused_in_a_sentence(sessio
         (json.dumps([MESSAGE]).encode(), "around it"),
         (b'[{"title": "x", "mapping": {}}]', "export of the ChatGPT app"),
         (b'{"object": "chat.completion", "choices": []}', "it is a reply of a model"),
-        (b'{"model": "m", "messages": []}', "its `messages` are empty"),
-        (b'{"model": "m", "messages": [{"role": "user", "content": "x"}, null]}', "messages[1] is no JSON object"),
-        (b"5", "it is no JSON object"),
+        (b'{"model": "m", "messages": []}', "its `messages` is empty"),
+        (b'{"model": "m", "messages": [{"role": "user", "content": "x"}, null]}', "messages[1] is not a JSON object"),
+        (b"5", "it is not a JSON object"),
         (b'{"model": "m", "messages": [NaN]}', "NaN"),
     ],
 )

@@ -20,7 +20,7 @@ from proxy.lab.reports.sheet import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 
-_HEADS = ("turns", "model with itself", "with Narrows", "difference", "95 % interval")
+HEADS = ("turns", "model with itself", "with Narrows", "difference", "95 % interval")
 _STEP = 0.05
 MEANING = (
     "Agreement is how often the model's next action is the same: the same tools, each at the same target (file, "
@@ -37,7 +37,7 @@ def print_agreement(console: Console, report: AgreeReport) -> None:
     for each in report.presets if report.samples else ():
         console.print()
         console.print(each.words, soft_wrap=True)
-        grid = plain_table(each.preset, *_HEADS)
+        grid = plain_table(each.preset, *HEADS)
         for label, figures in _rows(each).items():
             grid.add_row(label, *_cells(figures))
         console.print(grid)
@@ -99,7 +99,7 @@ def _preset(each: PresetAgreement) -> Markup:
     return section(
         each.preset,
         rows(heads, lines, "rows sight"),
-        table(("", *_HEADS), grid, "sessions"),
+        table(("", *HEADS), grid, "sessions"),
         element("p", _beside(each), class_="aside"),
         others,
     )

@@ -172,18 +172,17 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
 
 def _in_money(prices: str, preset: str, runs: int, bill: ComparedBill) -> str:
     """With so many digits that the difference has two."""
-    what = f"{'this session' if runs == 1 else f'these {runs:,} sessions'}"
+    what = "this session costs" if runs == 1 else f"these {runs:,} sessions cost"
     how = f"(preset {preset}; replies, recalls and summaries included)"
     if not bill.prices_known:
-        words = f"with Narrows the bill of {what} is {bill.ratio:.3f} of that without it {how}"
-        return f"Nobody knows the prices of {prices}, so there is no sum in money: {words}."
+        words = f"with Narrows, {what} {bill.ratio:.3f} of what {'it costs' if runs == 1 else 'they cost'} without"
+        return f"The prices of {prices} are unknown, so there is no sum in money: {words} {how}."
     difference = abs(bill.without - bill.with_)
     digits = min(5, max(2, 1 - floor(log10(difference)))) if difference else 2
     without, with_ = round(bill.without, digits), round(bill.with_, digits)
-    less = "less" if with_ <= without else "more"
     amounts = f"${without:,.{digits}f} without Narrows and ${with_:,.{digits}f} with it"
-    saved = f"${abs(without - with_):,.{digits}f} {less}, {abs(1 - bill.ratio):.1%}"
-    return f"At the prices of {prices}, {what} cost{'s' * (runs == 1)} {amounts} {how}: {saved}."
+    saved = f"${abs(without - with_):,.{digits}f} {'less' if with_ < without else 'more'}, {abs(1 - bill.ratio):.1%}"
+    return f"At the prices of {prices}, {what} {amounts} {how}: {saved if with_ != without else 'the same'}."
 
 
 def _sum_of(bills: Iterable[ComparedBill]) -> ComparedBill:
