@@ -7,6 +7,7 @@ Laws
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -137,14 +138,16 @@ def main(words: Sequence[str] | None = None) -> None:
         lines = complaint(error, words)
     except typer.Abort:
         sys.exit("narrows: aborted")
+    except KeyboardInterrupt:  # while something was loaded
+        sys.exit(128 + signal.SIGINT)
     except ValueError as error:
         from proxy.config import ConfigurationError
 
         if not isinstance(error, ConfigurationError):
             raise
         lines = str(error)
-    for line in lines.splitlines():
-        print(f"narrows: {line}", file=sys.stderr)
+    for line in lines.split("\n"):  # a name of a file or an option may hold control characters
+        print("narrows: " + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line), file=sys.stderr)
     sys.exit(2)
 
 

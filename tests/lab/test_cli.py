@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from typer.main import get_command
@@ -150,6 +150,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
         (["nosuch"], "there is no command 'nosuch'; `narrows --help` lists them"),
         (["sevre"], "there is no command 'sevre' (did you mean serve?)"),
         (["--version=3"], "--version takes no value; see `narrows --help`"),
+        (["--e\x1b[0m"], "there is no option --e\\x1b[0m; see"),
         (["--verison"], "there is no option --verison (did you mean --version?)"),
     ],
 )
@@ -160,6 +161,16 @@ def test_words_that_fit_nothing_are_one_clear_line(
     assert (code, out) == (2, "")
     assert err.startswith(f"narrows: {advice}")
     assert err.count("\n") == 1
+
+
+def test_whoever_interrupts_the_start_gets_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("proxy.cli.command_line", interrupted)
+    assert told(capsys, "serve") == (130, "", "")
 
 
 def test_narrows_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
