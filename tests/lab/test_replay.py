@@ -311,7 +311,7 @@ def test_the_json_of_a_report_is_complete() -> None:
 @pytest.mark.parametrize(
     ("content", "advice"),
     [
-        ({"messages": 3}, "its `messages` are no list"),
+        ({"messages": 3}, "its `messages` is not a list"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no message of the assistant"),
         ({"messages": [ANSWER]}, "not valid"),
         (

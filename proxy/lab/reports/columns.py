@@ -23,31 +23,31 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "replay": (
         (
             "Columns, costs, each with Narrows and without (none): req, requests; sent, tokens of all prompts; "
-            "peak, of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and "
-            "summaries; ratio and whole, the one divided by the other, so below 1 it saves; marks alone, the bill "
-            "with cache marks of Narrows and nothing else; with compaction, the input bill, divided by that of "
-            "marks alone."
+            "peak, tokens of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and "
+            "summaries; ratio and whole, these bills with Narrows divided by those without, so below 1 it saves; "
+            "marks alone, the bill with cache marks of Narrows and nothing else; with compaction, the input bill "
+            "divided by that of marks alone."
         ),
         (
             "Columns, faults, which must be 0: invalid, requests that were refused; no reply; undeclared, changes "
-            "of the prefix that the reply did not name; fail-open, requests sent as they came after a fault; lost, "
-            "texts used later that stand nowhere and cannot be recalled."
+            "of the prefix that the reply did not declare; fail-open, requests sent unchanged because planning "
+            "failed; lost, texts that later turns used, that were not in the prompt and cannot be recalled."
         ),
         (
-            "Columns, means of groups and on the way: sessions, how many they are; chkp, checkpoints (rewrites of "
-            "the prefix); end, past 20 and any stop, the worst ratio had a session ended at its end, past request "
-            "20, or anywhere; recalls, the share of recall rounds in the input bill."
+            "Columns, bills on the way: sessions, the number of a group; chkp, checkpoints (rewrites of the "
+            "prefix); end, past 20 and any stop, the worst ratio of the input bills at the end of a session, at any "
+            "request past the 20th, and at any request; recalls, the share of recall rounds in the input bill."
         ),
         (
             "Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that "
-            "stood in the prompt; rare, of those said at most 3 times before; rare at risk, of the rare that last "
-            "stood over 5 turns before; quoted and lines, of old text that edits quote, texts and lines; lines at "
-            "risk, as above."
+            "stood in the prompt; rare, the same for those with at most 3 earlier occurrences; rare at risk, for "
+            "rare ones that last occurred more than 5 turns before; quoted and lines, for the old text that edits "
+            "quote, by texts and by lines; lines at risk, for lines that last occurred more than 5 turns before."
         ),
         (
             "Columns, presets beside each other: * where no other preset is as cheap with as much in sight; calls "
-            "and $, those of a model for recalls and summaries; back, of what was used out of sight, what could be "
-            "recalled or had again."
+            "and $, those of a model for recalls and summaries; back, of what was used but not in the prompt, the "
+            "share that a recall or another run of a tool brings back."
         ),
     ),
     "presets": (
@@ -70,7 +70,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         (
             "Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their "
             "place; cached, of the tokens billed, those read from the provider's cache; paid, dollars for all "
-            "requests; baseline, what doing nothing would have cost; saved, baseline less paid and summaries; "
+            "requests; baseline, what they would have cost without Narrows; saved, baseline minus paid and summaries; "
             "summaries and recalls, what these cost (recalls are in paid); chkp, checkpoints (rewrites of the "
             "prefix)."
         ),
@@ -79,8 +79,8 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         (
             "Columns: turns, how many were compared; model with itself, how often two replies to the same request "
             "agree; with Narrows, how often a reply to the shortened request agrees with them; difference, the "
-            "second less the first, in turns of 100; 95 % interval, where the true difference lies but for one case "
-            "in twenty. Rows: next action, tool and target; tools alone; last checkpoint, by the requests since the "
+            "second minus the first, in turns of 100; 95 % interval, which contains the true difference in 19 of 20 "
+            "cases. Rows: next action, tool and target; tools alone; last checkpoint, by the requests since the "
             "prefix was rewritten."
         ),
     ),
@@ -116,12 +116,12 @@ LAST_LINES: Mapping[str, str] = {
     "usage": (
         "original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the "
         "tokens billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; "
-        "baseline: what doing nothing would have cost; saved: baseline less paid and summaries; chkp: checkpoints, "
-        "rewrites of the prefix"
+        "baseline: what they would have cost without Narrows; saved: baseline minus paid and summaries; chkp: "
+        "checkpoints, rewrites of the prefix"
     ),
     "agree": (
         "model with itself: how often two replies to the same request agree, which is the model's noise; with Narrows: "
-        "how often a reply to the shortened request agrees with them; difference: the second less the first, in turns "
+        "how often a reply to the shortened request agrees with them; difference: the second minus the first, in turns "
         "of 100; last checkpoint: requests since the prefix was rewritten."
     ),
     "load": (
