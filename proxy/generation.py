@@ -5,7 +5,6 @@ Law: what cannot work raises ConfigurationError, and leaves nothing behind.
 
 import asyncio
 import io
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -52,11 +51,12 @@ from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.shadows import ShadowParts, Shadows
 from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
-from proxy.store import Store, StoreTrouble, open_store, ttl_of
+from proxy.store import Store, open_store, ttl_of
 from proxy.store.audit_log import AuditLog
 from proxy.store.breaker import GuardedStore
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
+from proxy.store.opening import start_store, tenant_secret
 from proxy.store.trimming import keep_within
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
 from proxy.summaries.maker import SummaryMaker
@@ -126,10 +126,9 @@ class Generation:
             parts.push_async_callback(upstreams.close)
             price_book = PriceBook(settings, before.gateway.price_book if before is not None else None)
             patience = lasting.patience
-            opener = partial(open_store, patience=patience) if patience else open_store
-            store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
+            store = None if settings.only_relays else await start_store(settings, telemetry, parts, patience)
             secret_before = before.secret if before is not None else None
-            secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry, secret_before)
+            secret = worker.team.secret if worker else await tenant_secret(settings, store, telemetry, secret_before)
             forgets = ForgetRegistry(lasting.forget_elsewhere)
             limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
             compaction: Compaction = Bypass()
@@ -232,7 +231,7 @@ async def _open_compaction(
     # what no request waits for has a connection of its own, so that long texts stand in nobody's way
     unhurried = store
     if store.shared:
-        unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
+        unhurried = await start_store(settings, None, parts, _UNHURRIED)
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
@@ -282,7 +281,7 @@ async def _key_registry(
     forget these."""
     if settings.auth == "passthrough":
         return KeyRegistry(settings, None)
-    store = store or await _open_store(open_store, settings, telemetry, parts)
+    store = store or await start_store(settings, telemetry, parts)
     registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
     parts.push_async_callback(registry.close)
     if not await registry.open() and is_reload:
@@ -350,51 +349,3 @@ def _keep_within(settings: Settings, store: Store, telemetry: Telemetry, parts: 
     limit = settings.store_limit or (_FILE_LIMIT if settings.store.startswith("sqlite:") else None)
     if limit is not None:
         parts.callback(asyncio.create_task(keep_within(limit, store, telemetry)).cancel)
-
-
-async def _open_store(
-    opener: Callable[..., Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
-) -> Store:
-    """The store that the settings name. `telemetry`: None where another connection to it has logged its troubles."""
-
-    def announce(what: str) -> None:
-        if telemetry is not None:
-            telemetry.log.warning("store_set_aside", what=what)
-
-    try:
-        store = opener(settings.store, keyring=settings.keyring, announce=announce)
-    except ValueError as error:
-        raise ConfigurationError(f"store: {error}") from error
-    parts.push_async_callback(store.close)
-    try:
-        await store.open()
-    except StoreTrouble as error:  # requests are served all the same
-        if telemetry is not None:
-            telemetry.metrics.store_trouble("open")
-            telemetry.log.warning("store_unavailable", error=str(error), effect="replies stay right; nothing is stored")
-    return store
-
-
-async def shared_secret(settings: Settings, telemetry: Telemetry, before: bytes | None = None) -> bytes:
-    """The key of the hash that names tenants, for all workers; `before`: the one that they had. Raises
-    ConfigurationError where they cannot share the store."""
-    async with AsyncExitStack() as parts:
-        store = await _open_store(open_store, settings, telemetry, parts) if not settings.only_relays else None
-        if store is not None and not store.shared:
-            message = f"store: {settings.store} is in the memory of one process; name a file, or set `workers` to 1"
-            raise ConfigurationError(message)
-        return await _tenant_secret(settings, store, telemetry, before)
-
-
-async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry, before: bytes | None) -> bytes:
-    """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, the one before, or
-    one made for this process."""
-    if settings.tenant_secret is not None:
-        return settings.tenant_secret.get_secret_value().encode()
-    if store is not None:
-        try:
-            return await store.secret("tenant")
-        except StoreTrouble as error:
-            telemetry.metrics.store_trouble("secret")
-            telemetry.log.warning("store_unavailable", error=str(error), effect="restart to find what is stored")
-    return before or secrets.token_bytes(32)

@@ -64,7 +64,7 @@ class Talk(RuleBasedStateMachine):
         for name, preset in OWN.items():
             self.patch.setitem(PRESETS, name, preset)
         self.patch.setattr("proxy.store.cached._PATIENCE", 5.0)
-        self.patch.setattr("proxy.generation.open_store", partial(open_store, patience=5.0))
+        self.patch.setattr("proxy.store.opening.open_store", partial(open_store, patience=5.0))
         self.patch.setattr("proxy.store.cached._INTERVAL", 60.0)  # what waits does not depend on how busy a machine is
         self.patch.setattr("proxy.telemetry.LogWriter.start", lambda _: None)
         self.stack = AsyncExitStack()

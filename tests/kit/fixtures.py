@@ -31,7 +31,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is waited for: where a test is about what the store knows, a busy machine is no fault of it."""
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 5.0)
     monkeypatch.setattr("proxy.access.limits.PATIENCE", 5.0)
-    monkeypatch.setattr("proxy.generation.open_store", partial(open_store, patience=5.0))
+    monkeypatch.setattr("proxy.store.opening.open_store", partial(open_store, patience=5.0))
 
 
 @pytest.fixture

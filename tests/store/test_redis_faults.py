@@ -143,7 +143,7 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         made.append(Counted(open_store(url, patience=PATIENCE, **more)))
         return made[-1]
 
-    monkeypatch.setattr("proxy.generation.open_store", opened)
+    monkeypatch.setattr("proxy.store.opening.open_store", opened)
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 2 * PATIENCE)  # the store says first what is wrong
     pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 60.0)

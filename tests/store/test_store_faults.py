@@ -111,7 +111,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         made.append(Counted(open_store(url, **more)))
         return made[-1]
 
-    monkeypatch.setattr("proxy.generation.open_store", opened)
+    monkeypatch.setattr("proxy.store.opening.open_store", opened)
     pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 60.0)
     return made
@@ -147,7 +147,7 @@ async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_tol
 ) -> None:
     pause_breakers(monkeypatch, "store", 1.0)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 1.0)
-    monkeypatch.setattr("proxy.generation.open_store", partial(open_store, patience=5.0))
+    monkeypatch.setattr("proxy.store.opening.open_store", partial(open_store, patience=5.0))
     app = await stage.start(log_level="info", log_format="json")
     told: list[str] = []
     other = sqlite3.connect(stage.path, isolation_level=None)

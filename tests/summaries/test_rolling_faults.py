@@ -37,7 +37,7 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     def opened(url: str, patience: float = 0.3, **more: Any) -> Any:
         return open_store(url, patience=min(patience, 1.0), **more)
 
-    monkeypatch.setattr("proxy.generation.open_store", opened)
+    monkeypatch.setattr("proxy.store.opening.open_store", opened)
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 0.3)
     pause_breakers(monkeypatch, "store", 0.2)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
