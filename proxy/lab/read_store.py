@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from proxy.config import Configured
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
 from proxy.config.state import default_store
+from proxy.config.store_url import whole_store_url
 from proxy.store import Store, StoreTrouble, open_store
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class StoreSettings(Configured):
 
     model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
-    store: str = Field(default_factory=default_store)
+    store: Annotated[str, AfterValidator(whole_store_url)] = Field(default_factory=default_store)
     tenant: str | None = None
     config: str | None = None
     encryption_key_env: str = ""
@@ -85,15 +86,14 @@ def _store(settings: StoreSettings) -> Store:
     except ValueError as error:
         raise ValueError(f"store: {error}") from error
     scheme, _, place = settings.store.partition("?")[0].partition(":")
-    if scheme.lower() != "sqlite":
+    if scheme != "sqlite":
         return store
     name = place.removeprefix("//").removeprefix("/")
     if name in ("", ":memory:"):
         raise ValueError("store: one in memory is gone with its process; name a file or a server with --store")
     file = Path(name).expanduser()
     if not file.is_file():
-        what = f"{file} is not a file" if file.exists() else f"there is no file {file}"
-        raise ValueError(f"store: {what}; name another with --store, or run `narrows serve` first")
+        raise ValueError(f"store: there is no file {file}; name another with --store, or run `narrows serve` first")
     if _is_foreign(file):  # opening it would make it a store, or bring up to date what is none
         raise ValueError(f"store: {file} is not a store of Narrows; name another with --store")
     return store

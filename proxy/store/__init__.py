@@ -388,11 +388,7 @@ def open_store(
     """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late; `keyring`:
     what its texts are encrypted with.
 
-    Raises ValueError for an unknown scheme and an invalid path.
+    Raises ValueError for an invalid place; the settings have refused any other scheme.
     """
-    scheme = url.partition(":")[0].lower()
-    if scheme not in BACK_ENDS:
-        schemes = ", ".join(f"{name}://" for name in BACK_ENDS)
-        raise ValueError(f"no store is called {scheme!r}: known are {schemes}")
-    from_url: Callable[..., Store] = resolve_name(f"{__name__}.{BACK_ENDS[scheme]}")
+    from_url: Callable[..., Store] = resolve_name(f"{__name__}.{BACK_ENDS[url.partition(':')[0]]}")
     return from_url(url, patience=patience, keyring=keyring, announce=announce)

@@ -362,7 +362,7 @@ def test_a_file_that_is_no_store_is_not_made_one(
         assert file.read_bytes() == before
     code, out, err = told(capsys, *command, "--store", f"sqlite:///{tmp_path}")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{tmp_path} is not a file; name another" in err
+    assert f"{tmp_path} is a folder: name a file in it" in err
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,9 @@ def test_a_file_that_is_no_store_is_not_made_one(
     [
         (["--store", "sqlite://"], "in memory"),
         (["--store", "sqlite:///:memory:"], "in memory"),
-        (["--store", "mongodb://h"], "no store is called 'mongodb'"),
+        (["--store", "mongodb://h"], "there is no store mongodb://; give a URL such as sqlite:///FILE"),
+        (["--store", "redis:/h"], "it names no server: write redis://HOST:PORT/DB"),
+        (["--store", "narrows.db"], "a file is written sqlite:///narrows.db"),
         (["--store", "redis://h/x"], "store: "),
         (["--config", "/no/such.toml"], "cannot read /no/such.toml"),
     ],
