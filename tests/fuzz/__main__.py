@@ -1,7 +1,7 @@
 """Searches for bytes that break a law: `python -m tests.fuzz [--seconds N | --runs N] [LAW...]`.
 
-For so many seconds in all, with other inputs each time; or so many inputs for each law, the same in every run. What it
-finds interesting is kept in `.fuzz/corpus`, where the next run begins; bytes that break a law are written to
+For so many seconds in all, with other inputs each time; or so many inputs for each law, the same in every run. What the
+first finds interesting is in `.fuzz/corpus`, where the next such run begins; bytes that break a law are written to
 `.fuzz/faults`, and the exit code is 1. Put such a file into `tests/fuzz/corpus/LAW`, where a test holds the law against
 it, and mend the fault.
 """
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from argparse import ArgumentParser
@@ -42,7 +43,9 @@ class Found:
 
 
 async def fuzzed(law: str, seconds: float, runs: int | None) -> Found:
-    own, faults = WORK / "corpus" / law, WORK / "faults"
+    own, faults = WORK / ("runs" if runs else "corpus") / law, WORK / "faults"
+    if runs:  # what an earlier run has found would change what this one tries
+        shutil.rmtree(own, ignore_errors=True)
     for folder in (own, faults):
         folder.mkdir(parents=True, exist_ok=True)
     before = set(faults.glob(f"{law}-*"))
