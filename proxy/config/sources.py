@@ -73,8 +73,11 @@ class Variables(EnvSettingsSource):
     """The variables of the environment."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """A list or a table."""
-        return value_of(field, value)
+        """A list or a table. Raises ConfigurationError."""
+        try:
+            return value_of(field, value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{field_name}: {error} ({PREFIX}{field_name.upper()})") from error
 
 
 class TomlFile(PydanticBaseSettingsSource):
@@ -142,9 +145,8 @@ def loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
     try:
         try:
             return kind(**flags)
-        except SettingsError as error:  # a variable that cannot even be read; its text names it
-            name = str(error).partition('"')[2].partition('"')[0]
-            raise ConfigurationError(f"{name}: {error.__cause__} ({PREFIX}{name.upper()})") from error
+        except SettingsError as error:  # around a variable that cannot even be read
+            raise ConfigurationError(str(error.__cause__)) from error
         except ValidationError as error:
             path = _ConfigFile(**{name: value for name, value in flags.items() if name == "config"}).config
             explainer = _Explainer(tuple(kind.model_fields), frozenset(flags), path, _text_of(path) if path else "")

@@ -19,7 +19,6 @@ from proxy.lab import cli_arguments as checks
 from proxy.lab import cli_output
 
 SHIPPED = str(files("proxy.lab.sessions") / "write_once.json")
-COMMANDS = ("serve", "explain", "replay", "demo", "presets", "audit")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
@@ -34,13 +33,6 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "proxy.cli", *words], capture_output=True, text=True, timeout=60, check=False
     )
-
-
-def test_help_names_every_command() -> None:
-    done = program("--help")
-    assert done.returncode == 0
-    for command in COMMANDS:
-        assert f"  {command} " in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -271,5 +263,6 @@ def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pyte
 
 
 def test_what_each_command_does_stands_in_one_line() -> None:
-    listed = program("--help").stdout.partition("Commands:")[2]
-    assert "..." not in listed
+    done = program("--help")
+    assert done.returncode == 0
+    assert "..." not in done.stdout.partition("Commands:")[2]
