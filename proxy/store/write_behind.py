@@ -133,10 +133,12 @@ class WriteBehindQueue:
             try:
                 if left := [pending for pending in row if not pending.is_forgotten]:
                     await left[0].write(left if left[0].together else left[0])
-            except StoreTrouble:
+            except StoreTrouble as error:
                 if self._trouble is not None:
                     self._telemetry.metrics.store_trouble(self._trouble)
                 row[0].failures += 1
+                if row[0].failures > 1:  # once is only a busy disk
+                    self._telemetry.write_trouble(str(error))
                 if row[0].failures != self._tries:
                     if self._closing.is_set() and (self._closing_seconds or _CLOSING_SECONDS) <= _PAUSE:
                         return  # there is no time for another try

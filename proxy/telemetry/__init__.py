@@ -32,6 +32,7 @@ class Telemetry:
         self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
         self.log = logger(level, self._writer)
         self._last_shed: dict[str, float] = {}
+        self._last_write_trouble = -QUIET
         self._logs_info, self._logs_debug = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
 
     def start(self) -> None:
@@ -68,6 +69,13 @@ class Telemetry:
         if now - before >= QUIET:
             effect = "nothing new is planned; earlier edits stay"
             self.log.warning("shedding", reason=reason, effect=effect, **fields)
+
+    def write_trouble(self, error: str) -> None:
+        """Log, at most once a minute, that the store did not take a record again and again."""
+        if monotonic() - self._last_write_trouble >= QUIET:
+            self._last_write_trouble = monotonic()
+            effect = "replies stay right; figures and texts wait to be stored, and some may be lost"
+            self.log.warning("write_trouble", error=error, effect=effect)
 
     def recalled(self, answered: int, refused: int, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""

@@ -311,6 +311,16 @@ def test_a_disk_that_is_full_in_the_end_is_said(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err.startswith("narrows: cannot write /dev/full (No space left on device)")
 
 
+def test_a_name_that_no_file_can_have_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request, link = tmp_path / "request.json", tmp_path / "link"
+    request.write_bytes(chat(said("user", "hi")))
+    assert run("explain", str(request), "--html", "x" * 300) == 2
+    assert "(File name too long); name a file" in capsys.readouterr().err
+    link.symlink_to(tmp_path / "page.html")
+    assert run("explain", str(request), "--html", str(link)) == 0
+    assert link.is_symlink()  # it is written where it leads to
+
+
 def test_a_reference_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "-", "--ref", "123456", "--html", str(tmp_path / "page.html")) == 2
     assert "--html shows the whole request" in capsys.readouterr().err

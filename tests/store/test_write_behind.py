@@ -46,7 +46,12 @@ class Writes:
 
 @pytest.mark.parametrize(("tries", "failures", "done"), [(2, 1, [0, 1, 2]), (2, 2, [0, 2]), (None, 9, [0, 1, 2])])
 async def test_f_writes_keep_their_order_and_are_given_up_after_so_many_tries(
-    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, tries: int | None, failures: int, done: list[int]
+    telemetry: Telemetry,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    tries: int | None,
+    failures: int,
+    done: list[int],
 ) -> None:
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
     writes, given_up = Writes({1: failures}), list[int]()
@@ -55,6 +60,8 @@ async def test_f_writes_keep_their_order_and_are_given_up_after_so_many_tries(
         assert queue.put(PendingWrite(KEY, writes.number(number), on_give_up=lambda: given_up.append(1)))
     assert (await queue.close(), writes.done) == (0, done)
     assert given_up == ([] if 1 in done else [1])
+    events = [json.loads(line)["event"] for line in log.getvalue().splitlines()]
+    assert events == (["write_trouble"] if failures > 1 else [])
     assert not queue.put(PendingWrite(KEY, writes.number(3)))
 
 

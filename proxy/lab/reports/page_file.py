@@ -6,6 +6,7 @@ Laws
   A file that nobody named is a new one, or held this very page before, drawn at another time.
 """
 
+import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -27,9 +28,13 @@ def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | Non
     path = Path(name)
     if name in ("", "-"):
         raise ValueError(f"--html needs the name of a file; {name or 'nothing'} is none")
-    if path.exists() and any(Path(source).exists() and path.samefile(source) for source in sources):
+    try:
+        is_new = not os.path.lexists(path)
+        is_source = path.exists() and any(Path(source).exists() and path.samefile(source) for source in sources)
+    except OSError as error:  # a name that no file can have
+        raise _cannot_write(path, error) from error
+    if is_source:
         raise ValueError(f"--html {name} would write over what it is about; name another file")
-    is_new = not path.exists()
     if is_new or not (path.is_char_device() or path.is_fifo()):
         write(path, "", "ab")
     if is_new:
@@ -43,7 +48,11 @@ def write(path: Path, page: str, mode: Literal["ab", "wb"] = "wb") -> None:
         with path.open(mode) as file:
             file.write(page.encode())
     except OSError as error:
-        raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> ValueError:
+    return ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written")
 
 
 def new_page(name: str, page: str) -> Path:
