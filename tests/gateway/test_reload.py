@@ -277,6 +277,7 @@ async def test_no_request_of_the_official_clients_fails_by_a_reload(served: Serv
                 done += 1
             except Exception as error:
                 failures.append(error)
+                return
 
     async with (
         openai.AsyncOpenAI(base_url=served.url, api_key="k", max_retries=0) as chats,
