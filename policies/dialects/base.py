@@ -1,6 +1,6 @@
 """The contract of a dialect: one API's JSON, read and written.
 
-Laws: `split` and `splice` never re-serialise what was not edited; a dialect reads the fields it knows and leaves all
+Laws: `split` and `splice` never re-serialize what was not edited; a dialect reads the fields it knows and leaves all
 others opaque; a body that it cannot read is relayed as it came.
 """
 

@@ -1,6 +1,6 @@
 """What OpenAI's two APIs have in common: cache marks, and edits where a fold stands for whole messages.
 
-Law: what was not edited is never re-serialised.
+Law: what was not edited is never re-serialized.
 """
 
 from collections.abc import Callable, Mapping, Sequence

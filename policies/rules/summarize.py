@@ -29,11 +29,11 @@ from policies.text.stubs import Frame, framed, summarized, summary, words_of_peo
 from policies.text.transcript import size
 
 _PROMPT = 700
-"""Tokens of the prompt around what is summarised."""
+"""Tokens of the prompt around what is summarized."""
 _USUAL = 0.75
 """The usual length of a summary, as a share of the tokens that it may have."""
 _SHARE = 0.8
-"""How much of the summariser's window is used: it may count tokens in another way."""
+"""How much of the summarizer's window is used: it may count tokens in another way."""
 _KEPT, _AHEAD = 3, 4
 """Near the hard mark the newest turns have a third of it at most, and so much less that 4 more turns have room: that in
 which the summary is made, and three until the next one."""
@@ -126,7 +126,7 @@ class Summarize(ConfiguredPolicy):
 
     def _want(self, conversation: Conversation, context: Context, summarizing: Summarizing, span: range) -> Want:
         """A want for a summary of `span`, made of the latest one and what is new, or of the originals where that one
-        has reached the last generation. It covers as much as the summariser can read in one call."""
+        has reached the last generation. It covers as much as the summarizer can read in one call."""
         latest = context.summaries[-1] if context.summaries else None
         prices = summarizing.prices
         room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT - summarizing.tokens

@@ -1,4 +1,4 @@
-"""A run of messages as text, for a model that summarises it.
+"""A run of messages as text, for a model that summarizes it.
 
 Laws
   No text can pass for the frame: every line of a message is indented, and the lines of the frame are not.

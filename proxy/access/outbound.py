@@ -99,7 +99,7 @@ class Outbound:
 
 
 def trust(row: UpstreamRow, bundle: Path | None) -> ssl.SSLContext:
-    """The certificates by which an upstream is recognised: those of its row, else of this bundle, else of the machine.
+    """The certificates by which an upstream is recognized: those of its row, else of this bundle, else of the machine.
     Raises ConfigurationError."""
     file = row.ca or bundle
     try:

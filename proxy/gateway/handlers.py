@@ -41,7 +41,7 @@ _FAREWELL_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request asks for: `path` decoded and normalised, to choose by, in the API as if it were under /v1; `rest`
+    """What a request asks for: `path` decoded and normalized, to choose by, in the API as if it were under /v1; `rest`
     as it came, after /v1 or what stands for that, None for what is not of the API; the model that it names itself."""
 
     path: str

@@ -2,7 +2,7 @@
 
 Laws
   A name that is given to Narrows, as in `x-narrows-conversation`, counts before these.
-  A header only names. Histories that share a name stay apart, because each is recognised by its own messages.
+  A header only names. Histories that share a name stay apart, because each is recognized by its own messages.
 """
 
 from collections.abc import Mapping

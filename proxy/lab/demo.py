@@ -4,7 +4,7 @@ Each session is driven turn by turn, streaming, and its replies are checked as e
 and without Narrows stands that of a naive sliding window, from the same cache arithmetic: it sends the fewest tokens
 and still loses, because every request begins anew.
 
-Then a long chat, made by rule, goes through the default preset: its old turns are summed up by a scripted summariser,
+Then a long chat, made by rule, goes through the default preset: its old turns are summed up by a scripted summarizer,
 an edit of an old message makes the summary stale, and another one is made.
 """
 

@@ -1,7 +1,7 @@
 """Jobs of a summarizer: a summary of turns, for the prompt or for people, or a digest of one output.
 
 Laws
-  A job holds all that is needed to do it, and recognises the records that satisfy it.
+  A job holds all that is needed to do it, and recognizes the records that satisfy it.
   A summary is written from what the client sent, with or without the summary before it; never from that one alone.
   A digest is written from one output and its call: it is valid wherever the same owner sends the same output.
   The instructions are versioned files: another text is another version, and what the old one gave is stale.

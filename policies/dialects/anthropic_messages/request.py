@@ -1,6 +1,6 @@
 """The request of Anthropic Messages: its messages found, and edits and cache marks written into them.
 
-Laws: what was not edited is never re-serialised; what stands beside a fold in the same message stays, as a message of
+Laws: what was not edited is never re-serialized; what stands beside a fold in the same message stays, as a message of
 its own; a cache mark on a folded block moves to its stub.
 """
 

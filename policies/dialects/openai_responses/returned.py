@@ -18,7 +18,7 @@ Layout = Sequence[Any]
 
 class ReturnedItems:
     """The items of a reply. A stored one is the same if kind and id agree: clients leave fields out, and some
-    upstreams seal reasoning anew in each event that holds it. Without an id it is recognised by all that it says."""
+    upstreams seal reasoning anew in each event that holds it. Without an id it is recognized by all that it says."""
 
     def __init__(self, reply: Sequence[bytes], stored: Iterable[Layout]) -> None:
         self._rest = dict(enumerate(reply))
@@ -88,7 +88,7 @@ def _text(item: Item) -> str:
 
 
 def _signature(item: Item) -> bytes:
-    """What an item without id is recognised by: its seal, or all that it says."""
+    """What an item without id is recognized by: its seal, or all that it says."""
     sealed = item.get("encrypted_content")
     return sealed.encode("utf-8", "surrogatepass") if isinstance(sealed, str) and sealed else digest(item)
 
