@@ -19,7 +19,7 @@ from cachetools import LRUCache, TTLCache
 from policies.money.prices import Prices
 
 _DATE = r"(?:-latest|-preview|-\d{4}(?:-\d\d-\d\d|\d{4})?|-\d\d-\d\d)?"
-_TABLE: Sequence[tuple[str, Sequence[str]]] = (
+TABLE: Sequence[tuple[str, Sequence[str]]] = (
     (r"gpt-4o|chatgpt-4o|gpt-4(?:-turbo)?", ("gpt-4o-mini",)),
     (r"gpt-4\.1", ("gpt-4.1-mini",)),
     (r"gpt-5(?:\.[1-3])?(?:-pro|-codex|-codex-max|-chat)?", ("gpt-5-mini",)),
@@ -40,7 +40,7 @@ _TABLE: Sequence[tuple[str, Sequence[str]]] = (
     (r"grok-4", ("grok-4-fast-non-reasoning",)),
 )
 """Names of models without a vendor and a date, and their siblings, the best first."""
-_FAMILIES = tuple((re.compile(f"(?:{name}){_DATE}"), siblings) for name, siblings in _TABLE)
+_FAMILIES = tuple((re.compile(f"(?:{name}){_DATE}"), siblings) for name, siblings in TABLE)
 _LISTS, _REFUSALS = 1_024, 4_096
 _LASTS = 3_600.0
 """Seconds for which a list is believed, or for which it is not asked for again where none came."""

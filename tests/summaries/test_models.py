@@ -11,7 +11,7 @@ import pytest
 from policies.money.catalog import prices_for
 from policies.presets import WritingOptions
 from proxy.identity import CredentialStates
-from proxy.summaries.models import _TABLE, siblings
+from proxy.summaries.models import TABLE, siblings
 from proxy.summaries.summarizer import Summarizer, SummarizerError
 from tests.kit.responses import response
 from tests.kit.summarizers import ASKING, Json, Make, Serve, body_of, message, proofs, text
@@ -71,7 +71,7 @@ async def written(summarizer: Summarizer, request: Any = GPT) -> str:
 # --- the table ---
 
 
-@pytest.mark.parametrize("name", [name for names in dict(_TABLE).values() for name in names])
+@pytest.mark.parametrize("name", [name for names in dict(TABLE).values() for name in names])
 def test_w3_every_sibling_is_listed_and_has_none_itself_that_is_dearer(name: str) -> None:
     prices = prices_for(name)
     assert prices.listed
