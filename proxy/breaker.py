@@ -1,7 +1,7 @@
 """Circuit breakers: each leaves alone what fails, and tries it again after a while.
 
-Law: a change of state is logged once; of those that follow within a minute it is logged how many there were. How many
-breakers of a name are open is a metric.
+Law: it is logged when a breaker opens, and when it closes; where it opens more often than once a minute, one line a
+minute says how often. How many breakers of a name are open is a metric.
 """
 
 import asyncio

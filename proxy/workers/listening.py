@@ -17,7 +17,7 @@ _FAULTS: Mapping[int, str] = {
     errno.EADDRNOTAVAIL: f"host: {{host}} is no address of this machine; {_HOSTS}",
     errno.EAFNOSUPPORT: f"host: this machine has no addresses such as {{host}}; {_HOSTS}",
     errno.EINVAL: f"host: nothing can listen on {{host}}; {_HOSTS}",
-    errno.EACCES: "port: {port} is only for who may use ports below 1024; choose one above, such as 8787",
+    errno.EACCES: "port: {port} needs the right to use ports below 1024; choose one above, such as 8787",
 }
 """What is wrong with which setting, by the error of the system, and what to do."""
 

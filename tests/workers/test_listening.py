@@ -45,7 +45,7 @@ async def test_a_port_in_use_says_by_whom(narrows: Start) -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EACCES, "port: 80 is only for who may use ports below 1024; choose one above, such as 8787"),
+        (errno.EACCES, "port: 80 needs the right to use ports below 1024; choose one above, such as 8787"),
         (errno.EAFNOSUPPORT, f"host: this machine has no addresses such as ::1{REMEDY}"),
         (errno.EINVAL, f"host: nothing can listen on ::1{REMEDY}"),
         (errno.ENOBUFS, "port: cannot listen on ::1:80 (No buffer space available); choose another, or 0"),
