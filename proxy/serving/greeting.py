@@ -1,6 +1,7 @@
 """What `narrows serve` says to people: the greeting once everything listens, and what the day came to at the end."""
 
 import os
+import select
 import sys
 import time
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from proxy.drawing.figures import bill_in_words
 from proxy.store import open_store, public_url
 
 _COLUMNS, _INDENT = 80, " " * 13
+_PATIENCE = 1.0
+"""Seconds that printing may wait for whoever reads it."""
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 _MODES: Mapping[Mode, str] = {
     "on": "",
@@ -156,8 +159,18 @@ async def print_day(settings: Settings) -> None:
 
 def say(text: str) -> None:
     """Print it. Serving goes on where that fails: a full disk, a closed pipe, a terminal that has not all letters."""
+    if not _takes_text():
+        return
     try:
         encoding = sys.stdout.encoding
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - else its text is tried again at the end
+
+
+def _takes_text() -> bool:
+    """Whether printing does not hang: a pipe that nobody reads may be full, and a terminal be stopped by Ctrl-S."""
+    try:
+        return bool(select.select([], [sys.stdout], [], _PATIENCE)[1])
+    except (OSError, ValueError):  # not a file of the system, or one that Windows cannot wait for
+        return True

@@ -1,14 +1,17 @@
 """What `narrows serve` says at its start: lines that can be pasted, and nothing that is not so."""
 
+import os
 import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from proxy.config import Settings
 from proxy.config.clients import CLIENTS
-from proxy.serving.greeting import greeting
+from proxy.serving.greeting import greeting, say
 
 ADDRESS = "http://127.0.0.1:8787"
 OPENAI, CLAUDE = "https://api.openai.com/v1", "https://api.anthropic.com"
@@ -94,3 +97,17 @@ def test_a_key_of_the_gateways_own_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_line_for_codex_is_a_command_that_there_is() -> None:
     assert "codex" in CLIENTS
     assert next(CLIENTS["codex"].lines(ADDRESS, {})).startswith("codex -c model_provider=narrows ")
+
+
+def test_a_full_pipe_that_nobody_reads_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.serving.greeting._PATIENCE", 0.01)
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with suppress(BlockingIOError):
+        while os.write(writes, b"x" * 65_536):
+            pass
+    os.set_blocking(writes, True)
+    with os.fdopen(reads), os.fdopen(writes, "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        say("hello")
+        monkeypatch.undo()
