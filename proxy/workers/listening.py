@@ -43,7 +43,7 @@ def cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> Config
     if error.errno == errno.EADDRINUSE:
         who = "another Narrows" if _is_narrows(host, port) else f"another program (`lsof -i :{port}` names it)"
         message = f"port: {port} on {host} is in use by {who}; end that one, or choose another --port (0 takes any)"
-    elif message := _FAULTS.get(error.errno or 0, ""):
+    elif message := _FAULTS.get(error.errno or errno.EADDRNOTAVAIL, ""):  # newer loops give no number for that
         message = message.format(host=host, port=port)
     else:
         message = f"port: cannot listen on {host}:{port} ({error.strerror}); choose another, or 0"

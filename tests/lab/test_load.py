@@ -39,6 +39,7 @@ from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests, session_of
 from tests import examples
 from tests.kit.paths import ROOT
+from tests.lab.test_cli import told
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -275,3 +276,14 @@ async def test_ctrl_c_ends_it_with_the_report_so_far() -> None:
     assert report["answered"] > 0
     assert report["target"] is None
     assert process.returncode == 0
+
+
+def test_where_a_package_has_no_wheel_load_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("proxy.lab.load.command.find_spec", lambda _: None)
+    assert told(capsys, "load", "http://127.0.0.1:1/v1", "--concurrency", "1") == (
+        2,
+        "",
+        "narrows: load needs a package that has no wheel for this machine: pip install hdrhistogram\n",
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,6 +89,8 @@ def load(
             raise ValueError("load tests need Linux or macOS")
         if sink:
             return _be_sink(url, port, events)
+        if find_spec("hdrh") is None:
+            raise ValueError("load needs a package that has no wheel for this machine: pip install hdrhistogram")
         plan = _plan(url, sessions, rate, concurrency, conversations, model, credential_env)
         plan = replace(_timed(plan, duration, think), streamed=streamed, begin_at=begin_at, named=named)
         if processes > (plan.concurrency or plan.conversations):
