@@ -8,11 +8,18 @@ The classes of typer's contexts, formatters and parameters are private, so they 
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
+
+BEGINNING: Mapping[str, str] = {
+    "narrows demo": "Show what it does, without key or network.",
+    "narrows run -- COMMAND": "Try it with one program of yours.",
+    "narrows serve --upstream URL": "Keep it running; it says what to paste.",
+}
+"""What to try first."""
 
 
 def _rows(command: Any, context: Any, formatter: Any) -> None:
@@ -75,6 +82,8 @@ class Commands(TyperGroup):
         """The commands, and the few options beside them."""
         self.format_commands(ctx, formatter)
         _rows(self, ctx, formatter)
+        with formatter.section("To begin"):
+            formatter.write_dl(list(BEGINNING.items()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names. Raises ConfigurationError."""

@@ -12,10 +12,13 @@ pytest_plugins = ["tests.kit.running", "tests.kit.fixtures", "tests.kit.redis_se
 
 def pytest_configure(config: pytest.Config) -> None:
     """Examples follow from the source of their property alone, so that no run fails by chance. `--hypothesis-seed=N`
-    tries others. Garbage is looked for less often: there are few cycles, and much that stays."""
+    tries others. No example has a deadline, which a busy machine would miss. Garbage is looked for less often: there
+    are few cycles, and much that stays."""
     gc.set_threshold(10_000, 10, 10)
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
     if config.getoption("--hypothesis-seed", None) is None:
-        settings.register_profile("repeatable", derandomize=True, database=None, print_blob=True)
+        settings.register_profile("repeatable", settings(), derandomize=True, database=None, print_blob=True)
         settings.load_profile("repeatable")
         # else examples hold constants of all modules that are loaded, which depends on the tests before
         providers._get_local_constants = lambda: providers._local_constants

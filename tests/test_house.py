@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 import pytest
+from hypothesis import settings
 
 from tests.kit.paths import ROOT
 
@@ -72,6 +73,10 @@ def test_no_participle_is_a_name() -> None:
     assert not [f"{file}:{line} {name}" for file, name, line in uses if (file, name) not in PARTICIPLES]
     assert len(uses) <= MOST_PARTICIPLES
     assert not PARTICIPLES.keys() - {(file, name) for file, name, _ in uses}, "exceptions that nothing needs"
+
+
+def test_no_property_has_a_deadline() -> None:
+    assert settings().deadline is None
 
 
 def test_no_class_name_has_two_meanings() -> None:

@@ -90,9 +90,11 @@ def address_of(name: str, page: str = "") -> str:
 
 def _headline(view: Overview) -> Markup:
     today, whole = view.today, view.whole
-    share = f", {percent(today.saved / today.baseline)} of the " if today.baseline else " of the "
+    share = f", {percent(abs(today.saved) / today.baseline)} of the " if today.baseline else " of the "
+    cost_more = today.saved <= -5e-6
+    what = ("more than without Narrows",) if cost_more else (term("saved"),)
     words = (
-        *(" ", term("saved"), " today, an ", term("estimate"), share, term("baseline")),
+        *(" ", *what, " today, an ", term("estimate"), share, term("baseline")),
         f" ({signed(today.baseline)}); ",
         *(term("paid"), f" {signed(today.paid)} for {counted(today.requests, 'request')}"),
         *((", ", term("summaries"), f" {signed(today.summaries)}") if today.summaries else ()),
@@ -110,7 +112,7 @@ def _headline(view: Overview) -> Markup:
     if whole.estimated:
         unknown += f" The tokens of {counted(whole.estimated, 'request')} are estimated, because no usage was reported."
     return together(
-        headline(signed(today.saved), *words),
+        headline(signed(abs(today.saved)), *words),
         element("p", error_of(whole), class_="aside"),
         element("p", parts, unknown, class_="aside"),
     )

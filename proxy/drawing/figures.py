@@ -49,9 +49,11 @@ def bill_in_words(sums: BillSums) -> tuple[str, str]:
     """What requests came to, and what was saved, as two sentences without their stops."""
     summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
     less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
+    is_in_vain = sums.saved <= 0 < sums.original <= sums.sent
+    why = ": the prompts got no shorter, as in most short sessions" if is_in_vain else ""
     unpriced = f", {counted(sums.unpriced, 'request')} of unknown price not counted" if sums.unpriced else ""
     return (
         f"{counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens received, {short(sums.sent)} sent;"
         f" paid {money(sums.paid)}{summaries}",
-        f"by an estimate {less} without Narrows ({money(sums.baseline)}){unpriced}",
+        f"by an estimate {less} without Narrows ({money(sums.baseline)}){unpriced}{why}",
     )

@@ -51,6 +51,7 @@ def demo(
         else:
             write(path, drawn)
     print_place(path)
+    print("With a client of your own: narrows run -- COMMAND")
     if is_opened:
         open_page(path)
     raise typer.Exit(int(not all(result.is_held for result in results) or report.faults > 0))

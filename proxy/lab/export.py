@@ -15,8 +15,8 @@ async def read_session(settings: StoreSettings, conversation: str, tenant: str =
         texts = await store.list_texts(key, MESSAGES)
         if not texts:
             raise ValueError(
-                f"nothing is logged of {conversation!r} in tenant {key.tenant!r}: `history` must be on as it passes; "
-                "--tenant names another one, as `narrows usage --by conversation --json` has them"
+                f"tenant {key.tenant!r} has no logged conversation {conversation!r}: only what passes while "
+                "the setting `history` is on is logged (`narrows usage --by conversation --json` lists tenants and conversations)"
             )
         try:
             return as_json(await ConversationLog(store, key, texts).session(branch))

@@ -130,6 +130,14 @@ async def test_the_page_says_what_its_json_says_and_no_name_in_it_is_markup(stag
     assert why in " ".join(drawn.split())
 
 
+async def test_a_loss_is_called_more_than_without_narrows_and_not_a_negative_saving(stage: Stage) -> None:
+    app = await started(stage)
+    first = bills()[0]
+    await stored(stage, [structs.replace(first, sums=structs.replace(first.sums, paid=0.375))])
+    live = checked(await page(stage, app, "", NOBODY, HTML)).text.replace(" ,", ",")
+    assert "$0.125 more than without Narrows today, an estimate, 50.0% of the baseline ($0.250)" in live
+
+
 def test_paid_is_without_summaries_on_the_page_as_in_every_other_figure() -> None:
     *_, bills_, saved = map(str, sums_cells(BillSums(requests=1, paid=0.25, baseline=0.75, summaries=0.125)))
     assert "$0.750 → $0.250" in bills_

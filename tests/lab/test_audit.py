@@ -284,7 +284,7 @@ def test_x8_nothing_in_a_name_moves_the_cursor_forges_a_line_or_changes_the_styl
 
 def test_nothing_found_is_no_mistake_and_is_said(capsys: pytest.CaptureFixture[str], url: str) -> None:
     code, out, err = told(capsys, "audit", "nosuch", "--store", url)
-    assert (code, out, err) == (0, "Nothing is on record here.\n", "")
+    assert (code, out, err) == (0, "No summary has been made here, and nothing deleted.\n", "")
     assert audited(capsys, "--store", url, "--tenant", "nosuch") == {"events": [], "summaries": []}
 
 

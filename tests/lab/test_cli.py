@@ -170,6 +170,9 @@ def test_narrows_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -
     assert alone == short == long
     assert (alone[0], alone[2]) == (0, "")
     assert all(f"  {name} " in alone[1] and line in alone[1] for name, line in cli.COMMANDS.items())
+    _, beginning = alone[1].split("To begin:\n")
+    assert [f"narrows {name}" in beginning for name in ("demo", "run", "serve")] == [True] * 3
+    assert beginning.count("\n") == 3
     assert told(capsys, "usage", "-h") == told(capsys, "usage", "--help")
 
 

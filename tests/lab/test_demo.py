@@ -43,7 +43,8 @@ def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
     out, err = capsys.readouterr()
     assert (leaving.value.code or 0, err) == (0, "narrows: there is no browser here; open the file in one elsewhere\n")
     assert shown == [(tmp_path / "narrows-demo-2.html").as_uri()]
-    assert out.endswith("The page is in narrows-demo-2.html\n")
+    assert out.startswith("Two recorded sessions ")
+    assert out.endswith("The page is in narrows-demo-2.html\nWith a client of your own: narrows run -- COMMAND\n")
     assert (tmp_path / "narrows-demo.html").read_text() == "a page of somebody else's"
     page = (tmp_path / "narrows-demo-2.html").read_text()
     assert all(name in page for name in ("write_once", "long_day", "long_chat"))

@@ -78,7 +78,9 @@ async def test_an_agent_runs_behind_a_narrows_of_its_own(tmp_path: Path) -> None
     done, first, second = err.decode().splitlines()
     assert done == "done"
     assert re.fullmatch(r"narrows: 2 requests, \d+ prompt tokens received, \d+ sent; paid \$\S+", first)
-    assert re.fullmatch(r"  by an estimate .* without Narrows \(\$\S+\)", second)
+    assert re.fullmatch(
+        r"  by an estimate .* without Narrows \(\$\S+\): the prompts got no shorter, as in most short sessions", second
+    )
     assert [received.path for received in provider.requests] == ["/v1/chat/completions"] * 2
     assert (tmp_path / "narrows.db").exists()
 
@@ -186,7 +188,8 @@ def test_requests_go_where_the_settings_say_and_else_where_the_client_asks(
 
 
 def test_the_lines_of_a_client_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    listed = told(capsys, "env")[1].splitlines()
+    *listed, last = told(capsys, "env")[1].splitlines()
+    assert "narrows env CLIENT" in last
     assert len(listed) == len(CLIENTS)
     for name in CLIENTS:
         code, out, _ = told(capsys, "env", name, "--url", "http://127.0.0.1:9/v1")

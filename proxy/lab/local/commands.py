@@ -71,6 +71,7 @@ def env(
     if not client:
         for name, each in CLIENTS.items():
             print(f"{name:12} {each.about}")
+        print("`narrows env CLIENT` prints the lines to paste for one of them")
         return
     with refusing():
         if client not in CLIENTS:

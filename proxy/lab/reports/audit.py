@@ -91,7 +91,7 @@ _LONGEST = 500
 def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None:
     """The events, then the summaries; in words where there are none."""
     if not audit.events and not audit.summaries:
-        console.print(Text("Nothing is on record here."))
+        console.print(Text("No summary has been made here, and nothing deleted."))
         return
     records = {(each.tenant, each.record.id): each.record for each in audit.summaries}
     places = {(tenant, event.conversation) for tenant, event in audit.events}

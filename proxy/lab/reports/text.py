@@ -87,6 +87,7 @@ def _print_bars(console: Console, drawn: Sequence[Bar], width: int) -> None:
 
 # --- demo ---
 
+PLOT = "Two recorded sessions of a coding agent, by way of Narrows, to a provider that is built in:"
 MORAL = (
     "Short sessions gain little: most of their tokens are new when they are sent. The sliding window sends the fewest "
     "tokens of a long one and pays for most of them in full, because its beginning is never the same twice."
@@ -95,6 +96,7 @@ MORAL = (
 
 def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
     """Bars of each session's last request, the bills, and the proof."""
+    console.print(Text(PLOT))
     for result in results:
         tokens, messages = result.sizes.tokens, result.sizes.messages
         name, requests = result.report.session, result.report.requests
