@@ -16,7 +16,7 @@ async def read_session(settings: StoreSettings, conversation: str, tenant: str =
         if not texts:
             raise ValueError(
                 f"tenant {key.tenant!r} has no logged conversation {conversation!r}: only what passes while "
-                "the setting `history` is on is logged; `narrows usage --by conversation --json` lists tenants and names"
+                "the setting `history` is on is logged; `narrows usage --by conversation --json` lists them"
             )
         try:
             return as_json(await ConversationLog(store, key, texts).session(branch))
