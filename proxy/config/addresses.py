@@ -38,8 +38,12 @@ def whole_url(value: str) -> str:
     value = value.strip()
     if _BARE.fullmatch(value):
         raise refused("url", f"give a whole URL, with its scheme: {_with_scheme(value)}")
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
+    try:
+        parts = urlsplit(value)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of brackets, or of the port
+        is_whole = False
+    if not is_whole or not value.isascii() or not value.isprintable() or " " in value:
         raise refused("url", "give a whole URL such as https://api.openai.com/v1")
     if parts.username is not None or parts.password is not None:
         raise refused("url", "leave user and password out; credentials are sent in headers")
