@@ -98,7 +98,7 @@ async def test_t1_a_body_is_passed_on_while_it_is_sent(narrows: Start) -> None:
         ),
         (b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n", 405),
         (b"GET /other HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
         (b"GET /v1x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
     ],
 )

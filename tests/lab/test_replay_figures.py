@@ -196,7 +196,7 @@ async def test_marks_and_compaction_are_two_rows() -> None:
     assert report.input_bill_beside_marks_alone.ratio < 1.03
     assert report.marks_matter
     assert "marks alone $/none" in drawn([report])
-    assert "of it by cache marks alone" in page.replayed([report], averages([report]))
+    assert "with cache marks alone" in page.replayed([report], averages([report]))
     (other,) = await replay_all(sessions, Options(prices=("gpt-5.4",)))
     assert other.input_bill_beside_marks_alone == other.input_bill
     assert not other.marks_matter

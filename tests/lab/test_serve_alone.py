@@ -8,7 +8,8 @@ from proxy.lab import commands
 
 SERVED = """
 import asyncio, json, sys
-from proxy import app, cli, serving
+from proxy import app, cli
+from proxy.serving import serve
 
 def served(settings, read):
     async def started():
@@ -16,7 +17,7 @@ def served(settings, read):
             pass
     asyncio.run(started())
 
-serving.serve = served
+serve.serve = served
 options = {"--upstream": "http://127.0.0.1:9/v1", "--port": "0", "--store": "sqlite://", "--log-level": "error"}
 try:
     cli.main(["serve", *(word for option in options.items() for word in option)])
