@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SMALL := $(VENV)/.small
+RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Tests start many processes, which each would compile all sources again.
@@ -17,25 +17,25 @@ setup: $(READY)
 
 # What is installed is in lock files, with the hash of each file; nothing is chosen on the way. This is what `narrows`
 # needs, and no more; packages are compiled when they are first imported, because most of their modules never are.
-$(SMALL): pyproject.toml requirements.lock deploy/build.lock
+$(RUNTIME): pyproject.toml requirements.lock deploy/build.lock
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-compile --require-hashes --requirement requirements.lock --requirement deploy/build.lock
 	$(PIP) --no-compile --no-deps --no-build-isolation --editable .
-	touch $(SMALL)
+	touch $(RUNTIME)
 
 # And what development needs besides, in the same .venv.
-$(READY): $(SMALL) .ci/requirements.lock
+$(READY): $(RUNTIME) .ci/requirements.lock
 	$(PIP) --require-hashes --requirement .ci/requirements.lock
 	touch $(READY)
 
 # Replays recorded sessions, prints the bills, and writes a page: make demo OPEN=--open shows it in a browser.
-demo: $(SMALL)
+demo: $(RUNTIME)
 	$(BIN)/narrows demo $(OPEN)
 
 # Every preset over recorded sessions, in one table: make presets SESSIONS="one.json other.json" PRICES="gpt-5.4 gpt-4o"
 SESSIONS ?= proxy/lab/sessions/*.json
 PRICES ?= gpt-5.4
-presets: $(SMALL)
+presets: $(RUNTIME)
 	$(BIN)/narrows replay $(SESSIONS) --preset all $(PRICES:%=--prices %)
 
 # The tables of README.md and policies/README.md, measured anew: every preset at PRICES, the default one at GROUP_PRICES
@@ -49,7 +49,7 @@ figures: $(READY)
 windows: $(READY)
 	$(BIN)/python -m proxy.lab.figures.windows
 
-serve: $(SMALL)
+serve: $(RUNTIME)
 	$(BIN)/narrows serve $(ARGS)
 
 test: $(READY)

@@ -18,6 +18,7 @@ from tests.kit.paths import ROOT
 FILE = '''\
 """Old outputs of tools keep their first line."""
 
+from collections.abc import Iterator
 
 from policies.context import Context
 from policies.model.conversation import Conversation
@@ -110,7 +111,7 @@ def test_a_first_policy(copy: Path) -> None:
         readme.write_text(text[:start] + rows.rstrip() + text[text.index("\n\n", start) :], encoding="utf-8")
     run(copy, f"{documents} --last-failed")
 
-    run(copy, "make -o .venv/.small -o .venv/.ready test-fast")
+    run(copy, "make -o .venv/.runtime -o .venv/.ready test-fast")
     assert "write_once" in run(copy, f"{NARROWS} replay proxy/lab/sessions/write_once.json --preset brief")
 
 
