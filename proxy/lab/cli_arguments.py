@@ -81,7 +81,10 @@ Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
 ]
 Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json.")
+    list[Path],
+    typer.Argument(
+        metavar="FILE...", help="Sessions, as `narrows serve --record FOLDER` writes them. Skips *.usage.json."
+    ),
 ]
 PriceTables = Annotated[
     list[str] | None,

@@ -71,7 +71,11 @@ if TYPE_CHECKING:  # each command imports what it needs when it runs: the others
 @explains_columns
 def explain(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="The JSON body of a request of any API, or a session; - is stdin.")
+        str,
+        typer.Argument(
+            metavar="FILE|-",
+            help="The body of a request, or a session that `narrows serve --record FOLDER` wrote; - is stdin.",
+        ),
     ],
     model: Annotated[str, typer.Option(metavar="MODEL", help="The model to ask, in place of the file's.")] = "",
     preset: Preset = PRESET,

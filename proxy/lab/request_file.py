@@ -31,7 +31,9 @@ def content_of(name: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except IsADirectoryError as error:
-        raise ValueError(f"cannot read {name}: it is a folder; name the files in it, such as {name}/*.json") from error
+        # recordings stand in a folder for each tenant
+        files = Path(name) / ("*/*.json" if any(Path(name).glob("*/*.json")) else "*.json")
+        raise ValueError(f"cannot read {name}: it is a folder; name the files in it, such as {files}") from error
     except OSError as error:
         raise ValueError(f"cannot read {name} ({error.strerror}); name a file with a request or a session") from error
 

@@ -243,6 +243,15 @@ def test_a_file_that_is_no_request_is_refused(capsys: pytest.CaptureFixture[str]
     assert err.startswith("narrows: ")
 
 
+def test_of_a_folder_it_says_which_files_are_in_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for depth in ("*.json", "*/*.json"):
+        code, out, err = told(capsys, "replay", str(tmp_path))
+        assert (code, out) == (2, "")
+        assert err.endswith(f"name the files in it, such as {tmp_path}/{depth}\n")
+        (tmp_path / "tenant").mkdir(exist_ok=True)
+        (tmp_path / "tenant" / "recorded.json").write_text("{}")
+
+
 def test_x8_a_name_in_a_request_is_no_style(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     odd = "[/b]:smile:[red]"
     call = {"id": "c", "type": "function", "function": {"name": odd, "arguments": "{}"}}
