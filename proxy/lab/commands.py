@@ -68,15 +68,18 @@ if TYPE_CHECKING:  # each command imports what it needs when it runs: the others
     from proxy.lab.replay.report import Report
 
 
+RequestFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|-",
+        help="The body of a request, or a session that `narrows serve --record FOLDER` wrote; - is stdin.",
+    ),
+]
+
+
 @explains_columns
 def explain(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|-",
-            help="The body of a request, or a session that `narrows serve --record FOLDER` wrote; - is stdin.",
-        ),
-    ],
+    file: RequestFile,
     model: Annotated[str, typer.Option(metavar="MODEL", help="The model to ask, in place of the file's.")] = "",
     preset: Preset = PRESET,
     config: Config = None,

@@ -89,8 +89,6 @@ def load(
             raise ValueError("load tests need Linux or macOS")
         if sink:
             return _be_sink(url, port, events)
-        if find_spec("hdrh") is None:
-            raise ValueError("load needs a package that has no wheel for this machine: pip install hdrhistogram")
         plan = _plan(url, sessions, rate, concurrency, conversations, model, credential_env)
         plan = replace(_timed(plan, duration, think), streamed=streamed, begin_at=begin_at, named=named)
         if processes > (plan.concurrency or plan.conversations):
@@ -123,6 +121,8 @@ def _plan(
     credential_env: str,
 ) -> "LoadPlan":
     """Who is asked what, and how fast. Raises ValueError."""
+    if find_spec("hdrh") is None:
+        raise ValueError("load needs a package that has no wheel for this machine: pip install hdrhistogram")
     from proxy.lab import sessions
     from proxy.lab.load.plan import LoadPlan, script_of
     from proxy.lab.replay.recorded import load_all
