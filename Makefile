@@ -60,6 +60,7 @@ test-fast: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(PURE)
 
 # The same tests with the oldest release of each dependency that pyproject.toml allows: make test-lowest TESTS=tests/store
+# One test is left out: it says what the newest SDK raises, and openai 2 lets an error of httpx through there.
 # --override: where a tool of development wants a newer release than the bound, it is the tool that has to do without.
 LOWEST := .lowest
 test-lowest: $(READY)
@@ -67,7 +68,8 @@ test-lowest: $(READY)
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra otel --only-binary :all: --python $(LOWEST) \
 		pyproject.toml --output-file $(LOWEST)/bounds.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --override $(LOWEST)/bounds.txt --editable '.[dev,otel]'
-	$(LOWEST)/bin/pytest -p tests.kit.openai_2 $(ON_ALL_CORES) $(TESTS)
+	$(LOWEST)/bin/pytest -p tests.kit.openai_2 $(ON_ALL_CORES) $(TESTS) \
+		--deselect tests/gateway/test_apis_wire.py::test_t3_the_official_clients_raise_what_they_raise_without_us
 
 # The properties again, each with all of its generated examples: `make test` tries a tenth, five at least. Then what the
 # documents say of a first policy, and their commands that take seconds.
