@@ -9,6 +9,7 @@ from proxy.config import ConfigurationError, Settings
 from proxy.store import BACK_ENDS, open_store
 from tests.kit.settings import settings_with
 
+SECRET = "s3cret"
 URL = "give a URL such as sqlite:///FILE or redis://HOST"
 
 
@@ -26,16 +27,16 @@ URL = "give a URL such as sqlite:///FILE or redis://HOST"
         ("/var/lib/x.db", "a file is written sqlite:////var/lib/x.db"),
         ("x.db", "a file is written sqlite:///x.db"),
         ("memory", URL),
-        ("postgres://user:s3cret@host/db", f"there is no store postgres://; {URL}"),
+        (f"postgres://user:{SECRET}@host/db", f"there is no store postgres://; {URL}"),
         ("SQLITE:///x.db", f"this is no store; {URL}"),
-        ("redis:user:s3cret@host", "it names no server: write redis://HOST:PORT/DB"),
+        (f"redis:user:{SECRET}@host", "it names no server: write redis://HOST:PORT/DB"),
     ],
 )
 def test_what_is_no_store_gets_the_one_that_is_meant(url: str, advice: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         settings_with(["--store", url])
     assert str(error.value) == f"store: {advice} (--store)"
-    assert "s3cret" not in str(error.value)
+    assert SECRET not in str(error.value)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
