@@ -45,13 +45,15 @@ async def counting(
     if store is not None:
         opened = open_store(store)
         await opened.open()
-    shared = SharedWindows(url, 0.1) if url is not None else None
+    shared = SharedWindows(url, 5.0) if url is not None else None
     limits = Limits(Telemetry("error"), counts or Counts(LocalWindows()), opened, shared, is_alone)
     await limits.open()
-    yield limits
-    await limits.close()
-    if opened is not None:
-        await opened.close()
+    try:
+        yield limits
+    finally:
+        await limits.close()
+        if opened is not None:
+            await opened.close()
 
 
 async def settled(limits: Limits) -> None:

@@ -119,7 +119,7 @@ async def test_reloads_leave_nothing_behind(narrows: Start) -> None:
         ({"ca_bundle": Path(__file__)}, "ca_bundle: "),
         ({"upstreams": (GOOD, BAD)}, "ca of the upstream bad: "),
         ({"record": Path("/proc/nowhere")}, "record: "),
-        ({"store": "nosuch://x"}, "store: "),
+        ({"store": "redis://localhost:70000"}, "store: "),
     ],
 )
 async def test_settings_that_cannot_work_change_nothing(narrows: Start, values: dict[str, Any], words: str) -> None:

@@ -209,12 +209,6 @@ async def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "var" / "narrows.db").exists()
 
 
-@pytest.mark.parametrize("url", ["mysql://localhost", "postgres://x", "", "narrows.db", "/folder"])
-def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
-    with pytest.raises(ValueError, match="sqlite://"):
-        open_store(url)
-
-
 @pytest.mark.parametrize("url", ["sqlite:narrows.db", "sqlite:/narrows.db", "sqlite://narrows.db", "sqlite:///a\0b"])
 def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///relative"):
