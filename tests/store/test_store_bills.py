@@ -5,6 +5,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -172,7 +173,7 @@ async def test_sums_of_days_are_deleted_after_a_while(tmp_path: Path) -> None:
     await store.sweep(now[0] - 86_400)
     assert [row.day for row in await store.day_rows(DAY)] == [bill_rows.day_of(now[0])]
     await store.close()
-    with sqlite3.connect(tmp_path / "narrows.db") as file:
+    with closing(sqlite3.connect(tmp_path / "narrows.db")) as file, file:
         assert file.execute("SELECT count(*) FROM bill").fetchone() == (1,)
 
 
@@ -198,7 +199,7 @@ async def test_what_cannot_be_read_is_a_miss_and_its_sum_begins_again(tmp_path: 
     store = SqliteStore(str(path), patience=5.0)
     await store.open()
     await store.add_bills([bill(1), bill(2, at=1.0)])
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         file.create_function("spoilt", 1, lambda value: spoilt([value])[0])
         for table in ("bill", "bill_day", "bill_conversation"):
             file.execute(f"UPDATE {table} SET content = spoilt(content)")  # noqa: S608 - names of ours
@@ -266,7 +267,7 @@ async def test_a_file_without_bills_gets_them_when_it_is_opened(tmp_path: Path) 
     await before.open()
     await before.remember([(KEY, RECORD)])
     await before.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         triggers = "DROP TRIGGER bill_added_inserted; DROP TRIGGER bill_inserted; DROP TRIGGER bill_deleted;"
         file.executescript(f"{triggers} DROP VIEW bill_added; DROP TABLE bill; DROP TABLE bill_day;")
         file.executescript("DROP TABLE bill_conversation;")

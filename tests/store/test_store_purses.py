@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ async def test_w3_the_purses_of_a_day_are_deleted_after_two_days(tmp_path: Path)
     await store.take(Purse(day="2026-02-02"), 1.0)
     await store.sweep(0.0)
     await store.close()
-    with sqlite3.connect(tmp_path / "narrows.db") as file:
+    with closing(sqlite3.connect(tmp_path / "narrows.db")) as file, file:
         assert file.execute("SELECT day FROM purse ORDER BY day").fetchall() == [(b"",), (b"2026-02-02",)]
 
 
@@ -115,7 +116,7 @@ async def test_w3_a_file_without_purses_gets_them_when_it_is_opened(tmp_path: Pa
     await before.open()
     await before.spend(KEY, "compaction", SummaryCost(1))
     await before.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         file.executescript("DROP TRIGGER purse_deleted; DROP TABLE purse;")
     store = SqliteStore(str(path), patience=5.0)
     await store.open()
@@ -129,7 +130,7 @@ async def test_w3_a_damaged_sum_counts_as_nothing(tmp_path: Path) -> None:
     store = SqliteStore(str(path), patience=5.0)
     await store.open()
     await store.take(PURSES[1], 1.0)
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE purse SET dollars = 'much'")
     assert await store.take(PURSES[1], 1.0, 1.0)
     assert not await store.take(PURSES[1], 1.0, 1.0)
