@@ -55,7 +55,7 @@ serve: $(RUNTIME)
 test: $(READY)
 	$(BIN)/pytest $(ON_ALL_CORES)
 
-# The pure core alone, under 30 seconds on two cores.
+# The pure core alone, about 35 seconds on two cores.
 test-fast: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(PURE)
 

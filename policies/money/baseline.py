@@ -43,7 +43,7 @@ class Evidence:
     is_rewritten: bool
     """Whether an edit of this request, or of the client's, touches what stood before."""
     added: int | None = None
-    """Of a prompt that nothing of was edited, the tokens that were put in front of it; None of any other."""
+    """The tokens put in front of the prompt, where nothing in it was edited; None where something was."""
 
 
 @dataclass(frozen=True, slots=True)

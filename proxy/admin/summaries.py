@@ -20,7 +20,7 @@ from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
 from proxy.gateway.upstreams import row_for
-from proxy.identity import Caller, access_of, asks_here, auth_of, credential_of, is_plain_key, tenant_of
+from proxy.identity import Access, Caller, access_of, asks_here, auth_of, credential_of, is_plain_key, tenant_of
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Store
 from proxy.store.cached import CachedStore
@@ -104,6 +104,7 @@ class SummaryPages:
         if not blocks:
             message = "There is nothing to summarize: all messages are system text."
             raise ApiError(400, message, "bad_body", "messages")
+        access = access_of(request, self.parts.settings, self.parts.secret)
         job = SummaryJob(
             key=key,
             conversation=parsed.conversation,
@@ -116,7 +117,7 @@ class SummaryPages:
             policy="history",
             records=tuple(stored),
             dialect=dialect,
-            upstream=self._upstream(request, dialect, parsed.request.model),
+            upstream=self._upstream(access, dialect, parsed.request.model),
         )
         is_verified = is_here or self.payments.states.is_accepted(job.owner)
         if not (is_verified or await self.cached_store.is_owner(key, job.owner)) or not self.maker.may_ask(job):
@@ -125,7 +126,6 @@ class SummaryPages:
                 "gateway's own key is used), and the upstream must have accepted it in a chat request here."
             )
             raise ApiError(403, message, "forbidden")
-        access = access_of(request, self.parts.settings, self.parts.secret)
         admitted = await self.limits.admit(access.key, access.owner, dialect) if self.limits is not None else None
         try:
             record = await self.parts.ask("history", self.maker.history(job))
@@ -143,11 +143,10 @@ class SummaryPages:
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
-    def _upstream(self, request: web.BaseRequest, dialect: str, model: str) -> str:
+    def _upstream(self, access: Access, dialect: str, model: str) -> str:
         """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none, or where
         the key may not ask this model."""
         settings = self.parts.settings
-        access = access_of(request, settings, self.parts.secret)
         check_model(access, model)
         return row_for(settings.upstream_rows, settings.rules, access, dialect, model).name
 

@@ -23,7 +23,8 @@ from tests.kit.paths import ROOT
 
 WORK, HERE = ROOT / ".fuzz", ROOT / "tests" / "fuzz"
 OPTIONS = ("-timeout=30", "-rss_limit_mb=4096", "-max_len=16384", "-reload=0", "-print_final_stats=1")
-SAME = {**os.environ, "PYTHONHASHSEED": "0"}
+_ENVIRONMENT = {**os.environ, "PYTHONHASHSEED": "0"}
+"""So that the order of a set is the same in every run."""
 _STARTING = 3
 """Seconds of a process that are not the law's."""
 
@@ -54,7 +55,7 @@ async def fuzzed(law: str, seconds: float, runs: int | None) -> Found:
     places = (f"-dict={HERE / 'words.dict'}", f"-artifact_prefix={faults}/{law}-", str(own), str(HERE / "corpus" / law))
     begin = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *words, *places, stdin=DEVNULL, stdout=PIPE, stderr=-2, cwd=ROOT, env=SAME
+        *words, *places, stdin=DEVNULL, stdout=PIPE, stderr=-2, cwd=ROOT, env=_ENVIRONMENT
     )
     output = (await process.communicate())[0].decode(errors="replace")
     inputs = re.search(r"stat::number_of_executed_units:\s*(\d+)", output)
