@@ -40,14 +40,14 @@ presets: $(RUNTIME)
 
 # The tables of README.md and policies/README.md, measured anew: every preset at PRICES, the default one at GROUP_PRICES
 # too. Runs are remembered in .figures by the revision of the code. make figures SESSIONS="..." CHAIN="one other third"
-GROUP_PRICES ?= gpt-4o gpt-5.4 gpt-6-sol claude-sonnet-5 claude-opus-5-5
+GROUP_PRICES ?= gpt-6.1-sol claude-opus-5-5 claude-fable-5-2 gpt-5.4
 figures: PRICES = gpt-5.4 claude-opus-5-5
 figures: $(READY)
-	$(BIN)/python -m proxy.lab.figures $(SESSIONS) $(GROUP_PRICES:%=--prices %) $(PRICES:%=--preset-prices %) $(CHAIN:%=--chain %) $(KINDS:%=--group %)
+	$(BIN)/python -m tests.long.figures $(SESSIONS) $(GROUP_PRICES:%=--prices %) $(PRICES:%=--preset-prices %) $(CHAIN:%=--chain %) $(KINDS:%=--group %)
 
 # What summaries do in windows of 4,000 to 1,000,000 tokens: one more table of policies/README.md, of generated sessions.
 windows: $(READY)
-	$(BIN)/python -m proxy.lab.figures.windows
+	$(BIN)/python -m tests.long.figures.windows
 
 serve: $(RUNTIME)
 	$(BIN)/narrows serve $(ARGS)

@@ -93,11 +93,16 @@ def assemble(
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
     is_chat = not request.brings_tools and not conversation.has_calls and not conversation.is_text_protocol
-    aim = options.aim or (preset.aim_of_chats if is_chat else preset.aim)
+    budget = options.budget or options.limits.budget(prices, reserve)
+    # with no price, only the size can count
+    usual_aim = "context" if prices.is_local else preset.aim_for(is_chat=is_chat, window=budget.window)
+    aim = options.aim or usual_aim
+    if aim == "context" and options.budget is None:
+        budget = options.limits.budget(prices, reserve, has_floor=False)
     settings = PlanSettings(
         policies=preset.policies if editable else (),
         prices=prices,
-        budget=options.budget or options.limits.budget(prices, reserve, has_floor=aim == "bill"),
+        budget=budget,
         count=count,
         text_protocol=options.text_protocol,
         marks=marks,
@@ -107,6 +112,7 @@ def assemble(
         head=head + tool_tokens(tool, count),
         factor=options.calibration,
         recall=tool is not None,
+        exchanges=tool is not None and dialect.takes_exchanges(request),
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
         aim=aim,
         is_chat=is_chat,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from policies.keep import Patterns, keeps, keeps_turn, tokens_kept
+from policies.keep import NOTHING, LastingTexts, Patterns, keeps, keeps_turn, tokens_kept
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.indexes import Index
@@ -18,7 +18,7 @@ from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Keep, Trigger, begin_of
 from policies.money.budget import Budget
 from policies.money.prices import Prices
-from policies.tools import Toolbox, ToolKind
+from policies.tools import Toolbox, ToolKind, WayBack
 
 Aim = Literal["bill", "context"]
 """What decides when something goes: whether it pays (`bill`), or the triggers and sizes that the preset names."""
@@ -111,6 +111,8 @@ class Context:
     """Whether agents that speak a text protocol are shortened too: output in user messages, and the prose beside it."""
     recall: bool = False
     """Whether the request carries the recall tool: then everything hidden is named by its reference."""
+    exchanges: bool = False
+    """Whether a record may be sent as an answer of that tool: else it holds nothing that a tool returned."""
     aim: Aim = "bill"
     is_chat: bool = False
     """Whether it is a chat without tools: nothing that goes could be fetched again."""
@@ -142,6 +144,8 @@ class Context:
     toolbox: Toolbox = NO_TOOLS
     keep: Patterns = ()
     """What people want left as it is (policies.keep)."""
+    in_force: LastingTexts = NOTHING
+    """Reports and instructions that stay (policies.keep)."""
     edits: Mapping[int, Replace] = field(default_factory=dict)
     """The edits that stand in the request, by block, as of the step before."""
     folded: Container[int] = frozenset()
@@ -155,6 +159,13 @@ class Context:
     """Called with the number of items that a policy has worked on since: planning may be stopped there."""
     used_by: Mapping[int, int] = field(default_factory=dict)
     """The newest block that points to each block: for as long as that is new, the block is as new."""
+    rereads: Mapping[int, int] = field(default_factory=dict)
+    """The earlier results that answers point at which say that a file is unchanged, by these answers; an edit may
+    have given them that text (policies.planning.rereads)."""
+
+    def text_at(self, conversation: Conversation, at: int) -> Block:
+        """The block whose text an output shows: itself, or the earlier result that it points at, once it got that."""
+        return conversation.blocks[self.rereads.get(at, at) if at in self.edits else at]
 
     def is_output(self, block: Block) -> bool:
         """Whether the block is the output of a tool that may be shortened."""
@@ -162,11 +173,11 @@ class Context:
 
     def ref(self, conversation: Conversation, at: int) -> str:
         """The reference by which the recall tool finds a block; empty where the request does not carry that tool."""
-        return conversation.ref(at) if self.recall else ""
+        return conversation.ref(self.rereads.get(at, at)) if self.recall else ""
 
     def kind(self, conversation: Conversation, at: int) -> ToolKind:
         """What kind of output a block is."""
-        kinds = _KINDS.of(conversation)
+        kinds, at = _KINDS.of(conversation), self.rereads.get(at, at)
         toolbox, kind = kinds.get(at, _UNKNOWN)
         if toolbox is not self.toolbox:
             block = conversation.blocks[at]
@@ -175,13 +186,20 @@ class Context:
             kinds[at] = self.toolbox, kind
         return kind
 
+    def way_back(self, conversation: Conversation, at: int) -> WayBack:
+        """How an output can be seen again without recall: a tool that said a file is unchanged may say it again."""
+        kind, tool = self.kind(conversation, at), conversation.blocks[at].tool
+        tools = (conversation.blocks[each].tool for each in self.rereads) if kind == "file" else ()
+        return "unchanged" if tool in tools else kind
+
     def keeps(self, conversation: Conversation, at: int) -> bool:
-        """Whether people want a block left as it is."""
-        return bool(self.keep) and keeps(self.keep, conversation, at, self.pause)
+        """Whether a block is left as it is: because people want that, or because it is in force."""
+        return at in self.in_force.blocks or (bool(self.keep) and keeps(self.keep, conversation, at, self.pause))
 
     def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
         """Whether a turn has such a block: then no fold replaces any of it."""
-        return bool(self.keep) and keeps_turn(self.keep, conversation, turn, self.pause)
+        is_named = bool(self.keep) and keeps_turn(self.keep, conversation, turn, self.pause)
+        return is_named or turn in self.in_force.turns
 
     def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
         """Whether no fold may replace a block for this. System text belongs to no turn."""
@@ -191,7 +209,11 @@ class Context:
 
     def tokens_kept(self, conversation: Conversation, turns: range) -> int:
         """The tokens of such turns among these, without what people wrote."""
-        return tokens_kept(self.keep, conversation, turns, self.pause) if self.keep else 0
+        return tokens_kept(self.keep, conversation, turns, self.pause, self.in_force.turns)
+
+    @property
+    def keeps_any(self) -> bool:
+        return bool(self.keep or self.in_force.blocks)
 
     def may_save(self, at: int) -> bool:
         """Whether an edit of the block may save enough: not where next to nothing of it is sent, as inside a fold."""

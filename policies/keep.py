@@ -1,22 +1,26 @@
-"""What people want left as it is: patterns that name tools, paths and texts, and the blocks that these name.
+"""What is left as it is: what people name, by patterns for tools, paths and texts; and what is in force.
 
 In a pattern `*` stands for any characters, and all else for itself. It names a tool by its name, or a path in a call by
 the whole of it or by its end behind a slash: `*.sql`, `db/*.sql`, `schema.sql`. What begins with `text:` names whatever
 holds these words.
 
+In force are what subagents reported and instructions read from files or skills: until the same is asked for again, and
+the newest of them in a tenth of the window together. They stay results of the tools that returned them.
+
 Laws
   A block is named by its own text, its tool, or the call that it is or answers: whatever comes later changes nothing.
   Each block is compared once under the same patterns.
+  What is no more in force never is again, so that no text comes back. Only the last resort removes what is in force.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 
 from policies.model.conversation import Block, Conversation
 from policies.model.indexes import Index
-from policies.tools import paths_of
+from policies.tools import Kinds, Toolbox, ToolKind, paths_of, subject_of
 
 Patterns = tuple[str, ...]
 """In order, each once: what `patterns_of` returns."""
@@ -151,20 +155,33 @@ def keeps_turn(patterns: Patterns, conversation: Conversation, turn: int, pause:
     return result
 
 
-def tokens_kept(patterns: Patterns, conversation: Conversation, turns: range, pause: Callable[[int], object]) -> int:
-    """The tokens that stay of those of these turns that have a block which is to stay, as the client wrote them and
-    without what people wrote. Turns are added up once."""
+def tokens_kept(
+    patterns: Patterns,
+    conversation: Conversation,
+    turns: range,
+    pause: Callable[[int], object],
+    others: Set[int] = frozenset(),
+) -> int:
+    """The tokens that stay of those of these turns that have a block which is to stay, or are among `others`, as the
+    client wrote them and without what people wrote. Turns are added up once."""
+    tokens = sum(_tokens_of(conversation, turn) for turn in others if turn in turns)
+    if not patterns:
+        return tokens
+    tokens -= sum(_staying(patterns, conversation, turn, pause) for turn in others if turn in turns)
     sums = _NAMED.of(conversation).under(patterns).tokens
     while len(sums) <= turns.stop and _is_complete(conversation, len(sums) - 1):
         sums.append(sums[-1] + _staying(patterns, conversation, len(sums) - 1, pause))
     last = len(sums) - 1
     newest = (_staying(patterns, conversation, turn, pause) for turn in range(max(turns.start, last), turns.stop))
-    return sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
+    return tokens + sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
 
 
 def _staying(patterns: Patterns, conversation: Conversation, turn: int, pause: Callable[[int], object]) -> int:
-    if not keeps_turn(patterns, conversation, turn, pause):
-        return 0
+    return _tokens_of(conversation, turn) if keeps_turn(patterns, conversation, turn, pause) else 0
+
+
+def _tokens_of(conversation: Conversation, turn: int) -> int:
+    """The tokens of a turn without what people wrote."""
     every = _blocks_of(conversation, turn)
     return conversation.tokens(at for at in every if not conversation.blocks[at].from_person)
 
@@ -179,3 +196,84 @@ def _blocks_of(conversation: Conversation, turn: int) -> Iterator[int]:
     around = range(conversation.start(turn), conversation.ends[min(turn + 1, conversation.steps - 1)])
     blocks = conversation.blocks
     return (at for at in around if blocks[at].turn == turn and blocks[at].kind != "system")
+
+
+_SHARE, _MOST = 10, 20_000
+"""What is in force may fill a tenth of the window, and so many tokens at most: that is a tenth of a usual window. More
+left no more in sight in two sessions of Claude Code with windows of a million tokens, nor in two others."""
+_LEAST: Mapping[ToolKind, int] = {"report": 250, "instructions": 60}
+"""Tokens of the shortest output of each kind that is in force: a shorter one says that there is none yet."""
+_SHORTEST = min(_LEAST.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LastingTexts:
+    """The blocks in force at a step and their turns, and the blocks that are no more in force with this step."""
+
+    blocks: frozenset[int] = frozenset()
+    turns: frozenset[int] = frozenset()
+    gone: tuple[int, ...] = ()
+
+
+NOTHING = LastingTexts()
+
+
+class _Standing:
+    """What is in force at the newest step that was looked at, by subject, the oldest first."""
+
+    def __init__(self) -> None:
+        self.under: tuple[Kinds, int] = {}, 0
+        self.begin(*self.under)
+
+    def begin(self, kinds: Kinds, room: int) -> None:
+        """Look at the history again from its first step on. `kinds` are those that people configured."""
+        self.under, self.step, self.tokens = (kinds, room), -1, 0
+        self.newest: dict[str, int] = {}
+        self.result = NOTHING
+
+    def go_on(self, conversation: Conversation, toolbox: Toolbox, pause: Callable[[int], object]) -> None:
+        """Look at the blocks that came with the next step."""
+        blocks, lasting, gone = conversation.blocks, list[tuple[int, str]](), list[int]()
+        for at in conversation.arrived(self.step + 1):
+            block = blocks[at]
+            if block.kind == "result" and block.answers is not None and block.tokens >= _SHORTEST:
+                pause(1)
+                arguments = blocks[block.answers].text
+                kind = toolbox.lasting_kind(block.tool, arguments, block.text)
+                if kind and block.tokens >= _LEAST[kind]:
+                    lasting.append((at, subject_of(block.tool, arguments)))
+        self.step += 1  # nothing was changed until here, where planning may be stopped
+        for at, subject in lasting:
+            older = self.newest.get(subject)
+            if older is not None and blocks[older].text == blocks[at].text:
+                continue  # the later copy may point to the earlier one
+            if older is not None:
+                del self.newest[subject]
+                self.tokens -= blocks[older].tokens
+                gone.append(older)
+            self.newest[subject] = at
+            self.tokens += blocks[at].tokens
+        while self.tokens > self.under[1]:
+            at = self.newest.pop(next(iter(self.newest)))
+            self.tokens -= blocks[at].tokens
+            gone.append(at)
+        if gone or lasting:
+            staying = frozenset(self.newest.values())
+            self.result = LastingTexts(staying, frozenset(blocks[at].turn for at in staying), tuple(gone))
+        elif self.result.gone:
+            self.result = replace(self.result, gone=())
+
+
+_STANDING = Index[Block, _Standing](_Standing, lambda *_: None, lambda standing, *_: standing.begin(*standing.under))
+
+
+def in_force(
+    conversation: Conversation, step: int, toolbox: Toolbox, window: int, pause: Callable[[int], object]
+) -> LastingTexts:
+    """What is in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
+    standing, under = _STANDING.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
+    if standing.under != under or step < standing.step:
+        standing.begin(*under)
+    while standing.step < step:
+        standing.go_on(conversation, toolbox, pause)
+    return standing.result

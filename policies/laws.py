@@ -2,8 +2,10 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Container
+from dataclasses import replace
 
 from policies.context import Context
+from policies.keep import NOTHING
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.tools import RECALL, arguments_of
@@ -43,6 +45,8 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
     if run.start in conversation.no_cut_before or run.stop in conversation.no_cut_before:
         return False
     protected = run if protected is None else protected
+    if context.excess and fold.by == "trim":  # the last resort, where nothing else fits
+        context = replace(context, in_force=NOTHING)
     for i in run:
         block = conversation.blocks[i]
         if block.turn >= context.step - 1 or context.keeps_turn_of(conversation, i):

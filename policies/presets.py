@@ -67,6 +67,10 @@ class WritingOptions:
 AS_CONFIGURED = WritingOptions()
 
 
+SMALL_WINDOW = 32_768
+"""Tokens of the largest window that counts as small: a chat soon fills it, whatever its summaries cost."""
+
+
 @dataclass(frozen=True)
 class Preset:
     """Policies in the order in which they are called, what they may do beyond the laws, and a line about it."""
@@ -76,12 +80,12 @@ class Preset:
     exceptions: Exceptions = NO_EXCEPTIONS
     writing: WritingOptions = AS_CONFIGURED
     aim: Aim = "bill"
-    chat_aim: Aim | None = None
-    """The aim for chats without tools, where that is another one."""
+    small_chat_aim: Aim | None = None
+    """The aim for chats without tools in small windows, where that is another one."""
 
-    @property
-    def aim_of_chats(self) -> Aim:
-        return self.chat_aim or self.aim
+    def aim_for(self, *, is_chat: bool, window: int) -> Aim:
+        """The aim in a window of so many tokens."""
+        return (self.small_chat_aim if is_chat and window <= SMALL_WINDOW else None) or self.aim
 
     @property
     def configured(self) -> tuple[ConfiguredPolicy, ...]:
@@ -137,9 +141,9 @@ PRESETS: Mapping[str, Preset] = {
     "adaptive": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
         "the default: as coding-agent, with a rolling summary where it pays, once the history has 100,000 tokens or "
-        "fills 60 % of the window; in chats without tools, a summary is requested once the prompt has 16,000 tokens or "
-        "fills half the window",
-        chat_aim="context",
+        "fills 60 % of the window; in chats without tools, once the prompt has 16,000 tokens or fills half the window, "
+        "where it pays or the window is small",
+        small_chat_aim="context",
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays

@@ -33,6 +33,7 @@ people write some milliseconds; they cannot be told apart beforehand."""
 _WINDOW = 150
 """Characters shown on either side of a match in a line too long to be shown."""
 _PARTS = 'part may be "lines 9-80", "chars 0-999" or "find REGEX"'
+_ELSEWHERE = "another command or range may show it"
 _LAST = f"\n{MARK} this was the last recall in this reply]"
 
 _REF = re.compile(r"\d{6,24}(\+\d{1,9})?")
@@ -89,26 +90,40 @@ def answers_to(conversation: Conversation, call: RecallCall) -> Sequence[int]:
 
 
 def stands_for_text(conversation: Conversation, ref: str) -> bool:
-    return conversation.find(ref) is not None or conversation.find_run(ref) is not None
+    finders = conversation.find, conversation.find_run, conversation.find_first
+    return any(find(ref) is not None for find in finders)
 
 
 def answer(conversation: Conversation, arguments: str, last: bool = False) -> RecallAnswer:
     """Answer a call. `last` tells the model that no further call is answered in this reply."""
     call = read(arguments)
     text = original(conversation, call.ref)
-    refusal = f"nothing in this conversation has the ref {call.ref or 'given'}; do not retry, run the tool again"
+    # nobody knows here which tool would show it, and one that reads files may answer that nothing has changed
+    refusal = f"nothing in this conversation has the ref {call.ref or 'given'}; do not retry, {_ELSEWHERE}"
     result = RecallAnswer(f"{MARK} {refusal}]", False) if text is None else _part(text, call.part)
+    if conversation.find(call.ref) is None and (first := conversation.find_first(call.ref)) is not None:
+        result = RecallAnswer(f"{result.text}\n{MARK} {_only_first(conversation, first, call.ref)}]", result.succeeded)
     return RecallAnswer(result.text + _LAST, result.succeeded) if last else result
 
 
 def original(conversation: Conversation, ref: str) -> str | None:
-    """The text that a reference stands for, of one block or of a run of blocks; None where it stands for nothing."""
-    if (at := conversation.find(ref)) is not None:
+    """The text that a reference stands for, of one block or of a run of blocks; of a run's reference without the number
+    of blocks, the first block's. None where it stands for nothing."""
+    if (at := conversation.find(ref)) is not None or (at := conversation.find_first(ref)) is not None:
         return conversation.blocks[at].text
     if (run := conversation.find_run(ref)) is None:
         return None
     blocks = (conversation.blocks[i] for i in run)
     return "\n".join(f"== {' '.join(filter(None, (b.kind, b.tool)))} ==\n{b.text}" for b in blocks)
+
+
+def _only_first(conversation: Conversation, first: int, name: str) -> str:
+    """How to go on behind the first block of a run. It must not say how many follow: their number may grow."""
+    after = conversation.blocks[first + 1 : first + 2]
+    following = (
+        f", the next text alone has ref {conversation.ref(first + 1)}" if after and after[0].kind != "system" else ""
+    )
+    return f"the first of several texts; ref {name}+N has the first N of them{following}"
 
 
 def _part(text: str, part: str) -> RecallAnswer:

@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "Print a logged conversation as a session, for `narrows replay`.",
     "keys": "Make, list and revoke keys of the gateway.",
     "usage": "Show what was used, what it cost, and what was saved.",
+    "delete": "Delete what is stored of a tenant, a key or a conversation.",
     "audit": "Show what became of summaries, and what was deleted.",
 }
 """All commands, and the first line of what each says of itself."""

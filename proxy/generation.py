@@ -44,9 +44,9 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.admission import Admission, Pressure
 from proxy.gateway.compress import CompressApi
-from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.model_lookup import ModelLookup
+from proxy.gateway.parts import FlowParts
 from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.shadows import ShadowParts, Shadows
 from proxy.gateway.upstreams import Upstreams
@@ -55,7 +55,7 @@ from proxy.store import Store, open_store, ttl_of
 from proxy.store.audit_log import AuditLog
 from proxy.store.breaker import GuardedStore
 from proxy.store.cached import CachedStore
-from proxy.store.forgetting import ForgetRegistry
+from proxy.store.forgetting import ForgetRegistry, follow
 from proxy.store.opening import start_store, tenant_secret
 from proxy.store.trimming import keep_within
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
@@ -258,15 +258,16 @@ async def _open_compaction(
     compactor = compacting(settings, request_parser, cached_store, telemetry, writers)
     forgets.register(compactor.forget)
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
+    deletion = Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder)
     conversations = ConversationPages(
         page_parts,
-        Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder),
+        deletion,
         SummaryPages(page_parts, cached_store, summaries, request_parser, payments, limits),
         ArtifactPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
         LogPages(page_parts, archive),
     )
-    _keep_within(settings, unhurried, telemetry, parts)
+    _look_after(unhurried, settings, deletion, telemetry, parts)
     for part in (archive, audit_log, billing, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
@@ -344,8 +345,17 @@ def _recorder(settings: Settings, folder: Path, stored: ArchiveServices) -> Reco
     return recorder
 
 
-def _keep_within(settings: Settings, store: Store, telemetry: Telemetry, parts: AsyncExitStack) -> None:
-    """Trim the store now and then; one in Redis only where the settings say how much it may hold."""
+def _look_after(
+    store: Store, settings: Settings, deletion: Deletion, telemetry: Telemetry, parts: AsyncExitStack
+) -> None:
+    """Delete what others who share the store have deleted; trim the store now and then, one in Redis only where the
+    settings say how much it may hold."""
+    if store.shared:
+
+        def failed(error: Exception) -> None:
+            telemetry.log.error("not_repeated", error=type(error).__name__, exc_info=error)
+
+        parts.callback(asyncio.create_task(follow(store, deletion.repeat, deletion.own, failed)).cancel)
     limit = settings.store_limit or (_FILE_LIMIT if settings.store.startswith("sqlite:") else None)
     if limit is not None:
         parts.callback(asyncio.create_task(keep_within(limit, store, telemetry)).cancel)

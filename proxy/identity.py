@@ -5,6 +5,7 @@ Laws
   Whoever asks for stored conversations proves who it is, and reads and deletes what it proves: a credential, what was
   sent with it, which is the whole tenant where that is a hash of it; a process on this machine that shows none, and the
   `admin_token` where a tenant is configured, all of the tenant.
+  An operator, who shows the `admin_token`, deletes in all tenants, and reads in none but the configured one.
   Figures hold no text: a process on this machine that shows no credential, and the `admin_token`, see those of all
   tenants; a credential sees its own.
   A browser that has shown the `admin_token` once carries a signed cookie in its place, for reading alone and not for
@@ -272,6 +273,14 @@ def viewer_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Vi
         "by address without a credential."
     )
     raise ApiError(403, message, "forbidden")
+
+
+def is_operator(request: web.BaseRequest, settings: Settings, secret: bytes) -> bool:
+    """Whether the request may delete in all tenants: it shows the `admin_token`; where there is none, it comes from
+    this machine and shows no credential."""
+    if settings.admin_token is not None:
+        return is_admin(request, settings, secret)
+    return not credential_of(request) and asks_here(request, settings.host)
 
 
 def _has_key(request: web.BaseRequest) -> bool:

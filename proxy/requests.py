@@ -74,6 +74,8 @@ class ClientRequest(Struct, frozen=True):
     """What a rule says of stale summaries."""
     record: bool | None = None
     """Whether a rule wants it recorded; None for what the settings say."""
+    key: str = ""
+    """The name of the gateway's key that the client has shown; "" for none."""
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
     upstream: str = ""

@@ -24,6 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
         providers._get_local_constants = lambda: providers._local_constants
 
 
+@pytest.fixture(autouse=True)
+def _upstreams_stand_for_remote_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test leaves loopback, and few of them are about servers there."""
+    monkeypatch.setattr("proxy.config.upstreams.is_local", lambda url: False)
+
+
 _LONGEST = ("workers", "lab", "gateway")
 
 

@@ -156,6 +156,9 @@ class Dialect(Protocol):
         """Where and how to add the recall tool; None where it cannot be added. Where the client brings no tools, it is
         only added `always`."""
 
+    def takes_exchanges(self, request: Request, /) -> bool:
+        """Whether calls of the recall tool that the model never made may stand in the history."""
+
     def consent(self, request: Request, /) -> Consent | None:
         """What the request has to hold so that its history may be edited, as a rule nothing; None where it may not."""
 

@@ -101,7 +101,7 @@ def render(rows: Sequence[Row], source: Source) -> str:
         [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0],
         [i for i in errors_first if score[i] < 0],
     )
-    chosen = sorted(choose_lines(lines, orders, source.budget))
+    chosen = choose_lines(lines, orders, source.budget, source.cost)
     return join_lines(lines, chosen, [row.size for row in rows]) if chosen else ""
 
 

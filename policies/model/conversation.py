@@ -253,6 +253,10 @@ class Conversation:
         first = self._runs.get(name) if length else None
         return None if first is None or first + length > len(self.blocks) else range(first, first + length)
 
+    def find_first(self, name: str) -> int | None:
+        """The first block of a run, by its reference without the number of blocks."""
+        return self._runs.get(name)
+
     @property
     def beginning(self) -> str:
         """The anchor of the model's first block: all summaries of a history begin there. Empty before there is one."""

@@ -41,11 +41,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One message in the place of a run of blocks, from `first` to `last`. Where a message holds tool results and a
-    person's words, only its part of the run is removed. The run never separates a call from its results. A summary may
-    replace several runs, between messages that stay: the first fold has its text, and all have its `origin`. The last
-    `words` characters of the text repeat what people wrote. With `system` the message is system text, in APIs whose
-    history may hold such, without those words: they follow in a user's message."""
+    """A text in the place of a run of blocks, from `first` to `last`; policies.text.layout says which messages it
+    becomes. Where a message holds tool results and a person's words, only its part of the run is removed. The run never
+    separates a call from its results. A summary may replace several runs, between messages that stay: the first fold
+    has its text, and all have its `origin`. The last `words` characters of the text repeat what people wrote: they
+    stand in a user's message. With `system` the rest is system text, in APIs whose history may hold such. With a `ref`,
+    that of the run, it is what the recall tool answers to a call with this reference; without, the model's own."""
 
     first: str
     last: str
@@ -54,6 +55,7 @@ class Fold:
     origin: Origin | None = None
     system: bool = False
     words: int = 0
+    ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ Arm = Literal["", "on", "holdout", "left"]
 nothing passes as the client wrote it (which is told of both arms alike); "" where there is no holdout."""
 
 
-class Labels(Struct, frozen=True, kw_only=True):
+class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whose bill it is, and by which its sums are grouped."""
 
     tenant: str
@@ -29,6 +29,8 @@ class Labels(Struct, frozen=True, kw_only=True):
     preset: str
     api: str
     """The name of the dialect."""
+    key: str = ""
+    """The name of the key of the gateway that the owner has; "" where it has none, or it is not known."""
 
 
 class BillSums(Struct, frozen=True, kw_only=True):

@@ -13,12 +13,15 @@ HIGH = 0.9
 """The high mark, as a share of what the window leaves for the prompt; the low one is two thirds of it."""
 _TIER = 0.97
 """The high mark stays below a price tier by this factor."""
+NO_MARK = 900_000_000
+"""The high mark where nothing is known that sets one: more tokens than any request has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """In tokens: act at the `high` mark, stop at the `low` one; nothing is touched below `floor`. `mark`: what sets the
-    high mark. Where that is a size to keep below, it is the `window` as well."""
+    high mark. Where that is a size to keep below, it is the `window` as well. An unknown window sets no mark: what is a
+    share of the `window` is then one of `BudgetLimits.unknown_window`."""
 
     window: int
     reserve: int
@@ -39,7 +42,7 @@ class BudgetLimits:
     window: int | None = None
     """A cap on the window of any model."""
     unknown_window: int = 128_000
-    """The window of a model that is not listed."""
+    """What stands for an unknown window where a parameter is a share of it. It is no mark."""
     context_tokens: int | None = None
     """The prompt's size to keep below, where that is less than the window allows."""
     reserve: int | None = None
@@ -52,12 +55,14 @@ class BudgetLimits:
     def budget(self, prices: Prices, reserve: int | None = None, *, has_floor: bool = True) -> Budget:
         """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say. A
         price tier is a hard mark like the window. `has_floor`: whether there is a floor where none is given."""
-        listed = prices.window or self.unknown_window
-        window = min(listed, self.window or listed)
+        window = min((each for each in (prices.window, self.window) if each), default=0)
+        has_mark, window = bool(window), window or self.unknown_window
         usual = min(RESERVE, window // _PART)
         wanted = next((tokens for tokens in (self.reserve, reserve) if tokens is not None), usual)
         reserved = min(wanted, window // 2)
-        upper = min([int((window - reserved) * self.high), *(int(s * _TIER) for s, _ in prices.tiers if s)])
+        room = min(window - reserved, prices.longest_prompt or window)
+        limits = [int(room * self.high) if has_mark else NO_MARK, *(int(s * _TIER) for s, _ in prices.tiers if s)]
+        upper = min(limits)
         mark: Literal["window", "context"] = "window"
         if self.context_tokens is not None and self.context_tokens < upper:
             window, upper, mark = self.context_tokens, self.context_tokens, "context"

@@ -81,7 +81,9 @@ class CacheRule:
     least: int = 1_024
     """Tokens of the shortest prefix that is written or read."""
     lookback: int = 0
-    """How many positions, its own included, are looked up before each mark."""
+    """How many positions, its own included, are looked up before each mark. Each content block is one."""
+    joins_runs: bool = False
+    """Whether a run of calls is one position, and a run of results."""
     endings: int = 0
     """How many of the newest message ends are boundaries without a mark; the newest of them is written."""
     reads: int = 4
@@ -119,19 +121,33 @@ class CacheRule:
         return next((each for each in self.lifetimes if request.matches(each.pattern, each.by_mark)), usual)
 
 
-# Anthropic, "Prompt caching": at most 4 breakpoints, at most 20 positions per breakpoint, the breakpoint itself being
-# the first; 5 minutes from the last use, or an hour where the mark says so, and then a write costs 2 instead of 1.25. A
-# `cache_control` at the top level is applied to the last cacheable block.
+# Anthropic, "Prompt caching": at most 4 breakpoints; 5 minutes from the last use, or an hour where the mark says so; a
+# write then costs 2 instead of 1.25. A `cache_control` at the top level is applied to the last cacheable block. "The
+# lookback window is 20 blocks. The system checks at most 20 positions per breakpoint, counting the breakpoint itself as
+# the first." "On the Claude API, a run of consecutive `tool_use` blocks counts as one position, and so does a run of
+# consecutive `tool_result` blocks, so a turn with many parallel tool calls doesn't push the previous request's entry
+# out of the window on its own." Of other platforms it does not say so, and neither do they: Amazon's "Prompt caching
+# for faster model inference" looks back "approximately 20 content blocks". So each block counts there, which is dearer.
 _ONE_HOUR = Lifetime(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25, by_mark=True)
-ANTHROPIC = CacheRule("cache_control", lookback=20, automatic=True, seconds=5 * MINUTE, lifetimes=(_ONE_HOUR,))
+ANTHROPIC = CacheRule(
+    "cache_control", lookback=20, joins_runs=True, automatic=True, seconds=5 * MINUTE, lifetimes=(_ONE_HOUR,)
+)
+_CLAUDE_API = re.compile(r"claude[^/@:]*")
+"""Names of models on the Claude API itself; with a vendor, a region or a version behind `@` they are another's."""
 # OpenAI from GPT-5.6: by the API reference the latest 80 breakpoints are looked up and four are written, the
-# implicit one included; by the guide, in implicit mode also up to 20 earlier endings of eligible messages. 30 minutes
-# are the least it keeps an entry, and 24 hours (`prompt_cache_retention`, the only value there is) the most.
+# implicit one included; by the guide, in implicit mode also up to 20 earlier endings of eligible messages. "A cached
+# prefix remains eligible for reuse for 30 minutes after its most recent write or reuse, though OpenAI may retain it
+# longer." These models take `prompt_cache_retention`, and it changes nothing.
 _EXPLICIT = re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"mode"\s*:\s*"explicit"')
-# Responses only; 12 hours, too, are the least. A write costs 1.25, and no other price for this time is named.
-_TWELVE_HOURS = Lifetime(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), DAY)
+# Responses only, and a write then costs 2.5 instead of 1.25
+_TWELVE_HOURS = Lifetime(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), 12 * HOUR, 2.0)
 OPENAI = CacheRule(
-    "prompt_cache_breakpoint", endings=21, reads=80, seconds=DAY, lifetimes=(_TWELVE_HOURS,), explicit=_EXPLICIT
+    "prompt_cache_breakpoint",
+    endings=21,
+    reads=80,
+    seconds=30 * MINUTE,
+    lifetimes=(_TWELVE_HOURS,),
+    explicit=_EXPLICIT,
 )
 # OpenAI before GPT-5.6, "Prompt caching": hits come in steps of 128 tokens. In memory an entry is always gone one hour
 # after its last use; where a model knows extended retention that is the default, and it ends after 24 hours.
@@ -179,5 +195,6 @@ def longer_write(prices: Prices) -> float:
 
 def rule_for(model: str, prices: Prices) -> CacheRule:
     """The row of a model that has these prices."""
-    rows = _MARKED if prices.breakpoints else _UNMARKED
-    return next(rule for pattern, rule in rows if re.search(pattern, model.lower()))
+    rows, name = _MARKED if prices.breakpoints else _UNMARKED, model.lower()
+    rule = next(rule for pattern, rule in rows if re.search(pattern, prices.assumed or name))
+    return replace(rule, joins_runs=False) if rule.joins_runs and not _CLAUDE_API.fullmatch(name) else rule

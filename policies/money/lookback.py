@@ -11,18 +11,18 @@ from policies.model.conversation import Block, Conversation
 from policies.money.caches import CacheRule
 
 
-def oldest_in_reach(conversation: Conversation, step: int, rule: CacheRule) -> int:
-    """Where the oldest entry ends that is found without another mark, as a number of blocks, in the request of `step`,
-    whose newest block is marked where the cache takes marks; 0 where all are found."""
+def oldest_in_reach(conversation: Conversation, end: int, rule: CacheRule) -> int:
+    """Where the oldest entry ends that is found from a mark at the end of so many blocks, or, on a cache that takes no
+    marks, by a request that ends there; as a number of blocks, 0 where all are found."""
     if not (rule.endings or rule.mark):
         return 0
-    blocks, end = conversation.blocks, conversation.ends[step]
+    blocks = conversation.blocks
     backwards = range(end, 0, -1)
     if rule.endings:
         ends = (at for at in backwards if _ends_message(blocks, at, blocks[at] if at < end else None))
         return next(islice(ends, rule.endings - 1, None), 0)
-    # parallel calls count as one position, and so do their results
-    starts = (at for at in backwards if at == 1 or not blocks[at - 1].kind == blocks[at - 2].kind in ("call", "result"))
+    one = ("call", "result") if rule.joins_runs else ()
+    starts = (at for at in backwards if at == 1 or not blocks[at - 1].kind == blocks[at - 2].kind in one)
     return next(islice(starts, rule.lookback - 1, None), 0)
 
 

@@ -56,6 +56,17 @@ class Prices:
     """What a write for the longer of two lifetimes costs relative to `write`."""
     output_tiers: Tiers = ()
     """For the output of a request, by its prompt tokens."""
+    longest_prompt: int | None = None
+    """Tokens of the longest prompt, where that is less than the window."""
+    assumed: str = ""
+    """The listed model whose cache rule and prices these are, where the model itself is not listed."""
+    is_local: bool = False
+    """Whether it is served by a machine of one's own, and has no price at all."""
+
+    @property
+    def origin(self) -> str:
+        """Where prices are from that are not listed."""
+        return "none" if self.is_local else f"assumed from {self.assumed}" if self.assumed else "assumed"
 
     def cost(self, usage: Usage) -> Cost:
         """What a call cost with this usage, tiers and cache writes included."""
@@ -65,6 +76,11 @@ class Prices:
             tokens * self.input * _factor(self.tiers, usage.prompt) / 1e6,
             usage.completion * self.output * _factor(self.output_tiers or self.tiers, usage.prompt) / 1e6,
         )
+
+
+CAUTIOUS = Prices(read=0.05, write=1.25)
+"""For a model of which nothing is known: a rewrite pays late, at the lowest price of reading and the highest of writing
+that are usual."""
 
 
 def _factor(tiers: Tiers, prompt: int) -> float:

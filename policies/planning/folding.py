@@ -15,6 +15,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import SummaryRecord
 from policies.planning.state import PlanSettings, PlanState
+from policies.text.layout import edited_tokens, fold_tokens
 
 _start, _stop = attrgetter("start"), attrgetter("stop")
 
@@ -63,7 +64,7 @@ class Folding:
 
     def size(self, at: int, text: str) -> int:
         """Tokens of a text in the place of a block."""
-        return self._count(text) + self._conversation.blocks[at].frame
+        return edited_tokens(self._conversation.blocks[at], text, self._count)
 
     def summarized(self) -> frozenset[int]:
         """The blocks that the standing summary replaces."""
@@ -123,7 +124,7 @@ class Folding:
             self.was_folded.setdefault(at, at in state.folded)
             if fold.origin is None:  # it stays for good
                 state.offers.pop(at, None)
-        state.ledger.change(run.start, self.size(run.start, fold.text))
+        state.ledger.change(run.start, fold_tokens(self._conversation, fold, self._count))
         state.folds[run.start] = fold
         if fold.origin:
             self._summary.append(run.start)
@@ -149,7 +150,7 @@ class Folding:
     def drop(self) -> None:
         """Remove the summary from the request."""
         self._unfold()
-        self._state.rent, self._state.saving, self._state.dropped = 0.0, 0, True
+        self._state.rent, self._state.saving, self._state.left, self._state.dropped = 0.0, 0, 0, True
 
     def stand(self, folds: Sequence[Fold]) -> None:
         """Add the folds of a summary, in the place of an earlier summary."""
@@ -160,7 +161,7 @@ class Folding:
         if origin is not None and origin.id not in self._state.booked:
             self._state.ledger.paid += origin.cost
             self._state.booked |= {origin.id}
-        self._state.rent, self._state.saving = 0.0, 0
+        self._state.rent, self._state.saving, self._state.left = 0.0, 0, self._state.ledger.total
 
     def lost(self, records: Iterable[SummaryRecord], settings: PlanSettings) -> float:
         """What those of these summaries cost that have not stood in the request so far, in input tokens."""
@@ -189,7 +190,7 @@ class Folding:
         covered = frozenset(at for run in runs for at in run)
         span = range(runs[0].start, runs[-1].stop)
         back = sum(self._unfolded(at) - sent[at] for at in self.summarized() if at in span and at not in covered)
-        new = sum(self.size(run.start, fold.text) for run, fold in zip(runs, folds, strict=True))
+        new = sum(fold_tokens(self._conversation, fold, self._count) for fold in folds)
         return sum(sum(sent[run.start : run.stop]) for run in runs) - back - new
 
     def _unfold(self) -> None:
@@ -211,7 +212,7 @@ class Folding:
     def _saving(self, fold: Fold) -> int:
         """Tokens that a fold removes from what is sent now."""
         run = self.run(fold)
-        return sum(self._state.ledger.sent[run.start : run.stop]) - self.size(run.start, fold.text)
+        return sum(self._state.ledger.sent[run.start : run.stop]) - fold_tokens(self._conversation, fold, self._count)
 
     def _unfolded(self, at: int) -> int:
         """Tokens of a block outside of any fold."""

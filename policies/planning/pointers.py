@@ -43,6 +43,21 @@ class Pointers:
                 pending += self._speaking.get(at, ())
         return reached & self._state.pointers
 
+    def shows(self, at: int) -> bool:
+        """Whether all of a block's text can be read in the request: there, or in the blocks that its lines point to."""
+        pending, reached = [at], set[int]()
+        while pending:
+            block = pending.pop()
+            if block in self._state.folded:
+                return False
+            edit = self._state.edits.get(block)
+            if edit and not edit.lossless:
+                return False
+            if edit and block not in reached:
+                reached.add(block)
+                pending += (self._index[anchor] for anchor in edit.uses if anchor in self._index)
+        return True
+
     def stands(self, anchor: str) -> bool:
         """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""
         while anchor:

@@ -9,6 +9,7 @@ nothing was planned either).
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 from policies.model.conversation import Conversation, Message
@@ -84,8 +85,7 @@ def _sent_digest(digest: bytes, changed: bytes | None) -> bytes:
 
 def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str, use: SummaryUse = NO_USE) -> Sent:
     """What to store of a request, to compare the next one with."""
-    before = conversation.ends[-2] if conversation.steps > 1 else None
-    tail = 0 if before is None else chains.sent_before(conversation.blocks[before].message)
+    tail = chains.sent_before(_received(conversation, conversation.steps - 2))
     return Sent(
         messages=chains.sent,
         digest=chains.sent_digest(chains.sent),
@@ -97,6 +97,29 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, settings:
         settings=settings,
         use=use,
     )
+
+
+def untouched(sent: Sent) -> Sent:
+    """What to store of a request that was sent as the client wrote it: one digest of it all."""
+    digest = sha256(f"{sent.head}{sent.received_digest}".encode()).hexdigest()[:32]
+    return Sent(messages=0, digest=digest, tail=0, tail_digest="", received=0, received_digest="", head="", settings="")
+
+
+def untouched_before(conversation: Conversation, chains: Chains, now: Sent, stored: Sent) -> Sent | None:
+    """What was sent of this history last, where `stored` is the digest of the request before this one, or of this one
+    itself; `now`: how this one is sent."""
+    for step, count in ((conversation.steps - 2, 0), (conversation.steps - 1, chains.received)):
+        count, tail = count or _received(conversation, step), _received(conversation, step - 1)
+        digest = chains.received_digest(count)
+        sent = replace(now, messages=count, digest=digest, received=count, received_digest=digest, use=NO_USE)
+        if untouched(sent) == stored:
+            return replace(sent, tail=tail, tail_digest=chains.received_digest(tail))
+    return None
+
+
+def _received(conversation: Conversation, step: int) -> int:
+    """How many messages the client had sent with a step before the newest one."""
+    return conversation.blocks[conversation.ends[step]].message if 0 <= step < conversation.steps - 1 else 0
 
 
 def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, chains: Chains, reason: str) -> str:

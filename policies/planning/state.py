@@ -51,6 +51,7 @@ class PlanSettings:
     cold: bool = False
     """Whether the provider's cache of this conversation has expired."""
     recall: bool = False
+    exchanges: bool = False
     learned: Budget | None = None
     """The budget of the request being served, where its upstream has said what it takes: earlier steps come out the
     same without it."""
@@ -83,6 +84,10 @@ class PlanState:
     """The blocks that an edit points to, by the block edited; these entries stay when the edit changes."""
     used_by: dict[int, int] = field(default_factory=dict)
     """The newest block that points to each of these."""
+    rereads: dict[int, int] = field(default_factory=dict)
+    """The results that answers point at which say that a file is unchanged, by these answers, in order."""
+    text_in: dict[int, int] = field(default_factory=dict)
+    """The newest answer that got the text of each of these results."""
     folds: dict[int, Fold] = field(default_factory=dict)
     """The standing folds, by their first block."""
     folded: set[int] = field(default_factory=set)
@@ -91,6 +96,8 @@ class PlanState:
     """The price so far of sending again the tokens that a summary could replace."""
     saving: int = 0
     """Tokens of it that a summary would have removed."""
+    left: int = 0
+    """Tokens of the history as the standing summary left it; 0 where none stands."""
     cramped: int = 0
     """Tokens left the last time that not enough room could be made."""
     peak: int = 0
@@ -130,6 +137,8 @@ class PlanState:
             offered_folds=dict(self.offered_folds),
             uses=dict(self.uses),
             used_by=dict(self.used_by),
+            rereads=dict(self.rereads),
+            text_in=dict(self.text_in),
             folds=dict(self.folds),
             folded=set(self.folded),
         )

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import takewhile
 
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
+from policies.keep import in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
@@ -16,6 +17,7 @@ from policies.planning.folding import Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.pointers import Pointers
 from policies.planning.prefix import SHED
+from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.shedding import Watch
 from policies.planning.state import PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
@@ -73,8 +75,9 @@ class Step:
         places = self._conversation.arrived(step)
         sizes = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
         ours = [n for n, at in enumerate(places) if self._conversation.blocks[at].tool == RECALL]
+        sent = self._conversation.ends[step]
         # a mark of ours finds any entry
-        in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, step, self._settings.cache)
+        in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, sent, self._settings.cache)
         original = self._settings.head + self._ledger.original + sum(sizes)
         marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
         self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
@@ -93,13 +96,15 @@ class Step:
             self._folding.drop()
         if self._state.offers_asked:
             self._collect(self._context)
+        enter_answers(self._conversation, self._context, self._state, self._pointers)
         self._state.offered = bool(self._summaries.offered)
         self._state.peak = max(self._state.peak, self._ledger.total)
         if not self._settings.only_to_fit:  # nothing is rewritten there because it pays
             self._ledger.charge()
         tokens = self._tokens()
         grown = tokens >= self._state.cramped * _GROWN
-        if record is not None and record.recall == self._settings.recall:
+        repeats = record is not None and record.recall == self._settings.recall
+        if record is not None and repeats:
             self._repeat(record)
         elif not decides:
             self._state.reason = SHED if self._newest else ""
@@ -110,6 +115,8 @@ class Step:
         self._state.drop_references(self._lossless)
         if self._state.pointers and self._state.changed is not None:
             self._reword()
+        if decides and not repeats and self._state.rereads:
+            self._give_texts()
         if not self._is_full():
             self._state.cramped = 0
         elif grown:
@@ -133,6 +140,7 @@ class Step:
             head=settings.head,
             text_protocol=settings.text_protocol,
             recall=settings.recall,
+            exchanges=settings.exchanges,
             aim=settings.aim,
             is_chat=settings.is_chat,
             pressed=self._will_be_full(arrived),
@@ -144,10 +152,14 @@ class Step:
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
             keep=settings.keep,
+            in_force=in_force(
+                self._conversation, self._step, settings.toolbox, settings.budget.window, self._watch.pause
+            ),
             edits=state.edits,
             folded=state.folded,
             uses=state.uses,
             used_by=state.used_by,
+            rereads=state.rereads,
             runs=self._folding.runs() if settings.summarizing else (),
         )
 
@@ -267,6 +279,8 @@ class Step:
         if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
             edit = replace(edit, uses=edit.uses or before.uses)
         self._state.edits[at] = edit
+        if edit.by == REREAD and at in self._state.rereads:
+            self._state.text_in[self._state.rereads[at]] = at
         self._pointers.change(at, edit)
         self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         self._ledger.change(at, self._folding.size(at, edit.text))
@@ -292,6 +306,11 @@ class Step:
             at = self._conversation.index.get(edit.at if isinstance(edit, Replace) else edit.first)
             if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):
                 continue
+            if isinstance(edit, Fold) and edit.ref and not self._settings.exchanges:
+                continue  # the request takes no exchange of ours any more, and in the model's rank it must not stand
+            if isinstance(edit, Fold) and not edit.ref and record.recall and self._settings.exchanges:
+                # release 0.2 stored none: its folds were no answers of the recall tool
+                edit = replace(edit, ref=self._conversation.run_ref(at, self._conversation.index[edit.last]))
             if isinstance(edit, Replace):
                 if keeps_shape(self._conversation.blocks[at], edit):
                     self._state.offers.pop(at, None)
@@ -311,6 +330,15 @@ class Step:
             if at not in self._state.folded and not self._pointers.stands(edit.needs):
                 self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
 
+    def _give_texts(self) -> None:
+        """Give answers that point at a hidden result its text, as far as there is room: none is made for it."""
+        budget = self._settings.budget
+        made_room = self._state.reason == f"checkpoint:{budget.mark}"
+        room = int((budget.low if made_room else budget.high) / self._factor - self._tokens())
+        was_folded = self._folding.was_folded
+        for edit in texts_given(self._conversation, self._context, self._state, self._pointers, was_folded, room):
+            self._change(self._conversation.index[edit.at], edit)
+
     def _send(self) -> None:
         """Choose our cache marks, and enter the request into the ledger."""
         conversation, settings, state = self._conversation, self._settings, self._state
@@ -321,10 +349,12 @@ class Step:
 
     def _will_be_full(self, arrived: int) -> bool:
         """Whether one of the next two requests reaches the hard mark if each grows by as much as this one. Where only
-        the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier."""
+        the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a chat
+        without tools, where it is adopted soon and may cost more than it saves until the mark."""
         high, tokens = self._settings.budget.high, self._tokens()
         ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
-        is_near = self._settings.aim == "bill" and tokens * self._factor >= _SOON * high
+        waits = self._settings.aim == "bill" and not self._settings.is_chat
+        is_near = waits and tokens * self._factor >= _SOON * high
         return is_near or ahead * self._factor > high
 
     def _is_full(self) -> bool:

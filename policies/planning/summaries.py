@@ -8,9 +8,13 @@ from policies.context import LEAST_SAVING, Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, UsableSummaries, stale, usable_summaries
-from policies.money.ledger import GUARD, SMALLEST, UNTRIED, digest_pays
+from policies.money.ledger import GUARD, SMALLEST, UNTRIED, digest_pays, limit_of_chats
 from policies.planning.folding import Folding
 from policies.planning.state import PlanSettings, PlanState
+
+_GROWTH = 1.5
+"""In a chat without tools, the next summary is asked for once the prompt has grown by half over what the last one left:
+it rewrites all that people wrote, too."""
 
 
 class StepSummaries:
@@ -63,7 +67,7 @@ class StepSummaries:
         origin = self.offered[0].origin
         later, rent = state.ledger.pending(stop)
         cost = origin.cost if origin else 0.0
-        return state.ledger.pays(first, saving + later, state.rent + rent, cost, ahead=False)
+        return state.ledger.pays(first, saving + later, state.rent + rent, cost, ahead=False, chats=self._limit())
 
     def ask(self, context: Context) -> None:
         """Ask for a summary: with the aim of the context when the policy wants it, else where it will have paid for
@@ -83,14 +87,19 @@ class StepSummaries:
         if context.aim == "context":
             state.wants.append(want)
             return
+        is_early = context.head + ledger.total < _GROWTH * (context.head + state.left)
+        if is_early and state.left and context.is_chat and not context.pressed:
+            return
         # the next one has to earn the cost of those that never stood, too, and may be rejected itself
         cost = want.cost + self._folding.lost(self.records, self._settings)
-        untried = float("inf") if context.pressed or context.summaries else UNTRIED
+        limit = self._limit()
+        untried = float("inf") if context.pressed or context.summaries else limit or UNTRIED
         most = GUARD if context.rejected else untried
         if saving < context.budget.bounded(SMALLEST) or not ledger.bears(cost + state.digest_cost, most):
             return
         later, rent = ledger.pending(last + 1)
-        if context.pressed or ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
+        rent += state.rent
+        if context.pressed or ledger.pays(first, saving + later, rent, cost, ahead=True, chats=limit):
             state.wants.append(replace(want, reason="window" if context.pressed else want.reason))
 
     def want_digest(self, want: DigestWant) -> None:
@@ -106,6 +115,13 @@ class StepSummaries:
         if pays or settings.aim == "context":
             state.digests.append(want)
             state.digest_cost = cost
+
+    def _limit(self) -> float:
+        """The limit of the bill in a chat without tools, 0 elsewhere. Only its first summary may go beyond the guard:
+        later ones spend what was saved."""
+        if not self._settings.is_chat:
+            return 0.0
+        return GUARD if self.records else limit_of_chats(self._settings.prices)
 
     def _is_worth_more(self, last: int) -> bool:
         """Whether a summary up to this block would cover twice what the one covers that waits to be adopted: else that

@@ -106,7 +106,7 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
     people want left as it is."""
     least = over if isinstance(over, int) else -1  # asked for each block of a history some ten times
     for i in blocks:
-        block = conversation.blocks[i]
+        block = context.text_at(conversation, i)
         if block.tokens <= least or block.answers is None:
             continue
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):

@@ -18,7 +18,7 @@ from policies.model.windows import Large, is_large
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
-from policies.tools import RECALL, path_of, rewrites, shell_command
+from policies.tools import FILES, RECALL, path_of, rewrites, shell_command
 
 _REFUSED = re.compile(
     r"reject|denied|refus|cancel|abort|interrupt|declin|cannot|can't|unable|not been|not found|not allowed"
@@ -72,7 +72,7 @@ def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator
         return
     call = conversation.blocks[older.answers].text if older.answers is not None else ""
     words = (shell_command(call) or call)[:60] if older.kind == "result" else ""
-    hidden = hidden_output(context.kind(conversation, at), context.ref(conversation, at))
+    hidden = hidden_output(context.way_back(conversation, at), context.ref(conversation, at))
     yield Replace(
         conversation.blocks[at].anchor,
         repeated_output(older.tool, words),
@@ -103,7 +103,7 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
         reading = conversation.blocks[older.answers] if older.answers is not None else None
         if reading is None or not is_large(older.text, older.tokens, over) or not context.is_output(older):
             continue
-        if path_of(reading.tool, reading.text) == path and context.kind(conversation, i) == "file":
+        if path_of(reading.tool, reading.text) == path and context.kind(conversation, i) in FILES:
             yield Replace(older.anchor, outdated_file(context.ref(conversation, i)), "dedupe")
 
 

@@ -53,17 +53,19 @@ class Digest(OutputPolicy):
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
         aged = context.aged(conversation, context.first_cut_age, self.when)
         older = range(conversation.ends[0], aged.start) if context.digests else range(0)
-        for i in large_outputs(conversation, context, (*aged, *older), self.over):
-            block = conversation.blocks[i]
+        due = (*aged, *context.in_force.gone)
+        for i in large_outputs(conversation, context, (*due, *older), self.over):
+            block = context.text_at(conversation, i)
             by_model = context.digests.get(block.text_digest.hex())
-            if by_model is None and i not in aged:
+            if by_model is None and i not in due:
                 continue
             kind, mentions = context.kind(conversation, i), mentioned(conversation, i, context.step)
             if by_model:
                 short = with_model(block.text, kind, by_model, self.max_chars, mentions)
             else:
                 short = by_rule(block.text, kind, self.max_chars, self.source_chars, mentions)
-            yield Replace(block.anchor, f"{short.rstrip()}\n{way_back(kind, context.ref(conversation, i))}", "digest")
+            back = way_back(context.way_back(conversation, i), context.ref(conversation, i))
+            yield Replace(conversation.blocks[i].anchor, f"{short.rstrip()}\n{back}", "digest")
         if not self.by_model or context.digesting is None or context.excess or not context.step:
             return
         if not self.when or any(context.holds(conversation, trigger) for trigger in self.when):

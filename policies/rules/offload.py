@@ -14,11 +14,11 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
 from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, Trigger
+from policies.model.windows import Keep, Large, Trigger, begin_of
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
-from policies.tools import ToolKind, writes
+from policies.tools import FILES, ToolKind, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
@@ -59,8 +59,9 @@ class Offload(OutputPolicy):
             for i in self._old(conversation, context, window):
                 kind = context.kind(conversation, i)
                 if context.may_save(i) and _may_be_edited(conversation, i, kind) == files:
-                    share = _RELEVANT_OF_FILES if kind == "file" else _RELEVANT
-                    budget = _POINTER + max(relevant, int(share * conversation.blocks[i].tokens) if relevant else 0)
+                    share = _RELEVANT_OF_FILES if kind in FILES else _RELEVANT
+                    tokens = context.text_at(conversation, i).tokens
+                    budget = _POINTER + max(relevant, int(share * tokens) if relevant else 0)
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)
 
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
@@ -77,7 +78,7 @@ class Offload(OutputPolicy):
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for age in range(context.first_cut_age, 2):
             for i in large_outputs(conversation, context, context.aged(conversation, age, self.when), self.over):
-                kind, tokens = context.kind(conversation, i), conversation.blocks[i].tokens
+                kind, tokens = context.kind(conversation, i), context.text_at(conversation, i).tokens
                 unseen = context.exceptions.first_sight and tokens > self.first_sight_over
                 if unseen == (age == 0) and (self.first_cut_files or not _may_be_edited(conversation, i, kind)):
                     budget = max(_POINTER, int(tokens * (self.first_sight_share if unseen else cached_share)))
@@ -86,7 +87,9 @@ class Offload(OutputPolicy):
 
     def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
-        the others are looked at again whenever they are twice as old."""
+        the others are looked at again whenever they are twice as old. And what is no more in force, behind it."""
+        begin = begin_of(conversation, window, context.step, context.budget.window) if context.in_force.gone else 0
+        yield from large_outputs(conversation, context, (i for i in context.in_force.gone if i < begin), self.over)
         if not isinstance(window, int) or self.when:
             gone = context.unreferenced(context.aged(conversation, window, self.when))
             yield from large_outputs(conversation, context, gone, self.over)
@@ -96,10 +99,10 @@ class Offload(OutputPolicy):
                 return  # nothing is as old
             gone = context.unreferenced(context.aged(conversation, window << doubling))
             for i in large_outputs(conversation, context, gone, self.over):
-                half = context.step - (window << doubling >> 1)
-                if doubling and not in_use(conversation, i, half, _RECENT, _NAMED):
+                half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
+                if doubling and not in_use(conversation, at, half, _RECENT, _NAMED):
                     continue  # it was offered when it was half as old
-                if doubling == _DOUBLINGS or not in_use(conversation, i, context.step, _RECENT, _NAMED):
+                if doubling == _DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _NAMED):
                     yield i
 
 
@@ -112,16 +115,16 @@ def _may_be_edited(conversation: Conversation, at: int, kind: ToolKind) -> bool:
     """Whether a result shows what may be edited next: a file, or what an edit made of it."""
     block = conversation.blocks[at]
     call = conversation.blocks[block.answers].text if block.answers is not None else ""
-    return kind == "file" or writes(block.tool, call)
+    return kind in FILES or writes(block.tool, call)
 
 
 def _shortened(
     conversation: Conversation, context: Context, at: int, kind: ToolKind, budget: int, names: int
 ) -> Replace:
     """About `budget` tokens of the block, of which `names` list what stands in it without the lines around."""
-    block = conversation.blocks[at]
+    block = context.text_at(conversation, at)
     mentions = mentioned(conversation, at, context.step)
     visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)
     listed = hidden_identifiers(block.text, visible, mentions, names, context.count)
-    back = way_back(kind, context.ref(conversation, at))
-    return Replace(block.anchor, "\n".join(filter(None, (visible.rstrip(), listed, back))), "offload")
+    back = way_back(context.way_back(conversation, at), context.ref(conversation, at))
+    return Replace(conversation.blocks[at].anchor, "\n".join(filter(None, (visible.rstrip(), listed, back))), "offload")

@@ -1,8 +1,10 @@
 """Old turns become one short record of what was done, seen and concluded in them; no model writes it.
 
-The record has the commands and files of each turn, and of its texts the lines that tell most: what the model has named
-since and no newer text shows, what is rare in the history, errors, definitions, how a text begins and ends. Turns go in
-batches, each with a record of its own that is never written again. What people wrote stays where it is.
+The record has the commands and files of each turn, with a reference for what was shown of each file, and of its texts
+the lines that tell most: the last errors of commands, what the model has named since and no newer text shows, what is
+rare in the history, errors, definitions, how a text begins and ends. Turns go in batches, each with a record of its own
+that is never written again. What people wrote stays where it is. Lines of tools are in a record only where it can be
+sent as an answer of the recall tool.
 """
 
 import re
@@ -23,7 +25,7 @@ from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
 from policies.text.stubs import framed, recorded_turns
-from policies.tools import RECALL, arguments_of, path_of, shell_command
+from policies.tools import FILES, RECALL, arguments_of, path_of, shell_command, subject_of
 
 _MENTIONED, _RARE = 4.0, 3.0
 """The worth of a name that the model has used since; and of any other, shared by the blocks and the names of its form
@@ -46,8 +48,12 @@ _LARGE = 250
 """An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
 _RECENT, _NAMED = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
-_STUB = 100
+_SHORTEST_RECORD = 100
 """Tokens of the shortest record: what would have less stays as it is."""
+_LEFT_OUT = "[...]"
+"""What stands between lines of a record where others are left out."""
+_GAP, _REF = 3, 5
+"""Tokens of that, and of a reference."""
 _AT_ONCE, _REREAD = 64, 16
 """Blocks that are read together, and how many that were read before take as long as a new one."""
 
@@ -76,14 +82,21 @@ class Recap(ConfiguredPolicy):
         for run in turn_runs(conversation, context, turns, _in_use(conversation, context, turns)):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))
-            if budget >= _STUB:
+            # in the model's rank a record holds nothing that a tool returned
+            sources = places if context.exchanges else [i for i in places if _is_models(conversation.blocks[i])]
+            if budget >= _SHORTEST_RECORD and sources:
                 ref = conversation.run_ref(places[0], places[-1])
-                text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, places, budget)])
-                yield Fold(conversation.blocks[places[0]].anchor, conversation.blocks[places[-1]].anchor, text, "recap")
+                text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, sources, budget)])
+                first, last = conversation.blocks[places[0]].anchor, conversation.blocks[places[-1]].anchor
+                yield Fold(first, last, text, "recap", ref=ref if context.exchanges else "")
 
     def read_ahead(self, conversation: Conversation) -> None:
         for block in conversation.blocks:
             identifiers_in(block.text)
+
+
+def _is_models(block: Block) -> bool:
+    return block.kind in ("assistant", "call")
 
 
 def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
@@ -104,33 +117,43 @@ class _Candidate(Struct, frozen=True, gc=False):
     cost: int
     worth: float = 0.0
     outline: bool = False
+    is_call: bool = False
+    is_error: bool = False
 
 
 def _record(conversation: Conversation, context: Context, places: Sequence[int], budget: int) -> Iterator[str]:
     """The lines of these blocks that tell most per token, in their order. A name counts once."""
     ahead = _READING.of(conversation).lines
     read = _read(conversation, context, [i for i in places if i not in ahead])
-    lines = list(chain.from_iterable(ahead[i] if i in ahead else read[i] for i in places))
+    of_blocks = [(at, ahead[at] if at in ahead else read[at]) for at in places]
+    lines = list(chain.from_iterable(each for _, each in of_blocks))
+    refs, errors = _files(conversation, context, of_blocks), _last_errors(conversation, context, of_blocks)
     worths = _worths(conversation, context, places, frozenset().union(*(line.names for line in lines)))
     outline = [i for i, line in enumerate(lines) if line.outline]
     chosen, covered = set[int](), set[str]()
-    left = int(budget * _OUTLINE)
+    left = budget
 
     def choose(i: int) -> int:
-        if lines[i].cost > left:
+        gap = _GAP * (i - 1 not in chosen and i + 1 not in chosen)
+        cost = lines[i].cost + gap + _REF * (i in refs)
+        if i in chosen or cost > left:
             return 0
         chosen.add(i)
         covered.update(lines[i].names)
-        return lines[i].cost
+        return cost
 
     def merit(i: int) -> float:
         line = lines[i]
         names = fsum(map(worths.__getitem__, line.names - covered)) if line.names else 0.0  # whatever their order
         return (line.worth + names) / (line.cost + 2)
 
+    for i in (*reversed(errors), *reversed(refs)):
+        left -= choose(i)
+    rest = max(0, left - int(budget * _OUTLINE))
+    left -= rest
     for i in outline:
         left -= choose(i)
-    left += budget - int(budget * _OUTLINE)
+    left += rest
     waiting = [(-worth, i) for i in range(len(lines)) if i not in chosen and (worth := merit(i)) > 0]
     heapify(waiting)
     while waiting and left > 0:
@@ -141,7 +164,42 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
         heappop(waiting)
         if now < 0:
             left -= choose(i)
-    return (lines[i].text for i in sorted(chosen))
+    before = -1
+    for i in sorted(chosen):
+        if i > before + 1 and not lines[i].is_call:
+            yield _LEFT_OUT
+        yield f"{lines[i].text}, ref {refs[i]}" if i in refs else lines[i].text
+        before = i
+
+
+_Lines = Sequence[tuple[int, Sequence[_Candidate]]]
+"""Blocks, each with its lines."""
+
+
+def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> dict[int, str]:
+    """The lines that name the file which a call read, with the reference of what it returned; of calls that read the
+    same, the newest."""
+    newest, start = dict[str, tuple[int, str]](), 0
+    for at, lines in of_blocks:
+        block, results = conversation.blocks[at], conversation.results.get(at, ())
+        names_file = bool(lines) and lines[0].is_call and path_of(block.tool, block.text)
+        if names_file and results and context.kind(conversation, results[0]) in FILES:
+            subject = subject_of(block.tool, block.text)
+            newest.pop(subject, None)
+            newest[subject] = start, context.ref(conversation, results[0])
+        start += len(lines)
+    return dict(newest.values())
+
+
+def _last_errors(conversation: Conversation, context: Context, of_blocks: _Lines) -> list[int]:
+    """The last line that tells of an error in each output of a command."""
+    places, start = list[int](), 0
+    for at, lines in of_blocks:
+        wrong = [i for i, line in enumerate(lines, start) if line.is_error]
+        if wrong and conversation.blocks[at].kind == "result" and context.kind(conversation, at) == "command":
+            places.append(wrong[-1])
+        start += len(lines)
+    return places
 
 
 def _worths(
@@ -244,7 +302,17 @@ def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:
     for i, (text, line) in enumerate(zip(texts, every, strict=True)):
         worth = line.worth + (_ERROR if i in errors else 0.0)
         worth += _DEFINES if not line.is_call and DEFINES.match(text) else 0.0
-        candidates.append(_Candidate(text, names[i], line_cost(text), worth, line.outline))
+        candidates.append(
+            _Candidate(
+                text=text,
+                names=names[i],
+                cost=line_cost(text),
+                worth=worth,
+                outline=line.outline,
+                is_call=line.is_call,
+                is_error=i in errors,
+            )
+        )
     ends = [0, *accumulate(map(len, lines))]
     return [candidates[start:end] for start, end in pairwise(ends)]
 

@@ -16,7 +16,7 @@ from policies.model.lines import SHORT
 from policies.model.parameters import parameter
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
-from policies.tools import RECALL, path_of, shell_command
+from policies.tools import FILES, RECALL, path_of, shell_command
 
 _MOST = 50_000
 """Lines of one output that are looked up."""
@@ -54,7 +54,7 @@ class Reuse(OutputPolicy):
             lines = block.text.split("\n", _MOST)
             every_run = _runs(conversation, context, changed, i, lines)
             runs = [run for run in every_run if run.stop - run.first >= self.lines]
-            if runs and context.kind(conversation, i) == "file":
+            if runs and context.kind(conversation, i) in FILES:
                 runs = [run for run in runs if run.stop - run.first >= self.file_share * len(lines)]
             text, uses = self._referring(conversation, context, i, lines, runs) if runs else ("", ())
             if uses:
@@ -66,7 +66,7 @@ class Reuse(OutputPolicy):
     ) -> tuple[str, tuple[str, ...]]:
         """The output with references in the place of runs, and the anchors of the blocks that these name."""
         pieces, end, named = list[str](), 0, -1
-        kind, uses, names = context.kind(conversation, at), list[str](), dict[int, str]()
+        again, uses, names = context.way_back(conversation, at), list[str](), dict[int, str]()
         for run in runs:
             source, text = conversation.blocks[run.block], "\n".join(lines[run.first : run.stop])
             if len(text) < self.saves:
@@ -74,7 +74,7 @@ class Reuse(OutputPolicy):
             if run.block not in names:  # once for each, because to read a long call takes long
                 names[run.block] = _name(conversation, run.block, at)
             call = names[run.block] if run.block != named else ""
-            back = ("", None) if uses else (context.ref(conversation, at), kind)
+            back = ("", None) if uses else (context.ref(conversation, at), again)
             note = lines_above(range(run.line, run.line + run.stop - run.first), call, *back)
             if context.count(text) - context.count(note) >= self.saves:
                 pieces += [*lines[end : run.first], note]

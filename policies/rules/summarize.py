@@ -11,7 +11,7 @@ Laws
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby, takewhile
@@ -25,6 +25,7 @@ from policies.model.summary_record import short_digest
 from policies.model.windows import Keep, Trigger, begin_of
 from policies.money.budget import Budget
 from policies.rules.base import ConfiguredPolicy, policy
+from policies.text.quotations import Rank, without
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
 from policies.text.transcript import size
 
@@ -43,6 +44,10 @@ _LEAST, _THIRD = 150, 3
 """Tokens that a summary may always have, and what it may have of its material: a third."""
 _PROFIT = 60
 """Tokens that each run after the first must save, because it is one more stub."""
+_NO_LINES = "(nothing of the assistant)"
+"""In the place of a summary whose lines may all not stand where it stands."""
+_UNREPEATED = 30
+"""Tokens of that stub, at least: there is one for each message of a person that the summary does not repeat."""
 _RULE = re.compile(
     r"\b(must|never|always|don'?t|do not|only|prefer|avoid|make sure|remember|rules?|required?|should|from now on)\b",
     re.I,
@@ -155,6 +160,9 @@ class Summarize(ConfiguredPolicy):
             cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
         staying = _staying(conversation, context, range(span.start, new.stop))
+        beyond = max(0.0, 1.0 - self.verbatim_tokens / words) if words else 0.0
+        users = conversation.kinds.get("user", ())
+        runs = bisect_left(users, new.stop) - bisect_left(users, span.start)
         return Want(
             first=conversation.blocks[span.start].anchor,
             last=conversation.blocks[new.stop - 1].anchor,
@@ -162,7 +170,7 @@ class Summarize(ConfiguredPolicy):
             since=conversation.blocks[since].anchor,
             previous=latest.id if latest else "",
             generation=latest.generation + 1 if latest else 1,
-            tokens=output + min(words, self.verbatim_tokens) + staying,
+            tokens=output + words + int(beyond * runs) * _UNREPEATED + staying,
             cost=cost,
             most=most,
         )
@@ -181,7 +189,9 @@ class Summarize(ConfiguredPolicy):
             cost=summarizing.cost(record, context.prices),
         )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
-        staying = frozenset(i for i in span if context.keeps_turn_of(conversation, i)) if context.keep else frozenset()
+        staying = (
+            frozenset(i for i in span if context.keeps_turn_of(conversation, i)) if context.keeps_any else frozenset()
+        )
         protected = protected_users(conversation, context.step) | staying
         carried = _carried(conversation, span, protected, self.verbatim_tokens)
         before = range(span.stop - 1 if context.exceptions.system else 0)
@@ -190,7 +200,9 @@ class Summarize(ConfiguredPolicy):
         # of system text, what the summary was made of, too
         sources = {source.partition(":")[2] for source in record.sources}
         system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
-        content = record.content
+        # no text of people or tools gains rank
+        hidden: Sequence[Rank] = ("user", "tool") if self.as_system else () if context.exchanges else ("tool",)
+        content = without(record.content, hidden) or _NO_LINES
         for run in _runs(conversation, context, [i for i in span if i not in staying], carried, system):
             first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]
             words = [text for m, text in sorted(carried.items()) if first.message <= m <= last.message]
@@ -200,9 +212,9 @@ class Summarize(ConfiguredPolicy):
             repeated = f"\n{words_of_people(words)}" if words else ""
             text += repeated
             if content or context.count(text) + _PROFIT <= sum(conversation.blocks[i].tokens for i in run):
-                yield Fold(
-                    first.anchor, last.anchor, text, "summarize", origin, system=self.as_system, words=len(repeated)
-                )
+                answers = ref if context.exchanges else ""
+                ends = first.anchor, last.anchor
+                yield Fold(*ends, text, "summarize", origin, self.as_system, words=len(repeated), ref=answers)
             content = ""
 
 
@@ -242,8 +254,8 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
 
 
 def _staying(conversation: Conversation, context: Context, span: range) -> int:
-    """Tokens of turns in a span that a summary leaves as they are because people want that."""
-    if not (context.keep and span):
+    """Tokens of turns in a span that a summary leaves as they are."""
+    if not (context.keeps_any and span):
         return 0
     first, last = (conversation.blocks[i].turn for i in (span[0], span[-1]))
     return context.tokens_kept(conversation, range(first, last + 1))

@@ -4,8 +4,10 @@ What people wrote stays where it is: runs of turns are folded between user messa
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from policies.context import Context
+from policies.keep import NOTHING
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.parameters import parameter
@@ -17,8 +19,10 @@ from policies.tools import HEAD, RECALL
 
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
-_STUB = 20
+_LEAST_SAVED = 20
 """Tokens of the shortest stub: leaving out less than that gains nothing."""
+_CALL = 20
+"""Tokens of the call that a stub answers."""
 
 
 @policy
@@ -29,7 +33,7 @@ class Trim(ConfiguredPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Replace]:
         """The oldest turns outside the window, until what is in excess has gone; then the largest newest results, and
-        turns inside the window but for the newest."""
+        turns inside the window but for the newest; then those with what is in force."""
         left = context.excess
         if left <= 0:  # before anything is looked at: nearly always
             return
@@ -45,6 +49,11 @@ class Trim(ConfiguredPolicy):
         for edit, saved in self._left_out(conversation, context, range(outside, newest), left):
             left -= saved
             yield edit
+        anyway = replace(context, in_force=NOTHING)
+        for turn in sorted(turn for turn in context.in_force.turns if turn < newest):
+            for edit, saved in self._left_out(conversation, anyway, range(turn, turn + 1), left):
+                left -= saved
+                yield edit
 
     def _left_out(
         self, conversation: Conversation, context: Context, turns: range, left: int
@@ -59,16 +68,17 @@ class Trim(ConfiguredPolicy):
                     break
                 going += turn
                 saved += sum(context.sizes[i] for i in turn)
-            if saved <= _STUB:
+            if saved <= _LEAST_SAVED:
                 continue
             blocks = [conversation.blocks[i] for i in going]
             tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
             ref = conversation.run_ref(going[0], going[-1]) if context.recall else ""
             text = left_out_turns(len({block.turn for block in blocks}), ", ".join(tools[:12]), ref)
-            saved -= context.count(text) + blocks[0].frame
+            answers = ref if context.exchanges else ""
+            saved -= context.count(text) + blocks[0].frame + (_CALL if answers else 0)
             if saved > 0:
                 left -= saved
-                yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim"), saved
+                yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim", ref=answers), saved
 
     def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[tuple[Replace, int]]:
         """Shorter results inside the window, largest first, each with the tokens that it saves."""
@@ -88,5 +98,6 @@ class Trim(ConfiguredPolicy):
             kind, budget = context.kind(conversation, i), max(_SHORTEST, context.sizes[i] - left)
             saved = context.sizes[i] - budget
             left -= saved
-            text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
-            yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, ref, part)}", "trim"), saved
+            text = excerpt(context.text_at(conversation, i).text, budget - 10, HEAD[kind], frozenset(), context.count)
+            back = way_back(context.way_back(conversation, i), ref, part)
+            yield Replace(block.anchor, f"{text.rstrip()}\n{back}", "trim"), saved

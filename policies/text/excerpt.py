@@ -7,7 +7,7 @@ and how the gaps between them are marked.
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 from policies.model.identifiers import all_identifiers_in, identifier_counts, identifiers_in
@@ -23,6 +23,12 @@ _WORDS = {
 }
 """Each line that such a pattern matches has one of these words, in lower case, with the line end before it."""
 _TELLING = (*_WORDS[ERROR][:-1], "e  ", "exit", "return", "status")
+_LAST_STATUS, _LAST_ERROR = 20, 60
+"""Tokens that stay of an output's exit status, and of its last error, whatever the budget."""
+_MARK = 8
+"""Tokens of the mark of a gap."""
+_FRONT = 400
+"""Characters at the beginning of a text in one line that say whether it is an error."""
 _LOOKED_AT = 64_000
 _LINES = 4_000
 """Lines searched at either end: a text of more has next to nothing in each."""
@@ -34,6 +40,11 @@ _REMEMBERED = 16_000
 """Characters of a text whose identifiers are remembered."""
 _FEW = 500
 """So many identifiers are searched for one by one; with more, all identifiers of the text are collected."""
+
+_SCHEME, _ADDRESS = 20, 400
+"""Characters that are looked at before and behind a name that may be a part of an address."""
+_BEFORE_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:$")
+_AFTER_ADDRESS = re.compile(r"[^\s\"'`<>\\{}|^\])]*[^\s\"'`<>\\{}|^\]).,;:!?]")
 
 Cost = Callable[[str], int]
 
@@ -52,15 +63,16 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
 
 def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
     """As `excerpt`, of the lines of a text."""
-    if len(lines) >= 3:
+    if len(lines) >= 2:
         searchable = readable(lines)
         scores = mention_counts(searchable, identifiers_present(searchable, mentioned))
         for worth, pattern in ((4, STATUS), (3, ERROR)):
             scores.update(dict.fromkeys(matching(searchable, pattern), worth))
         telling = sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(searchable[i])), i))
-        if chosen := choose_lines(lines, (telling, ends(len(lines), head)), budget):
-            return join_lines(lines, sorted(chosen))
-    return cut_inside("".join(lines), budget, head, cost)
+        if chosen := choose_lines(lines, (telling, ends(len(lines), head)), budget, cost):
+            return join_lines(lines, chosen)
+    is_error = len(lines) == 1 and ERROR.search(lines[0], 0, _FRONT)
+    return cut_inside("".join(lines), max(budget, _LAST_ERROR) if is_error else budget, head, cost)
 
 
 def lines_of(text: str) -> list[str]:
@@ -103,29 +115,45 @@ def line_cost(line: str) -> int:
     return len(line) // 4 + 1
 
 
-def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
-    """The lines that fit `budget`: the last error and the exit status, then those of each order, one after another. A
-    last error, or exit status, of at most about 20 tokens is chosen even beyond the budget."""
+def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int, cost: Cost) -> Mapping[int, str]:
+    """The lines that fit `budget`, ascending, each with what is shown of it: the last error and the exit status, then
+    those of each order, one after another. A last error of 60 tokens, or an exit status of 20, stays even beyond the
+    budget; of a longer error the beginning does."""
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
     text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
-    chosen: set[int] = set()
-    for pattern in (STATUS, ERROR):
+    chosen, cut, left = dict[int, str](), list[int](), budget - _MARK
+    for pattern, most in ((STATUS, _LAST_STATUS), (ERROR, _LAST_ERROR)):
         for span in reversed([*_holding(text, _WORDS[pattern])]):
             if matches := [match.start() for match in pattern.finditer(text, *span)]:
                 last = bisect_right(starts, matches[-1]) - 1
-                chosen.update([last] if costs[last] <= 20 else [])
+                if last not in chosen and (costs[last] <= most or pattern is ERROR):
+                    chosen[last] = lines[last] if costs[last] <= left else beginning(lines[last], most, cost)
+                    left -= line_cost(chosen[last])
+                    cut += [last] if chosen[last] != lines[last] else []
                 break
-    left = budget - 8 - sum(costs[i] for i in chosen)
     for order in orders:
         for i in order:
-            gap = 8 * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
+            gap = _MARK * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
             if i not in chosen and costs[i] + gap <= left:
-                chosen.add(i)
+                chosen[i] = lines[i]
                 left -= costs[i] + gap
             elif left < 6:
                 break
-    return chosen
+    if cut and left > 0:
+        chosen[cut[-1]] = beginning(lines[cut[-1]], _LAST_ERROR + left, cost)
+    return dict(sorted(chosen.items()))
+
+
+def beginning(line: str, most: int, cost: Cost) -> str:
+    """A line, or the words at its beginning that fit `most` tokens with the mark of a gap behind them."""
+    if cost(line) <= most:
+        return line
+    room = 16 * most  # a token has at most 16 characters
+    while room and cost(line[:room]) > most - _MARK:
+        room -= room // 8 + 1
+    words = line[:room].rstrip() if line[room : room + 1].isspace() else line[:room].rpartition(" ")[0].rstrip()
+    return words or line[:room]
 
 
 def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
@@ -172,19 +200,37 @@ def places_of(name: str, text: str) -> Iterator[int]:
 
 
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
-    """A list of the identifiers of `text` that `shown_text` lacks: those `mentioned` first, then the rarest."""
+    """A list of the identifiers of `text` that `shown_text` lacks: those `mentioned` first, then the rarest. An address
+    stands as a whole."""
     if budget < 3:
         return ""
     often = identifier_counts(text)
     hidden = (name for name in often if name not in shown_text)
-    listed = []
+    listed, addresses = list[str](), list[str]()
     for name in sorted(hidden, key=lambda n: (n not in mentioned, n.isdigit(), often[n], n)):
         if budget < 3:
             break
-        if (tokens := cost(name) + 1) <= budget:
-            listed.append(name)
+        if any(name in address for address in addresses):
+            continue
+        whole = _whole_name(text, name)
+        if (tokens := cost(whole) + 1) <= budget:
+            listed.append(whole)
+            addresses += [whole] if whole != name else []
             budget -= tokens
     return ", ".join(listed)
+
+
+def _whole_name(text: str, name: str) -> str:
+    """A name as it first stands in a text: an address with scheme and query, the name of a package with its `@`."""
+    if "/" not in name:
+        return name
+    start = text.find(name)
+    end = start + len(name)
+    before, after = text[max(0, start - _SCHEME) : start], text[end : end + _ADDRESS]
+    if name.startswith("//") and (scheme := _BEFORE_ADDRESS.search(before)):
+        rest = _AFTER_ADDRESS.match(after)
+        return f"{scheme[0]}{name}{rest[0] if rest else ''}"
+    return f"@{name}" if before.endswith("@") and not before[-2:-1].isalnum() else name
 
 
 def ends(count: int, head: float) -> Iterable[int]:
@@ -199,14 +245,16 @@ def ends(count: int, head: float) -> Iterable[int]:
             back -= 1
 
 
-def join_lines(lines: Sequence[str], chosen: Sequence[int], sizes: Sequence[int] = ()) -> str:
-    """The lines `chosen`, ascending, each gap marked with the characters that it hides: by its lines or `sizes`."""
-    pieces, start = [], 0
+def join_lines(lines: Sequence[str], chosen: Mapping[int, str], sizes: Sequence[int] = ()) -> str:
+    """What is shown of the lines `chosen`, ascending, each gap marked with the characters that it hides: by its lines
+    or `sizes`. The rest of a line belongs to the gap behind it."""
+    pieces, start, rest = list[str](), 0, ""
     for i in [*chosen, len(lines)]:
-        gap = "".join(lines[start:i])
-        marked = omitted(sum(sizes[start:i]) if sizes else len(gap)) + ("\n" if i < len(lines) else "")
-        pieces += [min(gap, marked, key=len), *lines[i : i + 1]]
-        start = i + 1
+        gap = rest + "".join(lines[start:i])
+        marked = omitted(len(rest) + sum(sizes[start:i]) if sizes else len(gap)) + ("\n" if i < len(lines) else "")
+        piece = chosen.get(i, "")
+        pieces += [min(gap, marked, key=len), piece]
+        start, rest = i + 1, lines[i][len(piece) :] if i < len(lines) else ""
     return "".join(pieces)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from policies.tools import ToolKind
+from policies.tools import WayBack
 
 MARK = "[narrows:"
 
@@ -40,18 +40,26 @@ _AGAIN = {
     "command": "run it again",
     "data": "ask again",
     "web": "fetch again",
+    "unchanged": "read it with another range or command",
+    "report": "ask the agent again",
+    "instructions": "read them again",
 }
 
 
-def way_back(kind: ToolKind, ref: str, part: str = "") -> str:
+def way_back(kind: WayBack, ref: str, part: str = "") -> str:
     """The last line of a shortened output: how to see the rest. `part` names the part that the text is of."""
     part = f", {part}" if part else ""
     return f"{MARK} rest: ref {ref}{part}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
 
 
-def hidden_output(kind: ToolKind, ref: str) -> str:
+def hidden_output(kind: WayBack, ref: str) -> str:
     """An output of which nothing is shown."""
     return f"{MARK} output: ref {ref}]" if ref else f"{MARK} output left out; {_AGAIN[kind]} to see it]"
+
+
+def earlier_result(ref: str) -> str:
+    """The line before the text of an earlier result that an answer only pointed at."""
+    return f"{MARK} that earlier result{_at(ref)}, word for word]"
 
 
 def clipped_argument(characters: int, ref: str) -> str:
@@ -73,7 +81,7 @@ def named_call(tool: str, command: str, subject: str, nth: int = 0) -> str:
     return f"{called} #{nth}" if nth else called
 
 
-def lines_above(lines: range, call: str, ref: str, again: ToolKind | None = None) -> str:
+def lines_above(lines: range, call: str, ref: str, again: WayBack | None = None) -> str:
     """Lines of an output that are those of an earlier one, which a call names; "" where the last such line named it.
     `again`: the kind of the output, where nothing but its tool brings it back."""
     which = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]}-{lines[-1]}"
@@ -81,7 +89,7 @@ def lines_above(lines: range, call: str, ref: str, again: ToolKind | None = None
     return f"{MARK} {which} of {f'{call} above' if call else 'it'}{back}]"
 
 
-def tidied_output(kind: ToolKind, ref: str) -> str:
+def tidied_output(kind: WayBack, ref: str) -> str:
     """The last line of a tidied output (policies.text.tidy)."""
     return f"{MARK} tidied{_at(ref)}]" if ref else f"{MARK} tidied; {_AGAIN[kind]} for the rest]"
 

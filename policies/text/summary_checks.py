@@ -1,23 +1,21 @@
 """Whether a summary may be used, judged by its text and by how the answer ended.
 
 Laws
-  Only names from the sources may appear: a path, an identifier or a number of three digits or more that no source holds
-  is taken for invented. How a name is written (case, `12,500` or `12500`, `Class.method`) is no invention.
-  It orders nothing, claims no order that no person gave, and does not reverse a prohibition (policies.text.orders,
-  policies.text.prohibitions: tables of rules, which say what they cannot see).
+  Only names from the sources may appear: an address, a path, an identifier or a number of three digits or more that no
+  source holds is taken for invented, and so is an image. How a name is written (case, `12,500` or `12500`,
+  `Class.method`) is no invention.
+  Of a summary for the prompt, nothing that the model wrote is used (policies.text.quotations).
   Linear in the sources: each is searched once for each name at most, and a summary is short.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Literal
 
 from policies.model.identifiers import identifiers_in
-from policies.text.orders import claims, orders, people_of
-from policies.text.prohibitions import reverses
 from policies.text.stubs import framed
-from policies.text.wording import unmasked
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
 """How an answer ended: complete, cut off, or without a text that can be used."""
@@ -46,6 +44,13 @@ _CALL_KEYS = re.compile(
 )
 _THINKS = re.compile(r"</?think(?:ing)?>", re.I)
 
+_IMAGE = re.compile(
+    r"!\[[^\]\n]{0,400}\]\s?[(\[][^)\]\n]{0,2000}[)\]]?|<(?:img|picture|svg|iframe|object|embed)\b[^>]{0,2000}>?", re.I
+)
+_ADDRESS = re.compile(
+    r"(?:\b[a-z][a-z0-9+.-]{1,20}:|(?<![\w/:.]))//[^\s<>\"'`)\]]{0,2000}[\w/=&#%~+-]|\b(?:data|mailto|javascript):[^\s<>\"'`)\]]{1,2000}[\w/=]",
+    re.I,
+)
 _GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:[,_'’\u00a0\u202f]\d{3}){1,6}(?![\w]|[.,]\d)")
 _SEPARATORS = (",", "_", "'", "’", ".", " ", "\u00a0", "\u202f")
 _ENDING = re.compile(r"\.[a-z]{1,4}\Z")
@@ -59,14 +64,14 @@ def verdict(
     after: int,
     most: int,
     *,
-    people: Sequence[str],
+    content: str | None = None,
     shortest: int = SHORTEST,
 ) -> str:
     """Why a summary must not be used, in one word; empty where it may be.
 
-    It stands for `before` tokens (or characters) with `after` of them, and was to have at most `most`; with fewer
-    characters than `shortest` it says too little. `sources` are all texts that it was written from, `people` those that
-    may give orders: what people wrote, and system text.
+    `text` is the answer. Where only lines of it are used, `content` are these, copied from the sources. It stands for
+    `before` tokens (or characters) with `after` of them, and was to have at most `most`; with fewer characters than
+    `shortest` it says too little. `sources` are all texts that it was written from.
     """
     stripped = text.strip()
     if end != "stop":
@@ -81,25 +86,25 @@ def verdict(
         return "reasoning"
     if framed(stripped) or framed(unmasked(stripped)):
         return "frame"
-    if len(stripped) < shortest:
+    if content == "" and len(stripped) >= shortest:
+        return "form"
+    if len(stripped if content is None else content) < shortest:
         return "short"
     if after > _LONGER * most:
         return "long"
     if after >= before:
         return "larger"
-    wishes = people_of(people)
-    for form in dict.fromkeys((text, unmasked(text))):
-        if reverses(form, sources, people):
-            return "reverses"
-        if claims(form, wishes):
-            return "claims"
-        if orders(form, wishes):
-            return "orders"
-    return "invented" if invented(text, sources) else ""
+    return "invented" if content is None and invented(text, sources) else ""
 
 
 def invented(text: str, sources: Sequence[str]) -> str:
-    """The first name in `text` that no source holds; empty where there is none."""
+    """The first name, address or image in `text` that no source holds; empty where there is none."""
+    for image in _IMAGE.findall(text):
+        if not any(image in source for source in sources):
+            return str(image)
+    for address in _ADDRESS.findall(text):
+        if not any(address in _ADDRESS.findall(source) for source in sources):
+            return str(address)
     lower = cache(lambda: [source.lower() for source in sources])
 
     def stands(form: str) -> bool:
@@ -137,3 +142,17 @@ def _parts(name: str) -> tuple[str, ...]:
         return words if all(word.isalpha() for word in words) else ()
     dotted = tuple(name.split("."))
     return dotted if len(dotted) > 1 and all(dotted) and "/" not in name and not _ENDING.search(name) else ()
+
+
+_LOOK_ALIKES = str.maketrans("АВЕЅІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABESIJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXo")
+_TAGS = 0xE0000
+"""Where the characters of tags begin, which nobody sees: each stands for one of ASCII."""
+
+
+def unmasked(text: str) -> str:
+    """The text as a model reads it: without what has no shape, and with letters for those that only look like them."""
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text)
+    letters = (chr(ord(c) - _TAGS) if 0x20 <= ord(c) - _TAGS < 0x7F else c for c in text)
+    return "".join(c for c in letters if unicodedata.category(c) != "Cf").translate(_LOOK_ALIKES)

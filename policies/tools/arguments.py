@@ -59,6 +59,14 @@ _AS_WHOLE: Mapping[str, Sequence[object]] = {
 }
 """With other values than these a file may keep what was in it."""
 
+_RUNS = re.compile(r"\btools\.(?:exec_command|shell_command|shell|local_shell)\(")
+"""A program that the model writes in place of a call (Codex's code mode) runs a command line."""
+_RUN = re.compile(
+    r"[{,]\s{0,16}\"?(?:cmd|command)\"?\s{0,16}:\s{0,16}"
+    r"(?:(\"(?:[^\"\\\n]|\\.)*+\")|'((?:[^'\\\n]|\\.)*+)'|`((?:[^`\\]|\\.)*+)`)",
+    re.S,
+)
+
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
@@ -226,7 +234,9 @@ def _call_of(arguments: str) -> CallArguments:
     pairs = islice(arguments_of(arguments).items(), _MOST)
     values = {spelled(key): value for key, value in pairs}
     verb = _verb_in(values)
-    return CallArguments(arguments, values, verb, "" if verb else _command_in(values))
+    return CallArguments(
+        arguments, values, verb, "" if verb else _command_in(values) or _commands_of_code(arguments, values)
+    )
 
 
 def _verb_in(values: Mapping[str, object]) -> str:
@@ -244,3 +254,18 @@ def _command_in(values: Mapping[str, object]) -> str:
         if isinstance(value, str) and value:
             return value
     return ""
+
+
+def _commands_of_code(text: str, values: Mapping[str, object]) -> str:
+    """The command lines that a program written in place of a call runs; empty where it runs none, or patches files."""
+    strings = values.values() if values else (text,)
+    code = next((each for each in strings if isinstance(each, str) and _RUNS.search(each)), "")
+    if not code or "*** Begin Patch" in code:
+        return ""
+    commands = list[str]()
+    for match in _RUN.finditer(code):
+        try:
+            commands.append(msgspec.json.decode(match[1], type=str) if match[1] else match[2] or match[3] or "")
+        except (msgspec.DecodeError, UnicodeError):
+            continue
+    return "\n".join(commands)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 
 from policies.tools import shell
-from policies.tools.arguments import call_of
+from policies.tools.arguments import CallArguments, call_of, spelled
 from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 
 _CACHED = 16_000
@@ -38,6 +38,38 @@ _CHANGES = word_set("edit write patch multiedit writefile editfile todowrite")
 _CHANGES_WHAT_IT_NAMES = word_set("create insert append replace update save delete remove move")
 _CHANGES_NO_FILE = word_set("todo todowrite stdin")
 _REWRITES = word_set("create write writefile overwrite")
+_AGENTS = word_set(
+    "agent subagent runsubagent spawnagent waitagent invokeagent delegatetoagent codebaseinvestigator generalist "
+    "taskoutput agentoutput agentoutputtool newtask usesubagents callagent"
+)
+"""Tools that return what a subagent reports, by their names in one spelling."""
+_OF_AGENTS = tuple(map(word_set, ("subagenttype", "agenttype prompt")))
+"""Arguments that, together, no other tool has."""
+_AGENTS_IF = {
+    name: tuple(map(word_set, arguments))
+    for name, arguments in {
+        "task": ("prompt", "agent", "tasks"),
+        "delegate": ("prompt", "task", "tasks", "agent"),
+        "wait": ("ids timeoutms", "targets", "agentid", "agentids"),
+    }.items()
+}
+"""Such tools whose names others have as well, with arguments that tell."""
+_NO_AGENT, _FRONT = "<task_type>local_bash</task_type>", 400
+"""What one of them says of a command that ran in the background."""
+_SKILLS = word_set("skill activateskill loadskill useskill getskill readskill")
+_MAY_INSTRUCT = re.compile(r"\.md|rules|\.instructions", re.I)
+_INSTRUCTS = re.compile(
+    r"(?:^|[/\\])(?:(?:SKILL|AGENTS?|CLAUDE|GEMINI|QWEN|WARP|CRUSH)(?:\.(?:local|override))?\.md"
+    r"|\.(?:cursor|cline|clinerules|windsurf|roo|goose)rules|\.goosehints|copilot-instructions\.md"
+    r"|[^/\\]{1,100}\.instructions\.md"
+    r"|\.\w{1,40}[/\\](?:[^/\\]{1,100}[/\\]){0,10}(?:skills|rules)[/\\](?:[^/\\]{1,100}[/\\]){0,10}[^/\\]{1,100}\.mdc?)$",
+    re.I,
+)
+"""Paths of files that instruct agents."""
+_FIRST_LINE = re.compile(
+    r"\bsed\s[^|;]{0,40}?(\d{1,9}),|(?:offset|start_?line|view_?range|-Skip)\W{1,5}(\d{1,9})", re.I
+)
+"""From which line on a file is read, where that is not the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +83,13 @@ class Toolbox:
 
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
         """What kind of output this is."""
-        if tool in self.configured:
-            return self.configured[tool]
-        fitting = (pattern for pattern in self.configured if fnmatchcase(tool[:_LONGEST_NAME], pattern))
-        longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
-        if longest is not None:
-            return self.configured[longest]
+        if configured := self._configured_kind(tool):
+            return configured
         if tool in _PROGRAMS:
             return _PROGRAMS[tool]
         call = call_of(arguments)
+        if lasting := _lasting_kind(tool, call, output):
+            return lasting
         if call.command:
             return shell.kind_of_command(call.command)
         if call.changes:
@@ -70,8 +100,43 @@ class Toolbox:
         by_name = (kind for kind, names in _NAMES.items() if not names.isdisjoint(words))
         return call.kind or look or self.schemas.get(tool) or next(by_name, None) or call.likely or "command"
 
+    def lasting_kind(self, tool: str, arguments: str, output: str) -> ToolKind | None:
+        """The kind of an output where it is one that stays in force: "report" or "instructions"."""
+        kind = self._configured_kind(tool) or _lasting_kind(tool, call_of(arguments), output)
+        return kind if kind in ("report", "instructions") else None
+
+    def _configured_kind(self, tool: str) -> ToolKind | None:
+        if tool in self.configured:
+            return self.configured[tool]
+        fitting = (pattern for pattern in self.configured if fnmatchcase(tool[:_LONGEST_NAME], pattern))
+        longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
+        return None if longest is None else self.configured[longest]
+
 
 kind_of = Toolbox().kind
+
+
+def _lasting_kind(tool: str, call: CallArguments, output: str) -> ToolKind | None:
+    """The kind of what stays in force for long: what a subagent reported, or instructions from a file or a skill."""
+    name = spelled(tool)
+    if name in _SKILLS:
+        return "instructions"
+    telling = (*_OF_AGENTS, *_AGENTS_IF.get(name, ()))
+    if name in _AGENTS or any(arguments <= call.values.keys() for arguments in telling):
+        return None if _NO_AGENT in output[:_FRONT] else "report"
+    if call.changes or not _MAY_INSTRUCT.search(call.text[:_CACHED]):
+        return None
+    files = [*islice(shell.files_read(call.command), _MOST_PATHS)] if call.command else [call.path]
+    return "instructions" if files and all(map(_INSTRUCTS.search, files)) else None
+
+
+def subject_of(tool: str, arguments: str) -> str:
+    """What an output is about, so that a later one about the same takes its place: a file from one line on, else the
+    whole of the call."""
+    path, first = path_of(tool, arguments), _FIRST_LINE.search(arguments[:_CACHED])
+    return (
+        f"{path}:{first[first.lastindex or 0].lstrip('0')}" if path and first else path or f"{tool} {arguments.strip()}"
+    )
 
 
 def _words(name: str) -> frozenset[str]:

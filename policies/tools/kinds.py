@@ -8,15 +8,29 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
-ToolKind = Literal["file", "search", "listing", "command", "data", "web"]
+ToolKind = Literal["file", "search", "listing", "command", "data", "web", "report", "instructions"]
+
+WayBack = ToolKind | Literal["unchanged"]
+"""How an output can be seen again: by a call of its kind, or otherwise where that answers that nothing has changed."""
 
 Kinds = Mapping[str, ToolKind]
 """Kinds by the name of the tool."""
 
+FILES = frozenset({"file", "instructions"})
+"""The kinds of what was read from a file."""
 RECALL = "narrows_recall"
 """The name of the one tool that is ours."""
 
-HEAD: Mapping[ToolKind, float] = {"file": 0.7, "search": 0.5, "listing": 0.3, "command": 0.6, "data": 0.5, "web": 0.5}
+HEAD: Mapping[ToolKind, float] = {
+    "file": 0.7,
+    "search": 0.5,
+    "listing": 0.3,
+    "command": 0.6,
+    "data": 0.5,
+    "web": 0.5,
+    "report": 0.6,
+    "instructions": 0.7,
+}
 """The share of a shortened output that comes from its beginning."""
 
 _LOOKED_AT = 4_000

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, dropwhile, islice
+from itertools import chain, dropwhile, islice, pairwise
 from posixpath import join, normpath
 
 from policies.tools.kinds import ToolKind, word_set
@@ -48,8 +48,8 @@ _NARROWED: Mapping[tuple[ToolKind, ToolKind], ToolKind] = {
 }
 """The kind of an output of the one kind that is piped into a program of the other."""
 _QUIET = word_set(
-    "cd pushd popd export unset set source . mkdir touch chmod rm cp mv echo printf true : pwd sleep "
-    "for done fi esac } [ [[ test"
+    "cd set-location sl chdir pushd popd export unset set source . mkdir touch chmod rm cp mv echo printf true : pwd "
+    "sleep for done fi esac } [ [[ test"
 )
 """Programs whose output does not decide: the other programs of the command line do."""
 _AHEAD = word_set("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {")
@@ -60,6 +60,9 @@ _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "yq"})
 _IN_PLACE = re.compile(r"-[nErszpel0]{0,8}i|--in-place")
 _SKIPPED = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
 """Options, settings of variables and numbers."""
+_WITH_WORD = frozenset({"-encoding", "-erroraction", "-delimiter"})
+"""Options of PowerShell whose value is a word that is no path."""
+_CHANGES_DIRECTORY = frozenset({"cd", "set-location", "sl", "chdir"})
 
 _AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
 """Options of a search that shows the lines around what it finds."""
@@ -77,6 +80,11 @@ _TOKEN = re.compile(
     re.S,
 )
 _QUOTED = re.compile(r"'([^']*+)'|\"((?:[^\"\\]|\\.)*+)\"|\\(.)", re.S)
+_SEPARATES = re.compile(r"\\[\w.]")
+"""A backslash that separates the names of a path: Windows has such, and no shell needs one there."""
+_READ_BY_NET = re.compile(
+    r"\[(?:System\.)?IO\.File\]::Read\w{1,16}\(\s{0,16}(['\"][^'\"\n]{1,1024}['\"])[^)\n]{0,64}\)", re.I
+)
 _NOT_ONE_PATH = re.compile(r"[*?$`{}\n]")
 _WRITTEN_BY_CODE = re.compile(r"open\([^)]{0,300}['\"][wa]\+?['\"]|write_text|\*\*\* Begin Patch")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: ([^\n]{1,1024})|^\+\+\+ (?:b/)?([^\t\n]{1,1024})", re.M)
@@ -100,12 +108,15 @@ class ShellStage:
     @property
     def program(self) -> str:
         """The name of the program, in lower case; empty where there is none."""
-        return self.words[0].rsplit("/", 1)[-1].lower().removesuffix(".exe") if self.words else ""
+        if not self.words:
+            return ""
+        return self.words[0].replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".exe")
 
     @property
     def operands(self) -> tuple[str, ...]:
         """The arguments that are not options."""
-        return tuple(word for word in self.words[1:] if not _SKIPPED.match(word))
+        pairs = pairwise(self.words)
+        return tuple(word for before, word in pairs if not (_SKIPPED.match(word) or before.lower() in _WITH_WORD))
 
     @property
     def runs(self) -> str:
@@ -139,7 +150,7 @@ def _stages(command: str, depth: int) -> Iterator[ShellStage]:
 
 def _without_heredocs(command: str) -> str:
     """The command without the text of its heredocs; a heredoc that does not end is left in."""
-    joined = command.replace("\\\n", " ")
+    joined = _READ_BY_NET.sub(r"; get-content \1 ;", command.replace("\\\n", " "))
     ends: dict[str, list[int]] = {word: [] for word in _HEREDOC.findall(joined)}
     if not ends:
         return joined
@@ -169,7 +180,7 @@ def _split(command: str) -> Iterator[ShellStage]:
             before = text
             heredoc = heredoc or text in ("<<", "<<-")
         elif kind == "word":
-            word = _QUOTED.sub(lambda match: match[match.lastindex or 0], text)
+            word = _QUOTED.sub(lambda match: match[0 if _SEPARATES.match(match[0]) else match.lastindex or 0], text)
             if ">" in before:
                 if not before.endswith("&") and not text.startswith("/dev/"):
                     (appends if ">>" in before else overwrites).append(word)
@@ -252,12 +263,18 @@ def _read(stage: ShellStage) -> Iterator[str]:
         yield from stage.operands[stage.program in _SCRIPT_FIRST or _KIND_OF.get(stage.program) == "search" :]
 
 
+def files_read(command: str) -> Iterator[str]:
+    """The files that a command line shows, as it names them; none where it does anything else with files."""
+    if kind_of_command(command) == "file":
+        yield from chain.from_iterable(map(_read, stages(command)))
+
+
 def path_in(command: str) -> str:
     """The one file that a command line writes, else the one that it shows; empty where there is none, or several."""
     written, read = list[str](), list[str]()
     directory = ""
     for stage in stages(command):
-        if stage.program == "cd":
+        if stage.program in _CHANGES_DIRECTORY:
             directory = join(directory, *stage.operands[:1])
         for paths, files in ((written, _written(stage)), (read, _read(stage))):
             paths += (normal_path(join(directory, path)) if normal_path(path) else "" for path in files)
@@ -270,7 +287,7 @@ def operands_in(command: str) -> Iterator[str]:
     leads."""
     directory = ""
     for stage in stages(command):
-        if stage.program == "cd":
+        if stage.program in _CHANGES_DIRECTORY:
             directory = join(directory, *stage.operands[:1])
         else:
             yield from (join(directory, word) for word in (*stage.operands, *stage.overwrites, *stage.appends))
@@ -279,7 +296,7 @@ def operands_in(command: str) -> Iterator[str]:
 def normal_path(path: str) -> str:
     """A path in one spelling; empty where it is none, or more than one."""
     is_one = 0 < len(path) <= _LONGEST and path != "-" and not _NOT_ONE_PATH.search(path)
-    return normpath(path) if is_one else ""
+    return normpath(path.replace("\\", "/")) if is_one else ""
 
 
 def only(paths: Iterable[str]) -> str:

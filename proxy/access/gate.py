@@ -145,11 +145,12 @@ def may_ask(access: Access, model: str) -> bool:
     return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
 
 
-def check_model(access: Access, model: str) -> None:
-    """Raises ApiError where the key may not ask this model; "" for one that could not be read."""
-    if access.key is None or may_ask(access, model):
+def check_model(access: Access, *models: str) -> None:
+    """Raises ApiError where the key may not ask one of these models; "" for one that could not be read."""
+    refused = [model for model in models if not may_ask(access, model)]
+    if access.key is None or not refused:
         return
-    names, what_to_do = ", ".join(access.key.models), "" if model else "; name one of them"
+    names, what_to_do = ", ".join(access.key.models), "" if all(refused) else "; name one of them"
     message = f"This key may use no other model than {names}{what_to_do}."
     raise ApiError(403, message, "model_not_allowed", "model", _REFUSED)
 

@@ -5,8 +5,9 @@ limit of tokens or dollars is overshot by at most what is in flight.
 
 Laws
   A request is counted once, by the process that serves it; what a reply came to is charged once, over all its rounds.
-  No request waits longer than a moment for a shared count, and none fails by it: where Redis is away, each process goes
-  by what it has counted itself, and dollars that could not be stored are stored later.
+  No request waits longer than a second for a shared count, and none fails by it: late is not away. Where Redis is away,
+  each process lets in its share of requests and tokens: the limit divided by the processes seen in the minute before.
+  Dollars that could not be stored are stored later.
   A key without limits costs a comparison.
 """
 
@@ -17,12 +18,13 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from math import nextafter
 from secrets import token_hex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 from multidict import CIMultiDict
 
-from proxy.access.standing import MINUTE, RATE_HEADERS, Limit, LimitError, Standing, rate_headers
+from proxy.access.reservations import ReplyReservation, Reservations
+from proxy.access.standing import RATE_HEADERS, Limit, LimitError, Refusal, Standing, rate_headers, refusal_of
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, KeyRow, Settings
 from proxy.store import Purse, Store, StoreTrouble
@@ -31,24 +33,16 @@ from proxy.telemetry import QUIET, Telemetry
 if TYPE_CHECKING:  # it imports for a tenth of a second what only keys with limits need
     from proxy.access.windows import LocalWindows, SharedWindows
 
-PATIENCE = 0.1
-"""Seconds that a request waits for a shared count, at most."""
+PATIENCE = 1.0
+"""Seconds that a request waits for a shared count, at most: a busy Redis has its answers late, too."""
+_HEARTBEAT, _RECHECK = 15.0, 5.0
+"""Seconds from one time that a process is seen by the others to the next; and after which they are asked again whether
+the dollars are used up: a process may have given some back."""
 _PAUSE = 0.05
 """Seconds between two writes of what was charged, so that many charges are written together."""
 _CLOSING_SECONDS = 2.0
 _OWNERS = 4_096
 """Owners whose summaries are charged to their keys."""
-_DAY = 86_400
-
-
-class Refusal(NamedTuple):
-    """Why a key's requests are refused, and until when (seconds since 1970): nothing comes free before."""
-
-    limit: Limit
-    allowed: float
-    """The limit as it was: where the key has another one, this counts no more."""
-    until: float
-    standing: Standing
 
 
 @dataclass(slots=True)
@@ -83,9 +77,20 @@ class Admitted:
                 headers.popall(name, None)
             headers.update(self.headers)
 
+    @property
+    def spends(self) -> bool:
+        """Whether tokens or dollars are limited."""
+        return self._key.tpm is not None or self._key.usd_per_day is not None
+
     def charge(self, tokens: int, dollars: float) -> None:
         """The reply is over, and came to so much over all its rounds. Never waits."""
         self._limits.charge(self._key, tokens, dollars)
+
+    def reserve(self, name: str, model: str, dollars: float) -> None:
+        """The reply of this name goes on, and so much was charged for it."""
+        if self._key.usd_per_day is not None:
+            reservation = ReplyReservation(self._key.name, model, dollars, self._limits.clock())
+            self._limits.reservations.put(name, reservation)
 
     def close(self) -> None:
         """The request is over. Harmless a second time."""
@@ -112,7 +117,8 @@ class Limits:
         self._store = store
         self._shared = shared
         self._is_alone = is_alone
-        self._clock = clock
+        self.clock = clock
+        self.reservations = Reservations(store, clock)
         self._breaker = reported_breaker("limits", telemetry)
         self._owed_tokens: dict[str, int] = {}
         self._sending: dict[tuple[str, str], tuple[str, float]] = {}
@@ -121,20 +127,36 @@ class Limits:
         self._writing: asyncio.Task[None] | None = None
         self._owners: LRUCache[str, KeyRow] = LRUCache(_OWNERS)
         self._last_refusals: dict[tuple[str, Limit], float] = {}
+        self._beating: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Connect to the Redis that counts, if there is one."""
         if self._shared is not None:
             try:
                 await self._shared.open()
+                await self._shared.beat()
             except StoreTrouble as error:
                 self._breaker.failed(str(error))
+            self._beating = asyncio.create_task(self._beat(self._shared))
+
+    async def _beat(self, shared: "SharedWindows") -> None:
+        """Be seen by the others, and see them."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT)
+            try:
+                with suppress(StoreTrouble):
+                    await shared.beat()
+            except Exception as error:
+                self._telemetry.log.error("not_seen", error=type(error).__name__, exc_info=error)
 
     async def close(self) -> None:
         """Store what is still to be stored, for a moment at most."""
+        if self._beating is not None:
+            self._beating.cancel()
         self._breaker.end_pause()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_SECONDS):
+                await self.reservations.close()
                 await self._write_soon()
         for whose, (_, dollars) in self._sending.items():
             self._owe(whose, dollars)
@@ -150,11 +172,12 @@ class Limits:
             return
         refusal = self.counts.refusals.get(key.name)
         if refusal is not None:
-            if refusal.until > self._clock() and refusal.allowed == getattr(key, refusal.limit):
+            is_sure = self._is_alone or refusal.limit != "usd_per_day" or self.clock() < refusal.since + _RECHECK
+            if is_sure and refusal.until > self.clock() and refusal.allowed == getattr(key, refusal.limit):
                 raise self._error(key, refusal, dialect)
             del self.counts.refusals[key.name]
         if key.concurrency is not None and self.counts.running.get(key.name, 0) >= key.concurrency:
-            raise self._error(key, Refusal("concurrency", key.concurrency, self._clock() + 1, Standing()), dialect)
+            raise self._error(key, Refusal("concurrency", key.concurrency, self.clock() + 1, Standing()), dialect)
 
     async def admit(self, key: KeyRow | None, owner: str, dialect: str) -> Admitted | None:
         """Count a request that is to be served now; None where nothing limits it. Raises LimitError."""
@@ -165,17 +188,18 @@ class Limits:
         running[key.name] = running.get(key.name, 0) + 1
         admitted = Admitted(self, key)
         try:
-            standing, is_used_up = await self._count(key)
-            now = self._clock()
-            refusal = _refusal(key, standing, is_used_up, now)
+            counted, standing, is_used_up = await self._count(key)
+            now = self.clock()
+            refusal = refusal_of(counted, standing, is_used_up, now)
             if refusal is not None:
                 self.counts.refusals[key.name] = refusal
                 raise self._error(key, refusal, dialect)
         except BaseException:
             admitted.close()
             raise
-        self._owners[owner] = key
-        admitted.headers = rate_headers(dialect, key, standing, now)
+        if admitted.spends:  # not where a reply is fetched, for which nothing of this counts
+            self._owners[owner] = key
+        admitted.headers = rate_headers(dialect, counted, standing, now)
         return admitted
 
     def leave(self, key: KeyRow) -> None:
@@ -207,11 +231,25 @@ class Limits:
         if (key := self._owners.get(owner)) is not None:
             self.charge(key, tokens, dollars)
 
+    async def settle(self, name: str, dollars_of: Callable[[str], float]) -> None:
+        """It is known what the reply of this name used, which went on: its key is charged for that, and no more for
+        what it might have used. `dollars_of`: its price, by the model."""
+        with suppress(StoreTrouble):
+            if (reserved := await self.reservations.take(name)) is not None:
+                key, difference = reserved.key, dollars_of(reserved.model) - reserved.dollars
+                day, spent = self.counts.spent.get(key, ("", 0.0))
+                if day == reserved.day:
+                    self.counts.spent[key] = day, max(0.0, spent + difference)
+                self._owe((key, reserved.day), difference)
+                self.counts.budgets.pop(key, None)
+                self.counts.refusals.pop(key, None)
+                self._write_soon()
+
     # Counting
 
-    async def _count(self, key: KeyRow) -> tuple[Standing, bool]:
-        """How the key stands, with this request counted if it is within the limits; and whether its dollars are used
-        up."""
+    async def _count(self, key: KeyRow) -> tuple[KeyRow, Standing, bool]:
+        """The key with the limits that count now, how it stands with this request counted if it is within them, and
+        whether its dollars are used up."""
         if self._asks_others(key) and self._breaker.admits():
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -219,11 +257,14 @@ class Limits:
                 self._breaker.succeeded()
                 if self.counts.owed or self._sending:
                     self._write_soon()
-                return counted
+                return key, *counted
             except (StoreTrouble, TimeoutError) as error:
                 self._breaker.failed(str(error) or "it did not answer in time")
+        if self._shared is not None:
+            limits = {name: limit for name in ("rpm", "tpm") if (limit := getattr(key, name)) is not None}
+            key = key.model_copy(update={name: max(1, n // self._shared.replicas) for name, n in limits.items()})
         is_used_up = self._is_used_up(key)
-        return self.counts.windows.admit(key, not is_used_up), is_used_up
+        return key, self.counts.windows.admit(key, not is_used_up), is_used_up
 
     def _asks_others(self, key: KeyRow) -> bool:
         """Whether Redis or the store is to say what was used; of the store what was spent, where nobody else spends
@@ -247,6 +288,9 @@ class Limits:
             standing, is_full = None, limit is not None and await self._is_full(purse, limit)
         if limit is not None:
             self.counts.budgets[key.name] = today, limit, is_full
+            is_told = all(name != key.name for name, _ in (*self.counts.owed, *self._sending))
+            if not is_full and is_told and self._is_used_up(key):  # the purse knows what others have given back
+                del self.counts.spent[key.name]
         is_used_up = self._is_used_up(key)
         return standing or windows.admit(key, not is_used_up), is_used_up
 
@@ -265,7 +309,7 @@ class Limits:
         return budget == (today, key.usd_per_day, True) or (day == today and spent >= key.usd_per_day)
 
     def _today(self) -> str:
-        return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+        return time.strftime("%Y-%m-%d", time.gmtime(self.clock()))
 
     # What is written behind the requests
 
@@ -313,24 +357,13 @@ class Limits:
 
     def _error(self, key: KeyRow, refusal: Refusal, dialect: str) -> LimitError:
         self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")
-        now, series = self._clock(), (key.name, refusal.limit)
+        now, series = self.clock(), (key.name, refusal.limit)
         if now - self._last_refusals.get(series, -QUIET) >= QUIET:
             self._telemetry.log.warning("refusing", limit=refusal.limit, whose=f"key:{key.name}")
         self._last_refusals[series] = now
         wait = max(0.0, refusal.until - now)
         headers = rate_headers(dialect, key, refusal.standing, now) if refusal.limit != "concurrency" else {}
         return LimitError(key, refusal.limit, wait, headers)
-
-
-def _refusal(key: KeyRow, standing: Standing, is_used_up: bool, now: float) -> Refusal | None:
-    """Why a request is not let in; None where it is. Of several reasons the one that lasts longest."""
-    if key.usd_per_day is not None and is_used_up:
-        return Refusal("usd_per_day", key.usd_per_day, now + _DAY - now % _DAY, standing)
-    if key.tpm is not None and standing.tokens >= key.tpm:
-        return Refusal("tpm", key.tpm, now + standing.token_wait, standing)
-    if key.rpm is not None and not standing.is_within:
-        return Refusal("rpm", key.rpm, now + min(standing.request_wait, MINUTE), standing)
-    return None
 
 
 def _purse(name: str, day: str) -> Purse:

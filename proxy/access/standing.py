@@ -16,8 +16,8 @@ from policies.dialects import Dialect, Fault
 from proxy.config.keys import KeyRow
 from proxy.errors import ApiError
 
-MINUTE = 60
-"""Seconds in which requests and tokens are counted."""
+MINUTE, _DAY = 60, 86_400
+"""Seconds in which requests and tokens are counted, and dollars."""
 Limit = Literal["rpm", "tpm", "usd_per_day", "concurrency"]
 """The fields of a key that limit what it uses."""
 RATE_HEADERS = ("x-ratelimit-", "anthropic-ratelimit-")
@@ -81,6 +81,29 @@ def rate_headers(dialect: str, key: KeyRow, standing: Standing, now: float) -> d
             headers[words.name("remaining", what)] = str(max(0, limit - count))
             headers[words.name("reset", what)] = words.time(now, wait if count >= limit else whole)
     return headers
+
+
+class Refusal(NamedTuple):
+    """Why a key's requests are refused, and until when (seconds since 1970): nothing comes free before."""
+
+    limit: Limit
+    allowed: float
+    """The limit as it was: where the key has another one, this counts no more."""
+    until: float
+    standing: Standing
+    since: float = 0.0
+    """When it was found, where that matters."""
+
+
+def refusal_of(key: KeyRow, standing: Standing, is_used_up: bool, now: float) -> Refusal | None:
+    """Why a request is not let in; None where it is. Of several reasons the one that lasts longest."""
+    if key.usd_per_day is not None and is_used_up:
+        return Refusal("usd_per_day", key.usd_per_day, now + _DAY - now % _DAY, standing, now)
+    if key.tpm is not None and standing.tokens >= key.tpm:
+        return Refusal("tpm", key.tpm, now + standing.token_wait, standing)
+    if key.rpm is not None and not standing.is_within:
+        return Refusal("rpm", key.rpm, now + min(standing.request_wait, MINUTE), standing)
+    return None
 
 
 _REFUSALS: Mapping[Limit, tuple[str, str, str]] = {

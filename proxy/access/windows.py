@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import floor, nextafter
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from limits.util import get_package_data
 from proxy.access import standing as times
 from proxy.access.standing import Standing
 from proxy.config.keys import KeyRow
-from proxy.store import PURSE_SECONDS, Purse
+from proxy.store import PURSE_SECONDS, Purse, StoreTrouble
 from proxy.store.redis.connection import RedisConnection
 from proxy.store.redis.purses import TAKE
 from proxy.store.redis.scripts import Command, Keys, Script, ScriptCommand
@@ -30,6 +31,8 @@ from proxy.store.redis.url import address
 from proxy.store.serialization import name_bytes
 
 _NO_LIMIT = 2**53
+_SEEN = 60
+"""Seconds for which a process counts among those that share a limit."""
 _SWEEP = 60.0
 """Seconds between two times that what no longer counts is taken out of memory."""
 
@@ -92,13 +95,29 @@ class SharedWindows:
         self._prefix, self._keys = f"{where.prefix}:limits", Keys(where.prefix)
         self._connection = RedisConnection(where, patience)
         self._clock = clock
+        self._own_name = token_hex(8)
+        self.replicas = 1
+        """The processes that count together, as seen last."""
 
     async def open(self) -> None:
         """Connect, or StoreTrouble. From then on it is connected anew where that is needed."""
         await self._connection.open(("EXISTS", self._prefix))
 
     async def close(self) -> None:
+        with suppress(StoreTrouble):
+            await self._connection.trip(("ZREM", f"{self._prefix}:seen", self._own_name))
         await self._connection.close()
+
+    async def beat(self) -> None:
+        """Be one of those who were seen in the last minute, and count them. Raises StoreTrouble."""
+        now, seen = self._clock(), f"{self._prefix}:seen"
+        *_, replicas = await self._connection.trip(
+            ("ZREMRANGEBYSCORE", seen, "-inf", now - _SEEN),
+            ("ZADD", seen, now, self._own_name),
+            ("EXPIRE", seen, _SEEN),
+            ("ZCARD", seen),
+        )
+        self.replicas = max(1, int(replicas))
 
     async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
         """As in memory, but a request that is refused for its tokens has counted; and whether the dollars in this purse

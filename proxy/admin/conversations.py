@@ -5,7 +5,7 @@ Laws
   What is missing, empty or owned by somebody else is answered in the same words.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -17,7 +17,10 @@ from proxy.admin.live import LivePages, wants_page
 from proxy.admin.log_pages import LogPages
 from proxy.admin.summaries import SummaryPages
 from proxy.admin.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
+from proxy.errors import ApiError
+from proxy.identity import access_of, is_admin, is_operator
 from proxy.store import Key
+from proxy.store.forgetting import Scope, sent_with
 
 Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
 """Answers a request about the conversation of this name. Raises ApiError."""
@@ -39,7 +42,8 @@ class ConversationPages:
         is_read = request.method in READ
         if is_read and request.path == CONVERSATIONS and "id" not in request.query:
             return await self.live.listed(request)
-        name, page = parse_target(request.raw_path, ("tenant", "branch", "round") if is_read else ())
+        more = ("tenant", "branch", "round") if is_read else ("tenant", "key") if request.method == "DELETE" else ()
+        name, page = parse_target(request.raw_path, more)
         if name is None:
             allow_only(request, (*READ, "DELETE"))
             return await self._delete_all(request)
@@ -73,15 +77,37 @@ class ConversationPages:
         return json_page(content)
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
-        caller = self.parts.caller(request)
-        key = Key(caller.tenant, name)
-        owner = None if caller.sees_all else caller.owner
-        if not await self.parts.ask("delete", self.deletion.conversation(key, owner)) and owner is not None:
+        scopes = await self._scopes(request)
+        deleted = [
+            await self.parts.ask("delete", self.deletion.conversation(Key(each.tenant, name), each.owner))
+            for each in scopes
+        ]
+        if not any(deleted) and not any(each.owner is None for each in scopes):
             raise nothing()
         return web.Response(status=204, headers=PRIVATE)
 
     async def _delete_all(self, request: web.BaseRequest) -> web.Response:
-        caller = self.parts.caller(request)
-        owner = None if caller.sees_all else caller.owner
-        count = await self.parts.ask("delete_tenant", self.deletion.everything(caller.tenant, owner))
+        count = 0
+        for scope in await self._scopes(request):
+            count += await self.parts.ask("delete_tenant", self.deletion.everything(scope.tenant, scope.owner))
         return json_page({"deleted": count})
+
+    async def _scopes(self, request: web.BaseRequest) -> Sequence[Scope]:
+        """In which tenants whoever asks deletes, and of which owners. Raises ApiError."""
+        named = {name: request.query.getall(name) for name in ("tenant", "key") if name in request.query}
+        if any(len(values) > 1 or not values[0] for values in named.values()) or len(named) > 1:
+            raise ApiError(400, "Give `tenant` or `key`, once, with its name.", "bad_parameter")
+        tenant, key = ("".join(named.get(name, ())) for name in ("tenant", "key"))
+        parts = self.parts
+        if named and is_operator(request, parts.settings, parts.secret):
+            if tenant:
+                return [Scope(tenant)]
+            return await parts.ask("day_rows", sent_with(parts.store, key, parts.secret))
+        caller = parts.caller(request)
+        mine = access_of(request, parts.settings, parts.secret).key
+        if (tenant or caller.tenant) != caller.tenant or (key and (mine is None or mine.name != key)):
+            raise nothing()
+        is_homeless = not parts.settings.tenant and is_admin(request, parts.settings, parts.secret)
+        if is_homeless and not named:  # the token is no tenant's
+            raise ApiError(400, "Say whose conversations: `?tenant=NAME` or `?key=NAME`.", "bad_parameter", "tenant")
+        return [Scope(caller.tenant, None, None if caller.sees_all else caller.owner)]

@@ -30,7 +30,7 @@ def parse_target(target: str, also: Sequence[str] = ()) -> tuple[str | None, str
         raise ApiError(400, "The id must be UTF-8, percent-encoded.", "bad_conversation", "id") from error
     fields = [(name, value) for name, value in fields if name not in also]
     if (
-        question and [name for name, _ in fields] != ["id"] and (fields or not also)
+        question and [name for name, _ in fields] != ["id"] and (fields or not also or not query)
     ):  # a misspelt one must not widen what is deleted
         raise ApiError(400, "This page takes only the parameter `id`.", "bad_parameter")
     if not fields and not places:

@@ -27,16 +27,16 @@ class Archive:
     message_log: MessageLog | None = None
     recorder: Recorder | None = None
 
-    def passed(self, key: Key, upstream_request: UpstreamRequest, parsed: ParsedRequest) -> bool:
-        """Store what is new in a request, as the client sent it, and what was sent; whether any of it is to be kept."""
+    def passed(self, key: Key, upstream_request: UpstreamRequest, parsed: ParsedRequest) -> None:
+        """Store what is new in a request, as the client sent it, and what was sent."""
         client_request, is_first = upstream_request.client_request, upstream_request.continues is None
         owner, dialect = client_request.owner, client_request.dialect
         if self.artifacts is not None and is_first:
             self.artifacts.keep(key, owner, parsed.conversation)
         if self.message_log is not None:
             self.message_log.keep(key, owner, dialect, parsed, upstream_request.body, is_round=not is_first)
-        is_recorded = self.recorder is not None and is_first and self.recorder.passed(key, client_request, parsed)
-        return is_recorded or (is_first and (self.artifacts is not None or self.message_log is not None))
+        if self.recorder is not None and is_first:
+            self.recorder.passed(key, client_request, parsed)
 
     def reader(self, reply: Reply) -> Reply:
         """A reader of a reply that may be stored."""

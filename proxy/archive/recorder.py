@@ -83,21 +83,21 @@ class Recorder:
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> bool:
-        """Record a request from now on, where it is to be; whether it is. Never raises."""
+    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
+        """Record a request from now on, where it is to be. Never raises."""
         wanted = client_request.record
         if wanted is False or not (wanted or self._is_sampled(key)):
-            return False
+            return
         if self._held > 2 * _HELD:
             self._telemetry.metrics.store_trouble("recording_full")
-            return False
+            return
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
         branches = self._branches.setdefault((key, client_request.owner, beginning), [])
         recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
         if recording is None and len(branches) >= _MOST_BRANCHES:
             self._telemetry.metrics.store_trouble("recording_full")
-            return False
+            return
         if recording is None:
             place = (key.tenant, key.conversation, client_request.owner, beginning, len(branches))
             recording = _Recording(self._recordings.place(*place), digests)
@@ -105,7 +105,6 @@ class Recorder:
         recording.digests, recording.dialect = digests, client_request.dialect
         recording.credential, recording.has_replies = client_request.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
-        return True
 
     def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: LoggedReply) -> None:
         """Record the reply to a request that is recorded. Never raises."""

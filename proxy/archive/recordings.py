@@ -70,11 +70,16 @@ class Recordings:
 
     def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
         """Delete what is of a tenant, of one of its conversations, of one who sent it. Returns how many there were."""
-        count = 0
-        for file, (of, by) in self._files(_digest(tenant, 16)):
-            is_its = conversation is None or of == _digest(conversation, 24)
-            count += is_its and (owner is None or by == _digest(owner, 12)) and _unlink(file)
-        return count
+        return sum(map(_unlink, self.of(tenant, conversation, owner)))
+
+    def of(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> list[Path]:
+        """The files of a tenant, of one of its conversations, of one who sent it."""
+        wanted = (
+            None if conversation is None else _digest(conversation, 24),
+            None if owner is None else _digest(owner, 12),
+        )
+        files = self._files(_digest(tenant, 16))
+        return [file for file, name in files if all(w in (None, n) for w, n in zip(wanted, name, strict=True))]
 
     def trim(self, limit: int, ttl: float) -> int:
         """Delete what is older, and the oldest of what is more. Returns how many had to go for their size."""

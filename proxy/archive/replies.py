@@ -1,26 +1,15 @@
-"""A reader of a reply that keeps what the client receives, so that the log has the reply at once."""
+"""Readers around another reader of a reply, and one that holds what the client receives: the log has it at once."""
 
 from collections.abc import Sequence
 
 from policies.dialects import ChoiceResult, Reply, Usage
 
 
-class LoggedReply:
-    """Reads a reply as the reader within does, and holds its bytes as the client gets them, `limit` of them at most."""
+class ReplyAround:
+    """Reads a reply as the reader within does."""
 
-    def __init__(self, reply: Reply, limit: int) -> None:
+    def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._left = limit
-        self._pieces: list[bytes] = []
-
-    @property
-    def content(self) -> bytes:
-        """What the client has received; empty where that is too much."""
-        return b"".join(self._pieces)
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self._pieces))
 
     @property
     def usage(self) -> Usage | None:
@@ -43,15 +32,10 @@ class LoggedReply:
         return self._reply.completion
 
     def feed(self, event: bytes, /) -> list[bytes]:
-        pieces = self._reply.feed(event)
-        self._hold(pieces)
-        return pieces
+        return self._reply.feed(event)
 
     def feed_all(self, events: bytes, /) -> list[bytes] | None:
-        pieces = self._reply.feed_all(events)
-        if pieces is not None:
-            self._hold(pieces)
-        return pieces
+        return self._reply.feed_all(events)
 
     def resume(self, choice: int, /) -> None:
         self._reply.resume(choice)
@@ -61,6 +45,35 @@ class LoggedReply:
 
     def last_event(self, failure: bytes, /) -> bytes:
         return self._reply.last_event(failure)
+
+
+class LoggedReply(ReplyAround):
+    """Holds the bytes of a reply as the client gets them, `limit` of them at most."""
+
+    def __init__(self, reply: Reply, limit: int) -> None:
+        super().__init__(reply)
+        self._left = limit
+        self._pieces: list[bytes] = []
+
+    @property
+    def content(self) -> bytes:
+        """What the client has received; empty where that is too much."""
+        return b"".join(self._pieces)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self._pieces))
+
+    def feed(self, event: bytes, /) -> list[bytes]:
+        pieces = self._reply.feed(event)
+        self._hold(pieces)
+        return pieces
+
+    def feed_all(self, events: bytes, /) -> list[bytes] | None:
+        pieces = self._reply.feed_all(events)
+        if pieces is not None:
+            self._hold(pieces)
+        return pieces
 
     def _hold(self, pieces: Sequence[bytes]) -> None:
         if self._left < 0:

@@ -113,6 +113,7 @@ class Billing:
                     model=model,
                     preset=client_request.preset or self._preset,
                     api=client_request.dialect,
+                    key=client_request.key,
                 )
             ),
             conversation=planned.context.key.conversation if planned is not None else "",

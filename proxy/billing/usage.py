@@ -111,8 +111,11 @@ class UsageReport:
 def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> UsageReport:
     """The report of days, by one of their labels or by the day itself."""
     groups: dict[str, UsageRow] = {}
+    rows = list(rows)
+    key_of = {row.labels.owner: row.labels.key for row in rows if row.labels.key} if by == "credential" else {}
     for row in rows:
         name = row.day if by == "day" else str(getattr(row.labels, _NAMES.get(by, by)))
+        name = key_of.get(name, name)
         group = groups.get(name) or UsageRow(name, BillSums())
         groups[name] = UsageRow(name, group.sums + row.sums, _added(group.prefixes, row.prefixes))
     ordered = sorted(groups.values(), key=lambda row: row.name if by == "day" else (-row.sums.paid, row.name))

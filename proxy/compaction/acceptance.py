@@ -84,16 +84,14 @@ class Acceptance:
         client_request, record = upstream_request.client_request, upstream_request.record
         context, is_sent = planned.context, client_request.mode == "on" and record is not None
         key = context.key
-        is_kept = self._archive.passed(key, upstream_request, context.received)
+        self._archive.passed(key, upstream_request, context.received)
         if is_sent and not planned.is_quiet:
-            is_kept = True
             self._archive.hidden(key, client_request, context.conversation, planned.plan.new)
-        if is_kept:
-            self._store.own(key, client_request.owner)
+        self._store.own(key, client_request.owner)
         if record is None or not is_sent:
             return
         if planned.is_quiet:
-            self._store.note_sent(key, context.conversation, record)
+            self._store.note_sent(key, context.conversation, record, is_quiet=True)
         else:
             self._store.remember(
                 key,

@@ -209,6 +209,8 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
         settings.text_protocol,
     )
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
-    ways = (client_request.dialect, settings.recall, settings.only_to_fit, settings.exceptions, tools)
+    ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
     preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
-    return sha256(repr((values, ways, preset, client_request.mode, *keep)).encode()).hexdigest()[:32]
+    return sha256(
+        repr((values, ways, settings.exceptions, tools, preset, client_request.mode, *keep)).encode()
+    ).hexdigest()[:32]

@@ -1,6 +1,6 @@
 """`mode = off` for all requests: what stands in the place of compaction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
@@ -18,9 +18,9 @@ class Bypass:
     async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
         return unchanged(client_request, "bypassed", "bypassed")
 
-    def reply(self, upstream_request: UpstreamRequest, /) -> Reply:
+    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply], /) -> Reply:
         """A reader that only tells where a reply breaks off."""
-        return DIALECTS[upstream_request.client_request.dialect].reply(None)
+        return around(DIALECTS[upstream_request.client_request.dialect].reply(None))
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         """The same request: nothing is recalled."""

@@ -8,7 +8,7 @@ Laws
 from dataclasses import dataclass, replace
 
 from policies.dialects.overflow import Overflow
-from policies.money.budget import Budget, BudgetLimits
+from policies.money.budget import NO_MARK, Budget, BudgetLimits
 from policies.money.prices import Prices
 
 SECONDS = 3_600.0
@@ -47,6 +47,8 @@ class LearnedWindow:
         caps = [self.prompt or 0, int((self.room(answer) or 0) * limits.high)]  # where no prompt fits, none is made to
         high = min([budget.high, *filter(None, caps)])
         low, floor = budget.low * high // budget.high, budget.floor * high // budget.high
+        if budget.high == NO_MARK:
+            floor = min(budget.floor, high // 3)
         return budget if high == budget.high else replace(budget, high=high, low=low, floor=floor, mark="window")
 
     def room(self, answer: int | None) -> int | None:

@@ -19,13 +19,13 @@ from policies.keep import digest_of
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
-from policies.planning.prefix import outcome, sent_record
+from policies.planning.prefix import outcome, sent_record, untouched_before
 from policies.planning.quiet import goes_on, is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.billing.holdout import Holdout
-from proxy.billing.price_book import PriceBook
+from proxy.billing.price_book import LearnedCaches, PriceBook
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
@@ -34,7 +34,7 @@ from proxy.compaction.request_parser import RequestParser, key_of
 from proxy.compaction.runs import PlanRuns
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
-from proxy.store import Key
+from proxy.store import UNTOUCHED, Key
 from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts
 from proxy.summaries.background import BackgroundWriters
 
@@ -62,7 +62,7 @@ class Planner:
         self._writers = writers
         self._clock = clock
         self._parser = parser
-        self._assembler = Assembler(settings, price_book)
+        self._assembler, self._price_book = Assembler(settings, price_book), price_book
         self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
         self.exchanges = RecallExchanges(parser, store)
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
@@ -70,8 +70,7 @@ class Planner:
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
-        self._has_windows = False
-        """Whether there was ever one: as a rule no upstream refuses a prompt, and nothing is looked up."""
+        self.caches = LearnedCaches()
 
     async def plan(
         self,
@@ -91,6 +90,7 @@ class Planner:
         received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         if received is None:
             return None
+        await self._price_book.settle(received.request.model, client_request.upstream)
         key = key_of(dialect, tenant, named, received)
         if holdout is not None and client_request.mode == "on" and holdout.has(key):
             client_request = structs.replace(client_request, mode="observe")
@@ -131,7 +131,13 @@ class Planner:
         if assembly.tool is not None and self._store.cached_exchanges(key, client_request.dialect, conversation) != {}:
             return None  # there are recall exchanges, or there may be
         context = self._context(client_request, received, RestoredRequest(received), assembly, key, {}, True)
-        context, memory = await self._writers.before_plan(context, None, Memory())
+        is_unknown = conversation.steps > 1 and self._store.sent_before(key, conversation) is None
+        # another process may have sent it, and shortened
+        anchors = [*filter(None, (conversation.beginning, UNTOUCHED, conversation.previous_anchor))]
+        memory = (await self._store.look_up(key, anchors)).memory if is_unknown else Memory()
+        if conversation.previous_anchor in memory.steps:
+            return None
+        context, memory = await self._writers.before_plan(context, None, memory)
         can_summarize = context.plan_settings.summarizing is not None
         if memory.summaries or (can_summarize and not is_quiet(conversation, context.plan_settings)):
             return None
@@ -204,7 +210,9 @@ class Planner:
             context, memory = await self._writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)
         # once the provider has forgotten the prompt, a rewrite costs nothing
-        cold = previous is not None and self._clock() - previous.at > context.lifetime
+        upstream, lifetime = context.client_request.upstream, context.lifetime
+        lifetime = self._settings.cold_seconds or self.caches.lifetime(context.request.model, upstream, lifetime)
+        cold = previous is not None and self._clock() - previous.at > lifetime
         factor = context.calibration.ratio if self._settings.calibrate else 1.0
         if cold or factor != 1.0:
             plan_settings = replace(context.plan_settings, cold=cold, factor=factor)
@@ -233,7 +241,6 @@ class Planner:
             overflow = replace(overflow, window=overflow.window * sent // least)
         before = self._learned_window(client_request, model) or LearnedWindow()
         self._windows[self._served_by(client_request, model)] = before.after(overflow, sent)
-        self._has_windows = True
 
     def needs_room(self, planned: PlannedRequest) -> bool:
         """Whether room would have to be made for the request as the client wrote it."""
@@ -251,11 +258,10 @@ class Planner:
         planned = upstream_request.planned
         if planned is None or not upstream_request.may_change:
             return False
-        context = planned.context
-        learned = self._learned_window(upstream_request.client_request, context.request.model)
-        window = (learned and learned.window) or self.prices_of(
-            context.request.model, upstream_request.client_request.upstream
-        ).window
+        context, client_request = planned.context, upstream_request.client_request
+        learned = self._learned_window(client_request, context.request.model)
+        listed = self.prices_of(context.request.model, client_request.upstream).window
+        window = (learned and learned.window) or listed
         return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
 
     def fits(self, planned: PlannedRequest) -> bool:
@@ -292,9 +298,7 @@ class Planner:
         return self._assembler.assemble(client_request, key, parsed, learned, restored=restored)
 
     def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
-        if not self._has_windows:
-            return None
-        return self._windows.get(self._served_by(client_request, model))
+        return self._windows.get(self._served_by(client_request, model)) if self._windows else None
 
     def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
         return client_request.tenant, client_request.upstream, model
@@ -364,7 +368,14 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepReco
     context = planned.context
     if context.conversation.steps < 2 or record.sent is None:
         return "first"
-    word = outcome(planned.previous, newest, record.sent, planned.rendering.chains, planned.plan.reason)
+    previous, chains, stored = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
+    if previous is None and stored is not None and stored.sent is not None:
+        before = untouched_before(context.conversation, chains, record.sent, stored.sent)
+        previous = None if before is None else StepRecord(context.conversation.previous_anchor, sent=before)
+    word = outcome(previous, newest, record.sent, chains, planned.plan.reason)
+    is_new = stored is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
+    if word == "checkpoint:replayed" and is_new and not planned.plan.edits:
+        return "first"
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):
         return "checkpoint:recall"
     # where neither the store nor this process can say all, there may be an exchange that is missing here
@@ -375,7 +386,7 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepReco
 def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     context, result = planned.context, planned.plan
     policies = Counter(edit.by for edit in result.edits)
-    preset = context.client_request.preset
+    preset, prices = context.client_request.preset, context.plan_settings.prices
     return {
         "x-narrows-mode": "compacted" if result.edits else "marked" if result.marks else "untouched",
         "x-narrows-prefix": prefix,
@@ -383,5 +394,6 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
         "x-narrows-tokens-after": str(context.calibration.estimate(planned.tokens_sent)),
         "x-narrows-edits": ";".join(f"{name}={policies[name]}" for name in sorted(policies)),
         "x-narrows-conversation": context.key.conversation,
+        **({} if prices.listed else {"x-narrows-prices": prices.origin}),
         **({"x-narrows-preset": preset} if preset else {}),
     }

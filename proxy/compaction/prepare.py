@@ -82,9 +82,9 @@ class Compactor:
         headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
         return UpstreamRequest(client_request, client_request.body, headers)
 
-    def reply(self, upstream_request: UpstreamRequest) -> Reply:
+    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply]) -> Reply:
         rounds = self._settings.recall_rounds if upstream_request.recalls else None
-        reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
+        reply = around(DIALECTS[upstream_request.client_request.dialect].reply(rounds))
         return self._acceptance.reader(reply) if upstream_request.planned is not None else reply
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
@@ -176,6 +176,9 @@ class Compactor:
         self._acceptance.replied(planned, reply)
         if reply.usage is not None:
             self._planner.learn_from_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
+            if sign := self._planner.caches.note(upstream_request, reply.usage):
+                model, upstream = planned.context.request.model, upstream_request.client_request.upstream
+                self._telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
 
     def bill(self, rounds: Sequence[ReplyRound]) -> RequestBill | None:
         upstream = rounds[0].request.client_request.upstream

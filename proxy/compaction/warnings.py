@@ -29,11 +29,13 @@ class ReplyWarnings:
         """The header for a request; none where there is nothing to warn of."""
         context = planned.context
         limit = self._context_tokens_of(context.client_request)
+        hides = planned.plan.edits and context.tool is None and context.client_request.mode == "on"
         is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
         return warning_header(
             [
                 "marker-in-argument" if self._wrote_reference(context) else "",
                 "over-context-tokens" if is_over else "",
+                "no-recall" if hides else "",
                 "planning-shed" if planned.plan.shed else "",
                 self._thrash(planned),
             ]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -77,3 +78,12 @@ def usual_address(url: str) -> str:
 def names_no_version(url: str) -> bool:
     """Whether nothing in its path is a version such as /v1, as in the address of nearly every API."""
     return _VERSION.search(urlsplit(url).path) is None
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL is of this machine, or of a network of one's own: by its address, or a name without a domain."""
+    host = (urlsplit(url).hostname or "").removesuffix(".")
+    try:
+        return ip_address(host).is_private  # of loopback, too
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".localhost", ".internal", ".lan"))

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 Address = str
 """The address of a Narrows without `/v1`, such as http://127.0.0.1:8787."""
 DEFAULT_ADDRESS: Address = "http://127.0.0.1:8787"
 _OPENCODE = "OPENCODE_CONFIG_CONTENT"
 _PROXIES = ("http_proxy", "all_proxy")
+_ANTHROPICS_HOST = "api.anthropic.com"
+_TOOL_SEARCH = "ENABLE_TOOL_SEARCH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,41 +27,54 @@ class ClientSetup:
     """A client, by what it reads."""
 
     about: str
-    variables: Callable[[Address, Mapping[str, str]], Mapping[str, str]] = lambda _, __: {}
-    """The variables that it reads, given the environment in which it starts."""
+    variables: Callable[[Address, Mapping[str, str], str], Mapping[str, str]] = lambda *_: {}
+    """The variables that it reads, given the environment in which it starts and the upstream of Anthropic's API."""
     command: str = ""
     """The name of a program that reads no variable for this."""
     words: Callable[[Address], Sequence[str]] = lambda _: ()
     """What its first arguments are."""
 
-    def lines(self, address: Address, environment: Mapping[str, str]) -> Iterator[str]:
-        """The lines to paste into a shell."""
-        for name, value in self.variables(address, environment).items():
+    def lines(self, address: Address, environment: Mapping[str, str], anthropic: str = "") -> Iterator[str]:
+        """The lines to paste into a shell. `anthropic`: the upstream of Anthropic's API."""
+        for name, value in self.variables(address, environment, anthropic).items():
             yield f"export {name}={shlex.quote(value)}"
         if self.command:
             yield shlex.join((self.command, *self.words(address)))
 
 
-def _openai(address: Address, _: Mapping[str, str]) -> Mapping[str, str]:
+def _openai(address: Address, *_: object) -> Mapping[str, str]:
     return {"OPENAI_BASE_URL": f"{address}/v1"}
 
 
-def _openai_base(address: Address, _: Mapping[str, str]) -> Mapping[str, str]:
+def _openai_base(address: Address, *_: object) -> Mapping[str, str]:
     return {"OPENAI_API_BASE": f"{address}/v1"}
 
 
-def _anthropic(address: Address, _: Mapping[str, str]) -> Mapping[str, str]:
+def _anthropic(address: Address, *_: object) -> Mapping[str, str]:
     return {"ANTHROPIC_BASE_URL": address}
+
+
+def _claude_code(address: Address, environment: Mapping[str, str], anthropic: str) -> Mapping[str, str]:
+    """At a host that is not Anthropic's, Claude Code (from 2.1.70) sends all definitions of tools instead of searching
+    them. Narrows passes the search on; whether another upstream knows it, nobody can tell from here."""
+    is_known = urlsplit(anthropic).hostname == _ANTHROPICS_HOST and _TOOL_SEARCH not in environment
+    return {**_anthropic(address), **({_TOOL_SEARCH: "true"} if is_known else {})}
 
 
 def _codex(address: Address) -> Sequence[str]:
     """Codex reads no variable for this, and its own provider asks by websocket: another provider is defined."""
-    values = {"name": "Narrows", "base_url": f"{address}/v1", "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
+    values = {
+        "name": "Narrows",
+        "base_url": f"{address}/v1",
+        "env_key": "OPENAI_API_KEY",
+        "wire_api": "responses",
+        "supports_websockets": False,
+    }
     table = ",".join(f"{name}={json.dumps(value)}" for name, value in values.items())
     return ("-c", "model_provider=narrows", "-c", f"model_providers.narrows={{{table}}}")
 
 
-def _opencode(address: Address, environment: Mapping[str, str]) -> Mapping[str, str]:
+def _opencode(address: Address, environment: Mapping[str, str], _: str) -> Mapping[str, str]:
     """opencode merges this variable over its files. Nothing is set where it holds something that cannot be read."""
     try:
         config: Any = json.loads(environment.get(_OPENCODE) or "{}")
@@ -73,7 +89,7 @@ def _opencode(address: Address, environment: Mapping[str, str]) -> Mapping[str, 
 CLIENTS: Mapping[str, ClientSetup] = {
     "openai": ClientSetup("OpenAI's SDKs, and what is built on them", _openai),
     "anthropic": ClientSetup("Anthropic's SDKs, and what is built on them", _anthropic),
-    "claude-code": ClientSetup("Claude Code", _anthropic),
+    "claude-code": ClientSetup("Claude Code", _claude_code),
     "codex": ClientSetup("Codex CLI", command="codex", words=_codex),
     "opencode": ClientSetup("opencode, for its providers openai and anthropic", _opencode),
     "aider": ClientSetup("aider, with models named openai/...", _openai_base),
@@ -83,11 +99,11 @@ CLIENTS: Mapping[str, ClientSetup] = {
 """By the name that `narrows env` takes."""
 
 
-def environment_for(address: Address, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that is to ask Narrows, whatever client it is."""
+def environment_for(address: Address, environment: Mapping[str, str], anthropic: str = "") -> dict[str, str]:
+    """The environment of a command that is to ask Narrows, whatever client it is. `anthropic`: as for `lines`."""
     result = dict(environment)
     for client in CLIENTS.values():
-        result |= client.variables(address, environment)
+        result |= client.variables(address, environment, anthropic)
     if any(environment.get(name) or environment.get(name.upper()) for name in _PROXIES):
         for name in ("no_proxy", "NO_PROXY"):  # else they would ask that proxy for this machine
             result[name] = ",".join(filter(None, (environment.get(name, ""), "127.0.0.1")))

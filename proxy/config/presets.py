@@ -176,7 +176,7 @@ class PresetTable(Table):
                 base.writing, stale=stale, **{name: own[setting] for name, setting in writing.items() if setting in own}
             ),
             self.aim or base.aim,
-            None if self.aim else base.chat_aim,
+            None if self.aim else base.small_chat_aim,
         )
 
 

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from policies.model.parameters import MOST
 from policies.money.catalog import Overrides, check_overrides
 from policies.money.marks import OwnMarks
-from proxy.config.addresses import Url, whole_url
+from proxy.config.addresses import Url, is_local, whole_url
 from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, refused, refused_at
 from proxy.config.presets import NAME
@@ -89,6 +89,12 @@ class UpstreamRow(Table):
         description="ask it for its models: the windows and prices that it lists count before the catalog",
     )
 
+    local: bool | None = Field(
+        default=None,
+        description="whether its models are your own: without prices, and it is asked for their windows; else by its "
+        "address",
+    )
+
     @field_validator("url")
     @classmethod
     def _whole(cls, value: str) -> str:
@@ -99,6 +105,10 @@ class UpstreamRow(Table):
         if "{" in url or "}" in url:
             raise refused("url", f"only {MODEL} may stand in braces")
         return url.replace(_PLACEHOLDER, MODEL, 1) if has_model else url
+
+    @property
+    def is_local(self) -> bool:
+        return is_local(self.url) if self.local is None else self.local
 
     @field_validator("ca")
     @classmethod

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 
+from policies.planning.rereads import REREAD
 from policies.presets import POLICIES
 from proxy.drawing.html import Markup, element
 
-WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()}
-"""Why each policy shortens what it shortens."""
+WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()} | {
+    REREAD: "it points at an earlier result that is hidden, so it gets that text"
+}
+"""Why each policy edits what it edits."""
 REASONS: Mapping[str, str] = {
     "": "nothing new is shortened in this request; earlier edits stay",
     "tail-cut": "outputs that the model has just answered are cut; nothing older changes",

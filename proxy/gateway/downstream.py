@@ -24,7 +24,7 @@ from proxy.config.rules import first_fitting
 from proxy.errors import ApiError, too_large
 from proxy.gateway.admission import UNPACKED, VISIT, Visit
 from proxy.gateway.head import MODES, RequestHead, RequestOptions
-from proxy.gateway.models import check_named, named_model
+from proxy.gateway.models import allowed_names, check_named, named_model
 from proxy.gateway.upstream import UpstreamReply
 from proxy.gateway.upstreams import Upstreams
 from proxy.identity import Access
@@ -164,15 +164,15 @@ async def receive(
     """The request, and its body as it was on the wire. `deployment`: the model that the path names; `spends`: whether a
     key of the gateway's own may go with it; `request_id`: its id. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
-    access, named = head.access, ""
+    access, named, others = head.access, "", list[str]()
     has_models = access.key is not None and bool(access.key.models)
     is_ruled = any(rule.model for rule in settings.rules)
     if deployment or has_models or is_ruled or upstreams.needs_model(route.dialect):
-        named = await named_model(body, strictly=has_models)
+        named, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
     model = deployment or named
     options = options_of(head.wishes, settings, route.dialect, access, model)
     if has_models:
-        check_model(access, model)
+        check_model(access, model, *others)
     allowed = access.key.upstreams if access.key is not None else ()
     upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
     if deployment and not upstream.has_deployments:
@@ -186,6 +186,7 @@ async def receive(
         mode=options.mode,
         credential=access.credential,
         owner=access.owner,
+        key=access.key.name if access.key is not None else "",
         auth=head.auth,
         is_plain_key=head.is_plain_key,
         implied=route.implied,

@@ -8,65 +8,40 @@ Laws
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 from aiohttp import web
 from multidict import CIMultiDict
 
-from policies.dialects import Reply
-from proxy.access.gate import Gate, check_model, check_path
-from proxy.access.limits import Admitted, Limits
-from proxy.billing.charges import charge_of
-from proxy.billing.price_book import PriceBook
-from proxy.config import Settings
+from policies.dialects import DIALECTS, Reply
+from policies.dialects.openai_chat.asked_usage import asking_for_usage
+from proxy.access.gate import check_model, check_path
+from proxy.access.limits import Admitted
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError
-from proxy.gateway.admission import VISIT, Admission
-from proxy.gateway.compress import CompressApi
-from proxy.gateway.downstream import PassedOn, Relayed, Upload, receive
+from proxy.gateway.admission import VISIT
+from proxy.gateway.downstream import PassedOn, Upload, receive
 from proxy.gateway.head import RequestHead, forwarded_headers
 from proxy.gateway.listener import id_of, read_head
+from proxy.gateway.metering import RESPONSES, MeteredReply, charge_relayed, charge_reply, limited_key, refuses_option
 from proxy.gateway.model_lists import Reach
-from proxy.gateway.models import check_named, named_model
-from proxy.gateway.recall_loop import Compaction, RecallLoop, Send, is_stream
+from proxy.gateway.models import allowed_names, check_named, named_model
+from proxy.gateway.parts import FlowParts
+from proxy.gateway.recall_loop import RecallLoop, Send, is_stream
 from proxy.gateway.resending import Sending
 from proxy.gateway.responder import Responder, between_events
-from proxy.gateway.shadows import Sample, Shadows
+from proxy.gateway.shadows import Sample
 from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply
-from proxy.gateway.upstreams import Upstreams
 from proxy.identity import ACCESS, Access, access_of, asks_here
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
-from proxy.telemetry import RequestRecord, Telemetry
-from proxy.telemetry.record import ID_HEADER
+from proxy.telemetry import RequestRecord
 from proxy.telemetry.tracing import RequestTrace
 
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
+_RELAY_HEADERS = {"x-narrows-mode": "relayed"}
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 """Headers that name a request: each round of a reply is another request."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowParts:
-    """What every flow needs."""
-
-    settings: Settings
-    upstreams: Upstreams
-    compaction: Compaction
-    telemetry: Telemetry
-    secret: bytes
-    admission: Admission
-    gate: Gate
-    price_book: PriceBook
-    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
-    """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
-    this one. None where there is one worker."""
-    shadows: Shadows | None = None
-    """None where no request is sampled."""
-    limits: Limits | None = None
-    """None where no keys are taken."""
-    compress_api: CompressApi | None = None
 
 
 class Flow:
@@ -86,6 +61,10 @@ class Flow:
         """Of a key that has limits."""
         self._model = ""
         """Of a request that was not planned, and is charged to such a key."""
+        self._meter: MeteredReply | None = None
+        """Reads the reply to such a key."""
+        self._hides_usage = False
+        """Whether usage is asked for that the client has not asked for."""
         self._trace = RequestTrace()
         self._responder = Responder(
             request, self.record, is_ending, parts.admission, parts.telemetry, parts.settings.body_limit
@@ -125,18 +104,19 @@ class Flow:
 
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
-        responder = self._responder
         client_request, raw = await self._receive()
         if self._pass_request_on(client_request, raw):
             return PassedOn()
         await self._admit()
-        tells_waiting = settings.summary_comments and settings.summary_wait > 0
+        responder, tells_waiting = self._responder, settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
         with self._trace.plan():
             waiting = responder.early.waiting if tells_waiting else None
             upstream_request = await compaction.prepare(client_request, waiting)
         if self._admitted is not None and upstream_request.planned is None:
             self._model = await named_model(client_request.body)
+        if self._admitted is not None and self._admitted.spends and self.route.dialect == "openai_chat":
+            self._hides_usage = asking_for_usage(client_request.body) is not None
         self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
@@ -144,14 +124,14 @@ class Flow:
             await responder.early.declare(upstream_request.headers)
         reply = responder.reader = self._reader(upstream_request)
         send = self._sender(client_request, raw)
-        if upstream_request.recalls or responder.has_begun:
+        if upstream_request.recalls or responder.has_begun or self._hides_usage:
             loop = RecallLoop(compaction, send, upstream_request, reply, self._trace)
             return await self._chat_in_rounds(loop, send)
         status = 0
         try:
             async with send(upstream_request, 0) as (upstream_request, upstream_reply):
                 record.status = status = upstream_reply.status
-                return await responder.pass_on_observed(upstream_reply, upstream_request, reply)
+                return await responder.pass_on_observed(upstream_reply, upstream_request.headers, reply)
         finally:
             self._end_sample(status)
             await compaction.record(upstream_request, reply, status)
@@ -159,10 +139,16 @@ class Flow:
 
     def _reader(self, upstream_request: UpstreamRequest) -> Reply:
         """A fresh reader of the reply; where the request is sampled, one that holds what the client receives."""
-        reply, shadows = self._parts.compaction.reply(upstream_request), self._parts.shadows
+        reply, shadows = self._parts.compaction.reply(upstream_request, self._metered), self._parts.shadows
         if shadows is not None and self._head is not None:
             self._sample = shadows.sample(upstream_request, reply, self._head, self.rest)
         return self._sample.reader if self._sample is not None else reply
+
+    def _metered(self, reply: Reply) -> Reply:
+        """The reader of the reply; to a key with a budget, one that reads what it comes to, too."""
+        if self._admitted is not None and self._admitted.spends:
+            self._meter = reply = MeteredReply(reply, self._hides_usage)
+        return reply
 
     def _end_sample(self, status: int) -> None:
         """Before anything is awaited, as that may be cancelled: a sample takes one of few places."""
@@ -184,10 +170,10 @@ class Flow:
                     events = loop.events(upstream_reply, continues=True)
                     return await responder.pass_on(responder.early, events, between_events)
                 if not readable:
-                    return await responder.pass_on_observed(upstream_reply, upstream_request, loop.reply)
+                    return await responder.pass_on_observed(upstream_reply, upstream_request.headers, loop.reply)
                 if is_stream(upstream_reply, upstream_request):
                     upstream_reply.rewrite()
-                    response = await responder.begin(upstream_reply, upstream_request)
+                    response = await responder.begin(upstream_reply, upstream_request.headers)
                     return await responder.pass_on(response, loop.events(upstream_reply), between_events)
                 try:
                     head, body = await loop.whole(upstream_reply)
@@ -195,26 +181,21 @@ class Flow:
                     raise ApiError(502, str(error), "upstream_cut") from error
                 self.record.status = head.status
                 head.rewrite(len(body))
-                response = await responder.begin(head, upstream_request)
+                response = await responder.begin(head, upstream_request.headers)
                 return await responder.pass_on(response, body, None)
         finally:
             self.record.rounds = loop.rounds
             self._end_sample(loop.status)
-            compaction = self._parts.compaction
-            await compaction.record(loop.upstream_request, loop.reply, loop.status)
-            last = ReplyRound(loop.upstream_request, loop.status, loop.reply.usage)
-            self._bill([*loop.ended, last])
+            await self._parts.compaction.record(loop.upstream_request, loop.reply, loop.status)
+            self._bill([*loop.ended, ReplyRound(loop.upstream_request, loop.status, loop.reply.usage)])
 
     def _bill(self, rounds: Sequence[ReplyRound]) -> None:
         """A reply is over: say what it came to over all its rounds, to whoever is to know."""
         bill = self._parts.compaction.bill(rounds)
         self.record.read_bill(bill)
-        if self._admitted is not None:
-            prices_of = partial(self._parts.price_book.prices, upstream=rounds[0].request.client_request.upstream)
-            first, is_said = rounds[0].request, self._responder.is_whole and rounds[-1].usage is not None
-            model = first.planned.context.request.model if first.planned is not None else self._model
-            received = 0 if is_said else self.record.replied
-            self._admitted.charge(*charge_of(rounds, bill, model, prices_of, received))
+        if self._admitted is not None and self._meter is not None:
+            is_whole, prices = self._responder.is_whole, self._parts.price_book.prices
+            charge_reply(self._admitted, self._meter, rounds, bill, self._model, is_whole, prices)
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
@@ -230,7 +211,7 @@ class Flow:
         self.record.read_headers(upstream_request.headers)
         async with self._sender(client_request, raw)(upstream_request, 0) as (_, upstream_reply):
             self.record.status = upstream_reply.status
-            response = await self._responder.begin(upstream_reply, upstream_request)
+            response = await self._responder.begin(upstream_reply, upstream_request.headers)
             return await self._responder.pass_on(response, upstream_reply.chunks(), None)
 
     async def _compress(self) -> web.StreamResponse:
@@ -269,8 +250,15 @@ class Flow:
             await self._admit()
             with closing(await self._call(upstream, request.method, headers, body, model)) as upstream_reply:
                 record.status = upstream_reply.status
-                response = await Relayed.begin(request, upstream_reply, {ID_HEADER: record.request_id})
-                return await self._responder.pass_on(response, upstream_reply.chunks(), None)
+                if (limits := self._parts.limits) is None or self.route.dialect != RESPONSES:
+                    response = await self._responder.begin(upstream_reply, _RELAY_HEADERS)
+                    return await self._responder.pass_on(response, upstream_reply.chunks(), None)
+                meter, prices = MeteredReply(DIALECTS[RESPONSES].reply()), self._parts.price_book.prices
+                try:
+                    return await self._responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, meter)
+                finally:
+                    sent = upload.size if upload is not None and 200 <= upstream_reply.status < 300 else 0
+                    await charge_relayed(limits, self._admitted, meter, named, upstream.name, prices, sent)
         except ApiError as error:
             raise (upload and upload.fault) or error from None
         finally:
@@ -284,13 +272,15 @@ class Flow:
             check_model(access, self.deployment)
         depends = self._parts.upstreams.needs_model(self.route.dialect) and not self.deployment
         depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
+        depends = depends or (self.route.dialect == RESPONSES and self._parts.limits is not None)
         is_json = "json" in self._request.headers.get("Content-Type", "").lower()
         if upload is None or not (has_models or ((depends or self.deployment) and is_json)):
             return upload, ""
         raw, body = await upload.whole(settings.body_limit)
-        named = await named_model(body, strictly=has_models)
-        if has_models:
-            check_model(access, named)
+        if not has_models:
+            return raw, await named_model(body)
+        named, *others = await allowed_names(body, self._request.headers)
+        check_model(access, named, *others)
         return raw, named
 
     @property
@@ -328,13 +318,14 @@ class Flow:
         """Raises ApiError where a key has used what it may, so far as that is known: its body need not be read then."""
         access, limits = self._request.get(ACCESS), self._parts.limits
         if limits is not None and access is not None:
-            limits.check(access.key, self.route.dialect)
+            limits.check(limited_key(access, self.route, self.rest), self.route.dialect)
 
     async def _admit(self) -> None:
         """Count the request of a key that has limits, now that it is served here. Raises ApiError."""
         access, limits = self._request.get(ACCESS), self._parts.limits
         if limits is not None and access is not None:
-            self._admitted = await limits.admit(access.key, access.owner, self.route.dialect)
+            key = limited_key(access, self.route, self.rest)
+            self._admitted = await limits.admit(key, access.owner, self.route.dialect)
             self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
 
     def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
@@ -357,8 +348,12 @@ class Flow:
     ) -> UpstreamReply:
         """Send one request: byte for byte as the client sent it where nothing changes. Headers that name a request end
         with the suffix that tells it from others of the same reply."""
-        body = upstream_request.body
-        unchanged = body is client_request.body or body == client_request.body
+        body, planned = upstream_request.body, upstream_request.planned
+        model = client_request.model or (planned.context.request.model if planned else self._model)
+        upstream = self._parts.upstreams[client_request.upstream]
+        asks_usage = self._hides_usage and model not in upstream.without_usage
+        asking = asking_for_usage(body) if asks_usage else None
+        unchanged = asking is None and (body is client_request.body or body == client_request.body)
         assert self._head is not None
         headers = self._head.forwarded.copy()
         for name in () if unchanged else _DESCRIBES_BYTES:
@@ -366,14 +361,22 @@ class Flow:
         for name, value in upstream_request.upstream_headers.items():
             values = headers.getall(name, ())
             headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-        if (self._responder.has_begun or upstream_request.recalls) and "Accept-Encoding" in headers:
+        is_read = self._responder.has_begun or upstream_request.recalls or self._hides_usage
+        if is_read and "Accept-Encoding" in headers:
             headers["Accept-Encoding"] = "identity"  # what is read here on its way is to come as it is
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
-        planned = upstream_request.planned
-        model = client_request.model or (planned.context.request.model if planned else "")
-        upstream = self._parts.upstreams[client_request.upstream]
-        return await self._call(upstream, "POST", headers, raw if unchanged else body, model)
+        if asking is not None:
+            reply = await self._call(upstream, "POST", headers.copy(), asking, model)
+            if not await refuses_option(reply):
+                return reply
+            reply.close()
+        if self._meter is not None:
+            self._meter.hides_usage = False
+        reply = await self._call(upstream, "POST", headers, raw if unchanged else body, model)
+        if asking is not None and reply.status < 400:
+            upstream.without_usage[model] = True
+        return reply
 
     async def _call(
         self, upstream: Upstream, method: str, headers: CIMultiDict[str], body: Body, model: str = ""

@@ -23,7 +23,8 @@ from proxy.config.routes import COMPRESS, MISTAKES, RETRIEVE, ROUTES, Route, spo
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER
-from proxy.gateway.flow import Flow, FlowParts, ms_since
+from proxy.gateway.flow import Flow, ms_since
+from proxy.gateway.parts import FlowParts
 from proxy.identity import ACCESS, is_rebound
 from proxy.telemetry.record import ID_HEADER, RequestRecord
 

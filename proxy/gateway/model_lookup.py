@@ -1,4 +1,5 @@
-"""Windows and prices that upstreams list of their own models (`look_up_models`).
+"""Windows and prices that upstreams list of their own models (`look_up_models`), and the windows of models at local
+addresses, where a model server says how much it has loaded.
 
 Laws
   It stops nothing: where an upstream does not answer, says nothing of use, or something absurd, what was known before
@@ -7,12 +8,14 @@ Laws
 """
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
+from cachetools import TTLCache
 from multidict import CIMultiDict
 
 from policies.model.parameters import MOST
@@ -35,6 +38,11 @@ _AGAIN, _SOON = 3600.0, 30.0
 _DEAREST = 10_000
 """Dollars per million tokens; more is another unit, or a mistake."""
 _LONGEST_NUMBER, _LONGEST_NAME = 40, 256
+_LOCAL_SECONDS = 2.0
+"""For all that a local server is asked of one model; a request waits for it, once."""
+_LOADED = ("max_model_len", "meta.n_ctx", "context_length")
+"""Where local servers list the window of a model: vLLM and SGLang, llama.cpp, others."""
+_NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})$", re.MULTILINE)
 _NOTHING = "it lists neither windows nor prices"
 
 Fields = dict[str, float | int]
@@ -94,10 +102,8 @@ def overrides_in(body: bytes) -> dict[str, Fields]:
 
 def _fields(model: object, shape: Shape) -> Fields:
     """What of it is said, and can be."""
-    fields: Fields = {}
-    window = _number(_member(model, shape.window))
-    if window is not None and 0 < window <= MOST and window == int(window):
-        fields["window"] = int(window)
+    window = _window(_member(model, shape.window))
+    fields: Fields = {} if window is None else {"window": window}
     paid = _price(_member(model, shape.input))
     if paid:  # nothing is relative to a price of nothing, and no output has a price without an input's
         output, *cached = (_price(_member(model, way)) for way in (shape.output, shape.read, shape.write))
@@ -128,6 +134,11 @@ def _member(model: object, way: str) -> Any:
     return model
 
 
+def _window(value: Any) -> int | None:
+    window = _number(value)
+    return int(window) if window is not None and 0 < window <= MOST and window == int(window) else None
+
+
 def _price(value: Any) -> Decimal | None:
     """Dollars per million tokens, from dollars per token."""
     number = _number(value)
@@ -149,12 +160,17 @@ class ModelLookup:
     """Asks upstreams for their lists, before anything is served and then now and again."""
 
     def __init__(self, upstreams: Iterable[Upstream], price_book: PriceBook, telemetry: Telemetry) -> None:
-        self._upstreams = [each for each in upstreams if each.row.look_up_models]
+        self._by_name = {each.name: each for each in upstreams}
+        self._upstreams = [each for each in self._by_name.values() if each.row.look_up_models]
         self._price_book = price_book
         self._log = telemetry.log
         self._answered: set[str] = set()
         self._failing: set[str] = set()
         self._following: list[asyncio.Task[None]] = []
+        self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._silent: TTLCache[str, bool] = TTLCache(1024, _SOON)
+        """Local servers that have just not answered in time: whatever names clients send, they are not asked again."""
+        price_book.ask_window = self.ask_window
 
     async def open(self) -> None:
         """Look up once, and go on in the background."""
@@ -162,8 +178,31 @@ class ModelLookup:
         self._following = [asyncio.create_task(self._follow(each)) for each in self._upstreams]
 
     async def close(self) -> None:
-        for task in self._following:
+        for task in (*self._following, *self._asking.values()):
             task.cancel()
+
+    async def ask_window(self, model: str, upstream: str) -> None:
+        """Ask the server of an upstream for the window of a model; where it cannot be reached, the next request does so
+        again."""
+        name = (model, upstream)
+        if name not in self._asking:
+            task = self._asking[name] = asyncio.create_task(self._learn_window(model, self._by_name[upstream]))
+            task.add_done_callback(lambda _: self._asking.pop(name, None))
+        await asyncio.wait([self._asking[name]])  # a client that leaves does not end it for the others
+
+    async def _learn_window(self, model: str, upstream: Upstream) -> None:
+        window: int | None = None
+        if upstream.name in self._silent:
+            return
+        try:
+            async with asyncio.timeout(_LOCAL_SECONDS):
+                window = await _window_at(upstream, model)
+        except TimeoutError:
+            self._silent[upstream.name] = True
+        except ApiError:
+            return
+        self._price_book.take_window(model, upstream.name, window)
+        self._log.info("local_model", upstream=upstream.name, model=model[:_LONGEST_NAME], window=window)
 
     async def _follow(self, upstream: Upstream) -> None:
         while True:
@@ -208,3 +247,42 @@ class ModelLookup:
 
 def _read(raw: bytes, encoding: str) -> dict[str, Fields]:
     return overrides_in(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
+
+
+async def _window_at(upstream: Upstream, model: str) -> int | None:
+    """The tokens that a local server has loaded a model with; those that it was trained with where it says no more.
+    Raises ApiError where it cannot be reached."""
+    listed = await _answer(upstream, "GET", "/models")
+    models = listed.get("data") if isinstance(listed, dict) else None
+    entries = models if isinstance(models, list) else []
+    same = [each for each in entries if _member(each, "id") == model] or entries[:1] * (len(entries) == 1)
+    entry = same[0] if same and _member(same[0], "pricing") is None else None
+    loaded = next((window for way in _LOADED if (window := _window(_member(entry, way)))), None)
+    if loaded is None:  # llama.cpp
+        props = await _answer(upstream, "GET", "/props", beside=True)
+        loaded = _window(_member(props, "default_generation_settings.n_ctx"))
+    if loaded is None:  # Ollama
+        details = await _answer(upstream, "POST", "/api/show", msgspec.json.encode({"model": model}), beside=True)
+        chosen = _NUM_CTX.search(str(_member(details, "parameters") or ""))
+        info = _member(details, "model_info")
+        about = info if isinstance(info, dict) else {}
+        sizes = [each for name, each in about.items() if name.endswith(".context_length")]
+        loaded = _window(int(chosen[1]) if chosen else next(iter(sizes), None))
+    return loaded or _window(_member(entry, "meta.n_ctx_train"))
+
+
+async def _answer(upstream: Upstream, method: str, target: str, body: bytes | None = None, beside: bool = False) -> Any:
+    """What a local server answers; None where that is an error, or no JSON. `beside`: at a path outside its API."""
+    headers = CIMultiDict({**_HEADERS, **({"Content-Type": "application/json"} if body else {})})
+    with closing(await upstream.send(method, target, headers, body, beside=beside)) as reply:
+        raw = await reply.read_ahead(_MOST_BYTES + 1) if reply.status == 200 else b""
+    if not raw or len(raw) > _MOST_BYTES:
+        return None
+    return await asyncio.to_thread(_document, raw, reply.encoding)  # a long one would hold up all others
+
+
+def _document(raw: bytes, encoding: str) -> Any:
+    try:
+        return msgspec.json.decode(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None

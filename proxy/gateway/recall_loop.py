@@ -51,8 +51,8 @@ class Compaction(Protocol):
     async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
         """The request that would go upstream if this were sent now; nothing is remembered of it."""
 
-    def reply(self, upstream_request: UpstreamRequest, /) -> Reply:
-        """A fresh reader of its reply."""
+    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply], /) -> Reply:
+        """A fresh reader of its reply, with another `around` what reads it in its API."""
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         """The request of the next round, for a choice that is pending. `upstream_request` is that of the first one."""

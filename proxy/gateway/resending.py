@@ -127,7 +127,7 @@ async def _refuses_marks(sent: SentRequest) -> bool:
     marks, reply = sent.request.marks, sent.reply
     if not marks or reply.status != 400 or reply.received_encoding not in READABLE:
         return False
-    return marks.encode() in await _error(reply)
+    return marks.encode() in await error_of(reply)
 
 
 async def _overflow_of(compaction: Compaction, sent: SentRequest) -> Overflow | None:
@@ -137,12 +137,12 @@ async def _overflow_of(compaction: Compaction, sent: SentRequest) -> Overflow | 
     if not is_ours or reply.status not in STATUSES or reply.received_encoding not in READABLE:
         return None
     if reply.status != 200:
-        return overflow_in(reply.status, await _error(reply))
+        return overflow_in(reply.status, await error_of(reply))
     may_be = reply.kind in (STREAM, "application/json") and compaction.may_overflow(request)
     return overflow_in(200, await _beginning(reply)) if may_be else None
 
 
-async def _error(reply: UpstreamReply) -> bytes:
+async def error_of(reply: UpstreamReply) -> bytes:
     """The body of an error; empty where it does not come in time."""
     body = b""
     with suppress(ValueError, TimeoutError):

@@ -18,7 +18,6 @@ from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import SERVER, Early, Relayed, Response, error_response
 from proxy.gateway.listener import Connection
 from proxy.gateway.upstream import CutError, UpstreamReply
-from proxy.requests import UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
 from proxy.telemetry.record import ID_HEADER
@@ -98,14 +97,14 @@ class Responder:
         own = {"Content-Type": "application/json", ID_HEADER: self._record.request_id, **SERVER}
         return web.Response(body=body, headers={**own, **self.limit_headers})
 
-    async def begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
+    async def begin(self, upstream_reply: UpstreamReply, headers: Mapping[str, str]) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
-        self._record.read_headers(upstream_request.headers)
-        declared = {**upstream_request.headers, ID_HEADER: self._record.request_id}
+        self._record.read_headers(headers)
+        declared = {**headers, ID_HEADER: self._record.request_id}
         return await Relayed.begin(self._request, upstream_reply, declared)
 
     async def pass_on_observed(
-        self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest, reply: Reply
+        self, upstream_reply: UpstreamReply, headers: Mapping[str, str], reply: Reply
     ) -> web.StreamResponse:
         """Pass on a reply unchanged while `reply` reads a copy of it."""
         limit = self._body_limit
@@ -118,7 +117,7 @@ class Responder:
             if not copy.close(upstream_reply.delimited):
                 raise CutError("The upstream ended its reply in the middle.")
 
-        response = await self.begin(upstream_reply, upstream_request)
+        response = await self.begin(upstream_reply, headers)
         if (body := upstream_reply.all_here()) is not None:
             try:
                 await self.pass_on(response, body, lambda: copy.amid)

@@ -21,6 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
+from cachetools import LRUCache
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -203,6 +204,8 @@ class Upstream:
         self.has_deployments = MODEL in row.url
         """Whether its paths say which model is asked."""
         self.host = URL(base).authority
+        self.without_usage: LRUCache[str, bool] = LRUCache(1_024)
+        """The models of which it takes no question for the usage of a stream."""
         connecting = row.connect_timeout or settings.connect_timeout
         self._breaker = reported_breaker(
             "upstream", telemetry, connecting + TRIAL_MARGIN, host=self.host, upstream=row.name
@@ -229,14 +232,15 @@ class Upstream:
         await self._session.close()
 
     async def send(
-        self, method: str, rest: str, headers: CIMultiDict[str], body: Body, model: str = ""
+        self, method: str, rest: str, headers: CIMultiDict[str], body: Body, model: str = "", *, beside: bool = False
     ) -> UpstreamReply:
         """Send a request once and return the head of the reply, which is to be closed. `rest`: the target below the URL
-        of this upstream; `model`: for a URL that has it in its path. Raises ApiError where no reply came."""
+        of this upstream, or `beside` its /v1; `model`: for a URL that has it in its path. Raises ApiError where no
+        reply came."""
         metrics, began = self._telemetry.metrics, perf_counter()
-        target = self.outbound.path + rest or "/"
+        target = (self.outbound.path.removesuffix("/v1") if beside else self.outbound.path) + rest or "/"
         if self.outbound.changes:
-            target = self.outbound.target(rest, model)
+            target = target if beside else self.outbound.target(rest, model)
             self.outbound.dress(headers)
         try:
             reply = await self._sent(method, target, headers, body)

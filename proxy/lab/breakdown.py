@@ -13,6 +13,7 @@ from policies.context import Policy, TokenCounter
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold
 from policies.rules.base import ConfiguredPolicy
+from policies.text.layout import edited_tokens, fold_tokens
 from policies.tools import RECALL
 
 TOOLS = "tools"
@@ -152,7 +153,11 @@ class _BlockSizes:
         blocks = span(self._conversation, edit)
         for sizes in (self.tokens, self.characters):
             sizes[blocks.start : blocks.stop] = [0] * len(blocks)
-        self.tokens[blocks.start] = self._count(edit.text) + self._conversation.blocks[blocks.start].frame
+        if isinstance(edit, Fold):
+            tokens = fold_tokens(self._conversation, edit, self._count)
+        else:
+            tokens = edited_tokens(self._conversation.blocks[blocks.start], edit.text, self._count)
+        self.tokens[blocks.start] = tokens
         self.characters[blocks.start] = len(edit.text)
 
     def layer(self, after: str, edits: int, schemas: int) -> PolicyEffect:

@@ -49,6 +49,7 @@ from proxy.lab.cli_arguments import (
     presets_named,
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
+from proxy.lab.delete import delete as delete
 from proxy.lab.demo_command import demo as demo
 from proxy.lab.keys import keys as keys
 from proxy.lab.load.command import load as load
@@ -360,6 +361,10 @@ def generate(
     answer: Annotated[
         int | None, typer.Option(min=40, metavar="TOKENS", help="How long a chat's answers are. Default: 780.")
     ] = None,
+    paste: Annotated[
+        int | None,
+        typer.Option(min=40, metavar="TOKENS", help="How long a text each question of a chat brings. Default: none."),
+    ] = None,
 ) -> None:
     """Print a session made by rule, for `narrows replay`.
 
@@ -374,9 +379,11 @@ def generate(
     with refusing():
         if not is_chat and kind not in LOOPS:
             raise ValueError(f"there is no generator {kind!r}; name one of {', '.join(sorted([KIND, *LOOPS]))}")
-        if requests is not None if is_chat else (turns or answer) is not None:
-            raise ValueError("--requests is for loops, --turns and --answer are for chats")
-        session = chat(seed, turns or TURNS, answer or ANSWER) if is_chat else generated(kind, seed, requests)
+        if requests is not None if is_chat else (turns or answer or paste) is not None:
+            raise ValueError("--requests is for loops; --turns, --answer and --paste are for chats")
+        session = (
+            chat(seed, turns or TURNS, answer or ANSWER, paste or 0) if is_chat else generated(kind, seed, requests)
+        )
     print(json.dumps(session))
 
 

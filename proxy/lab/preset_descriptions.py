@@ -16,7 +16,7 @@ from pydantic_settings import SettingsConfigDict
 
 from policies.model.parameters import Parameter, parameters_of
 from policies.model.windows import Trigger, amounts
-from policies.presets import POLICIES, PRESETS, Preset, StaleOptions
+from policies.presets import POLICIES, PRESETS, SMALL_WINDOW, Preset, StaleOptions
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
@@ -170,7 +170,8 @@ def _allowed(parameter: Parameter) -> str:
 
 
 def _aim(preset: Preset) -> str:
-    return f"{preset.aim}; in chats without tools {preset.chat_aim}" if preset.chat_aim else preset.aim
+    small = f"; {preset.small_chat_aim} in chats without tools, in windows up to {SMALL_WINDOW:,} tokens"
+    return preset.aim + (small if preset.small_chat_aim else "")
 
 
 def _stale(options: StaleOptions) -> str:

@@ -1,7 +1,7 @@
 """The store of `narrows serve`, read by other commands for people.
 
-Law: they only read, but for rows of keys, and where there is no store, none is created. An older file is brought up to
-date, as by any opening.
+Law: they only read, but for rows of keys and for what `narrows delete` deletes, and where there is no store, none is
+created. An older file is brought up to date, as by any opening.
 """
 
 import sqlite3

@@ -29,8 +29,9 @@ def notes_on(prices: Prices) -> list[str]:
     """What a reader has to know of figures at these prices, in sentences."""
     notes: list[str] = []
     if not prices.listed:
+        whose = f"those of {prices.assumed}" if prices.assumed else "assumed prices"
         notes.append(
-            f"The prices of {prices.model} are not known: ratios are by assumed prices, and no dollars are shown; "
+            f"The prices of {prices.model} are not known: ratios are by {whose}, and no dollars are shown; "
             "--prices takes those of another model."
         )
     name = prices.model.rpartition("/")[2].lower()

@@ -28,8 +28,13 @@ async def stored_keys(store: Store) -> Sequence[KeyRow]:
     return answer[1] if answer is not None else ()
 
 
+async def tenants_secret(store: Store, settings: KeySettings) -> bytes:
+    """The key of the hashes that name tenants and owners, as far as it is known here. Raises StoreTrouble."""
+    configured = settings.tenant_secret
+    return configured.get_secret_value().encode() if configured else await store.secret("tenant")
+
+
 async def key_names(store: Store, settings: KeySettings) -> Mapping[str, str]:
     """The names of keys by the digest that stands for their holders in records. Raises StoreTrouble."""
-    configured = settings.tenant_secret
-    secret = configured.get_secret_value().encode() if configured else await store.secret("tenant")
+    secret = await tenants_secret(store, settings)
     return {owner_of(secret, STANDS_FOR + row.name): row.name for row in (*settings.keys, *await stored_keys(store))}

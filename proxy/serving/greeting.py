@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
+from policies.rules.summarize import Summarize
 from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
@@ -51,6 +52,7 @@ def greeting(settings: Settings, base_url: str) -> str:
         "mode": _MODES[settings.mode],
         "preset": "" if settings.only_relays else settings.preset,
         "summaries": _summaries_greeting(settings),
+        "roles": _roles_greeting(settings),
         "store": "" if settings.only_relays else public_url(settings.store),
         "holdout": _holdout_greeting(settings),
         "recording": _recording_greeting(settings),
@@ -112,12 +114,27 @@ def _shadows_greeting(settings: Settings) -> str:
     return f"{settings.agree_share:.1%} of shortened requests are asked again {how}"
 
 
+def _roles_greeting(settings: Settings) -> str:
+    """What refuses the presets that send system text in the middle of a history, where one is chosen."""
+    policies = [(name, policy) for name in _presets_of(settings) for policy in settings.all_presets()[name].policies]
+    named = [name for name, policy in policies if isinstance(policy, Summarize) and policy.as_system]
+    if not named or not settings.summaries:
+        return ""
+    where = "`as_system = false` puts them elsewhere"
+    return f"{', '.join(named)}: summaries are system text; templates of Gemma, Mistral and Qwen refuse that; {where}"
+
+
+def _presets_of(settings: Settings) -> list[str]:
+    """The names of the presets that requests may get."""
+    ruled = (rule.preset for rule in settings.rules if rule.preset)
+    return list(dict.fromkeys((settings.preset, *ruled, *settings.request_presets)))
+
+
 def _summaries_greeting(settings: Settings) -> str:
     """Which models would be asked for summaries, and who pays."""
     if not settings.summaries or "on" not in (settings.mode, *(rule.mode for rule in settings.rules)):
         return "no model is asked"
-    presets, ruled = settings.all_presets(), (rule.preset for rule in settings.rules if rule.preset)
-    names = list(dict.fromkeys((settings.preset, *ruled, *settings.request_presets)))
+    presets, names = settings.all_presets(), _presets_of(settings)
     wanting = [each for each in map(presets.__getitem__, names) if each.summarizes or each.digests is not None]
     if not wanting:
         return f"no model is asked, as preset {' or '.join(names)} wants none"

@@ -54,6 +54,9 @@ LEASE_SECONDS = 86_400.0
 """How long a lease holds, at most."""
 KEYS = 2_000
 """Rows of keys that are stored, at most."""
+DELETIONS = "\0deletions"
+"""No client's tenant: its events announce deletions to all who share the store. A list of all events leaves it out."""
+UNTOUCHED = "*"  # no step's anchor: its record says what was sent last of a conversation that is left as it is
 PURSE_SECONDS = 2 * 86_400
 """After so many seconds in which nothing was taken from the purse of a day, it is deleted."""
 
@@ -131,9 +134,10 @@ ORIGINALS = TextKind("original", by_name=True, first_stays=True)
 ARTIFACTS = TextKind("artifact", bounded_by="tenant", by_name=True)
 MESSAGES = TextKind("message", bounded_by="conversation")
 COMPRESSED = TextKind("compressed", bounded_by="tenant", by_name=True)
-TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED)}
-"""What references stand for, the outputs of tools, the log of a conversation, and what hashes of the compress API stand
-for."""
+RESERVATIONS = TextKind("reservation", bounded_by="tenant")
+TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED, RESERVATIONS)}
+"""What references stand for, the outputs of tools, the log of a conversation, what hashes of the compress API stand
+for, and what keys were charged for replies that go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +252,10 @@ class OwnerStore(Protocol):
         """Note that this owner has sent the conversation."""
 
     async def owners(self, key: Key) -> Collection[str]:
-        """All who have sent it."""
+        """All who have sent it, as far as was noted; and who has sent it last, by its bills."""
 
-    async def owned(self, tenant: str, owner: str) -> Sequence[str]:
-        """The conversations of the tenant that this owner has sent."""
+    async def conversations(self, tenant: str, owner: str | None = None) -> Sequence[str]:
+        """The conversations of the tenant: all, or those of which `owners` names this one."""
 
     async def disown(self, key: Key, owner: str) -> int:
         """Forget that this owner has sent it. Returns how many others have."""
@@ -261,6 +265,9 @@ class OwnerStore(Protocol):
 
     async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
         """Delete the summaries of these ids."""
+
+    async def delete_bills(self, key: Key, ids: Collection[str]) -> None:
+        """Delete the bills of these ids, and take them out of the conversation's sums; the sums of days stay."""
 
 
 class BillStore(Protocol):
@@ -322,11 +329,11 @@ class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Bill
     async def ready(self) -> bool:
         """Whether it is open and can be read and written now. Never raises."""
 
-    async def delete(self, key: Key) -> int:
+    async def delete(self, key: Key, *, with_events: bool = True) -> int:
         """Delete a conversation, and all that is stored of it: 1, or 0 where there is none (its events go all the
         same). A second time is harmless."""
 
-    async def delete_tenant(self, tenant: str) -> int:
+    async def delete_tenant(self, tenant: str, *, with_events: bool = True) -> int:
         """Delete a tenant's conversations and events, and what its days cost. Returns how many conversations there
         were."""
 
@@ -386,9 +393,7 @@ def open_store(
     url: str, *, patience: float = DEADLINE, keyring: Keyring | None = None, announce: Announce = lambda _: None
 ) -> Store:
     """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late; `keyring`:
-    what its texts are encrypted with.
-
-    Raises ValueError for an invalid place; the settings have refused any other scheme.
+    what its texts are encrypted with. Raises ValueError for an invalid place; the settings have refused others.
     """
     from_url: Callable[..., Store] = resolve_name(f"{__name__}.{BACK_ENDS[url.partition(':')[0]]}")
     return from_url(url, patience=patience, keyring=keyring, announce=announce)

@@ -1,8 +1,9 @@
 """What both back ends do with bills: the rows in which their sums are stored, added and returned."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from msgspec import structs
 
@@ -27,7 +28,7 @@ def day_of(at: float) -> str:
 
 def others(labels: Labels) -> Labels:
     """The labels of what a day has no more rows for."""
-    return structs.replace(labels, owner=OTHER, model=OTHER)
+    return structs.replace(labels, owner=OTHER, key="", model=OTHER)
 
 
 def row_of(bill: RequestBill) -> ConversationRow:
@@ -48,6 +49,11 @@ def joined(row: ConversationRow, more: ConversationRow) -> ConversationRow:
     newest = more if more.at >= row.at else row
     arm = arm_of(first.arm, later.arm)
     return structs.replace(newest, arm=arm, first_at=first.first_at, sums=row.sums + more.sums)
+
+
+def summed(bills: Sequence[RequestBill]) -> ConversationRow | None:
+    """The row of a conversation with these bills; None where there are none."""
+    return reduce(joined, map(row_of, bills)) if bills else None
 
 
 def day_rows(stored: Iterable[DaySum]) -> list[DayRow]:

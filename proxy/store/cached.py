@@ -23,9 +23,10 @@ from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryRecord
 from policies.money.prices import Prices
+from policies.planning.prefix import untouched
 from policies.planning.state import PlanState
 from policies.restore import digest_of
-from proxy.store import DEADLINE, DecisionStore, Key, Snapshot, Store, StoreTrouble, snapshots
+from proxy.store import DEADLINE, UNTOUCHED, DecisionStore, Key, Snapshot, Store, StoreTrouble, snapshots
 from proxy.store.breaker import GuardedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.store.served import CachedStep, Place, SentStep, ServedHistories, fits
@@ -99,7 +100,7 @@ class CachedStore:
         )
         """By conversation and the anchor of its beginning."""
         self._owners: TTLCache[tuple[Key, str], bool] = TTLCache(_OWNERS, _OWNER_SECONDS)
-        """Who has sent which conversation, as far as this process has had it written."""
+        """Who has sent which conversation, and whether that was written."""
         forgets.register(self._writes.forget)
         forgets.register_cache(*self._served.caches, self._exchanges, self._summaries, self._owners)
 
@@ -112,7 +113,7 @@ class CachedStore:
         cached = self.cached_exchanges(key, dialect, conversation)
         if cached is not None:
             return cached, NO_LOOKUP
-        lookup = await self._look_up(key, _anchors(conversation, range(last + 1)))
+        lookup = await self.look_up(key, _anchors(conversation, range(last + 1)))
         if not lookup.complete:  # what this process has put back before is put back again
             cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), ""), {})
             ours = {after: tuple(some) for after, some in cached.items()}
@@ -153,9 +154,9 @@ class CachedStore:
         sent = self._served.sent(key, conversation.end_anchor(last - 1))
         is_unknown = here is not None and here.record is None and sent is None  # planned here, sent by another process
         if here is None or first < last - 1 or is_unknown:
-            lookup = await self._look_up(key, _anchors(conversation, range(first, last + 1)), lookup)
+            lookup = await self.look_up(key, _anchors(conversation, range(first, last + 1)), lookup)
         elif here.plan_state.wants:  # what was wanted may be there by now, or adopted elsewhere
-            lookup = await self._look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
+            lookup = await self.look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
         ours = {} if sent is None else {sent.record.anchor: sent.record}
         steps = {**shed, **ours, **lookup.memory.steps, **(cached if here is not None else {})}
         return state, Memory(steps, summaries=self._summaries_in(key, conversation, lookup))
@@ -190,11 +191,11 @@ class CachedStore:
 
     async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
         """The summaries of this history, as the store has them now."""
-        return self._summaries_in(key, conversation, await self._look_up(key, [conversation.beginning]))
+        return self._summaries_in(key, conversation, await self.look_up(key, [conversation.beginning]))
 
     async def records(self, key: Key, firsts: Sequence[str]) -> tuple[SummaryRecord, ...]:
         """The summaries and digests for the prompt that begin with one of these anchors, as the store has them now."""
-        return (await self._look_up(key, firsts)).memory.summaries
+        return (await self.look_up(key, firsts)).memory.summaries
 
     # What is claimed or stored before bytes go out, and what is written behind the request.
 
@@ -261,13 +262,16 @@ class CachedStore:
         """Cache how far a history was planned, for requests that extend it from there."""
         self._served.add_reached(key, (fingerprint, conversation.end_anchor(plan_state.step - 1)), plan_state)
 
-    def note_sent(self, key: Key, conversation: Conversation, record: StepRecord) -> None:
-        """Cache what was sent: all that there is to remember of a request for which nothing was decided."""
+    def note_sent(self, key: Key, conversation: Conversation, record: StepRecord, *, is_quiet: bool = False) -> None:
+        """Cache what was sent; where nothing was decided for it, write a digest of it behind the request."""
+        if is_quiet and record.sent is not None:
+            self._remember_behind(key, StepRecord(UNTOUCHED, sent=untouched(record.sent), at=record.at))
         foreign = self._announcements.foreign_exchanges() if record.recall else None
         self._served.add_sent(key, conversation, SentStep(record, foreign))
 
     def own(self, key: Key, owner: str) -> None:
-        """Write behind the request that this owner has sent the conversation."""
+        """Note behind the request that this owner has sent the conversation: its bills alone do not say so where
+        others send the same."""
         if (key, owner) not in self._owners:
             self._owners[key, owner] = True
             self._write_behind("own", key, methodcaller("own", key, owner))
@@ -306,7 +310,7 @@ class CachedStore:
         if lost:
             self._telemetry.log.warning("store_writes_lost", count=lost)
 
-    async def _look_up(self, key: Key, anchors: Sequence[str], lookup: StoreLookup = NO_LOOKUP) -> StoreLookup:
+    async def look_up(self, key: Key, anchors: Sequence[str], lookup: StoreLookup = NO_LOOKUP) -> StoreLookup:
         """`lookup`, and what the store has for those anchors that were not asked for yet, or will have once all that
         waits is written; incomplete in trouble."""
         missing = [anchor for anchor in dict.fromkeys(anchors) if anchor not in lookup.anchors]
@@ -320,6 +324,8 @@ class CachedStore:
                 steps.update(memory.steps)
                 inserts.update(memory.inserts)
                 summaries += memory.summaries
+            if UNTOUCHED in missing:
+                steps.setdefault(UNTOUCHED, StepRecord(UNTOUCHED))  # it has answered that there is none
         except StoreTrouble:
             complete = False
         _add_waiting(steps, waiting, frozenset(missing))
@@ -376,7 +382,7 @@ def weight(records: tuple[SummaryRecord, ...]) -> int:
 def _anchors(conversation: Conversation, steps: range) -> list[str]:
     """The anchors that name the records of these steps, and the one that names the history's summaries."""
     ends = [conversation.end_anchor(step) for step in steps]
-    return [conversation.beginning, *ends] if conversation.beginning else ends
+    return [*filter(None, [conversation.beginning]), UNTOUCHED, *ends]
 
 
 def _add_waiting(steps: dict[str, StepRecord], waiting: Sequence[PendingWrite], anchors: Collection[str]) -> None:

@@ -21,6 +21,7 @@ from policies.model.summary_record import Kind, SummaryRecord, sources_of
 from policies.money.bills import Labels
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.rules.digest import section, source_text
+from policies.text.quotations import Quotations
 from policies.text.summary_checks import End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
@@ -64,12 +65,14 @@ def _read(version: str) -> SummaryPrompt:
 
 
 PROMPTS: Mapping[Kind, SummaryPrompt] = MappingProxyType(
-    {"compaction": _read("compaction-1"), "history": _read("history-1")}
+    {"compaction": _read("compaction-2"), "history": _read("history-1")}
 )
+_READ_AS: Mapping[ToolKind, ToolKind] = {"report": "web", "instructions": "file"}
+"""Kinds without instructions of their own: these stay as they are, but where there is no room."""
 DIGEST_PROMPTS: Mapping[ToolKind, SummaryPrompt] = MappingProxyType(
-    {kind: _read(f"digest-{kind}-1") for kind in get_args(ToolKind)}
+    {kind: _read(f"digest-{_READ_AS.get(kind, kind)}-1") for kind in get_args(ToolKind)}
 )
-_FRAME = _read("frame-1")
+_FRAME = _read("frame-2")
 """What is data and what is not: added to a prompt from the configuration."""
 
 
@@ -78,7 +81,7 @@ def prompt_of(kind: Kind, own: str = "") -> SummaryPrompt:
     if not own:
         return PROMPTS[kind]
     version = sha256(own.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return SummaryPrompt(f"own-{version}-1", f"{own}\n\n{_FRAME.text}")
+    return SummaryPrompt(f"own-{version}-2", f"{own}\n\n{_FRAME.text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,6 @@ class Draft:
     blocks: Sequence[Block]
     messages: tuple[str, ...]
     previous: SummaryRecord | None = None
-    people: Sequence[str] = ()
-    """What people wrote, and system text, in all of the conversation: who may give orders."""
     lines: tuple[int, int] = (0, 0)
     """In a file: the first and the last line that the answer leaves out, because they stay beside it."""
 
@@ -202,21 +203,22 @@ class SummaryJob(_Job):
         blocks = tuple(conversation.blocks[i] for i in span)
         messages = self.sources(list(dict.fromkeys(block.message for block in blocks)))
         sources = [text for block in blocks for text in (block.text, block.tool) if text]
-        people = [block.text for block in conversation.blocks if block.from_person or block.kind == "system"]
-        return Draft(text, sources, blocks, messages, previous, people)
+        return Draft(text, sources, blocks, messages, previous)
 
-    def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
-        """Why an answer must not be used; empty where it may be. Sizes are in tokens: of the blocks, of the answer,
+    def verdict(self, text: str, end: End, draft: Draft, content: str, before: int, after: int, most: int) -> str:
+        """Why an answer must not be used; empty where it may be. Sizes are in tokens: of the blocks, of the content,
         and the most that it may have."""
         if self.kind == "compaction":
-            return verdict(text, end, draft.sources, before, after, most, people=draft.people)
+            return verdict(text, end, draft.sources, before, after, most, content=content)
         # for people it may be shorter, and need not be smaller than a conversation of a few words
-        larger = max(before, after + 1)
-        return verdict(text, end, draft.sources, larger, after, most, people=draft.people, shortest=_SHORT)
+        return verdict(text, end, draft.sources, max(before, after + 1), after, most, shortest=_SHORT)
 
-    def fitted(self, text: str) -> str:
-        """A sound answer as it is stored."""
-        return text
+    def content(self, text: str, draft: Draft, most: int) -> str:
+        """What is stored of an answer; of one for the prompt, what its lines quote."""
+        if self.kind != "compaction":
+            return text
+        previous = draft.previous.content if draft.previous else ""
+        return Quotations(draft.blocks, previous).of(text, most, self.count)
 
     @property
     def _span(self) -> range:
@@ -280,13 +282,13 @@ class DigestJob(_Job):
         lines = (sections.first, sections.last) if sections else (0, 0)
         return Draft(text, (text, block.tool), (block,), self.sources([block.message]), lines=lines)
 
-    def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
+    def verdict(self, text: str, end: End, draft: Draft, content: str, before: int, after: int, most: int) -> str:
         """Sizes are compared in characters, because the limit of a digest is in characters. An output may order and
-        claim what it likes, because its digest stands where it stood: only what it does not say is an invention."""
-        sources, whole, characters = draft.sources, len(self._block.text), len(text.strip())
-        return verdict(text, end, sources, whole, characters, self.want.most, people=sources, shortest=_SHORT)
+        claim what it likes, because its digest stands where it stood: only what it does not name is an invention."""
+        whole, characters = len(self._block.text), len(text.strip())
+        return verdict(text, end, draft.sources, whole, characters, self.want.most, shortest=_SHORT)
 
-    def fitted(self, text: str) -> str:
+    def content(self, text: str, draft: Draft, most: int) -> str:
         """Of an answer that is a little too long the first lines: errors that this leaves out are added where it
         stands."""
         short = text[: self.want.most]

@@ -126,10 +126,10 @@ class SummaryMaker:
             await asyncio.wait([task], timeout=seconds)
 
     def state(self, key: Key, first: str) -> State:
-        """The state of the job at this place; empty where it has not failed, or never ran."""
-        if (key, first) in self._running:
-            return "pending"
-        return "failed" if (key, first) in self._failed else ""
+        """The state of the job at this place; empty where none ran. One that has failed stays so until one succeeds."""
+        if (key, first) in self._failed:
+            return "failed"
+        return "pending" if (key, first) in self._running else ""
 
     def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
         """The records of this place that are cached, rejected ones too, oldest first."""
@@ -307,10 +307,10 @@ class SummaryMaker:
 
     def _record(self, job: Job, draft: Draft, answer: GeneratedText, most: int) -> SummaryRecord:
         """The record of an answer. Takes time that grows with the history."""
-        previous, content = draft.previous, job.fitted(answer.text.strip())
+        previous, content = draft.previous, job.content(answer.text.strip(), draft, most)
         before = sum(block.tokens + block.frame for block in draft.blocks)
         after = job.count(content)
-        rejected = job.verdict(answer.text, answer.end, draft, before, after, most)
+        rejected = job.verdict(answer.text, answer.end, draft, content, before, after, most)
         record = SummaryRecord(
             id="",
             conversation=job.key.conversation,

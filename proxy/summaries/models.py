@@ -25,7 +25,7 @@ TABLE: Sequence[tuple[str, Sequence[str]]] = (
     (r"gpt-5(?:\.[1-3])?(?:-pro|-codex|-codex-max|-chat)?", ("gpt-5-mini",)),
     (r"gpt-5\.[45](?:-pro)?", ("gpt-5.4-mini",)),
     (r"gpt-5\.6(?:-sol|-terra)?", ("gpt-5.6-luna",)),
-    (r"gpt-6(?:\.1)?-(?:sol|terra|astra)", ("gpt-6-luna",)),
+    (r"gpt-6(?:\.\d)?-(?:sol|terra|astra)", ("gpt-6-luna",)),
     (r"o[13](?:-pro|-preview)?", ("o4-mini",)),
     (r"claude-(?:opus|sonnet|fable|mythos)-\d(?:[-.]\d)?", ("claude-haiku-5-5", "claude-haiku-4-5")),
     (r"claude-3(?:[-.]\d)?-(?:opus|sonnet)", ("claude-haiku-4-5",)),
@@ -124,5 +124,10 @@ def _dotted(model: str, vendor: str, sibling: str) -> str:
 
 
 def _costs_less(sibling: Prices, model: Prices) -> bool:
-    """A model without a listed price is what a person called so: nothing is known of its siblings."""
-    return sibling.listed and model.listed and sibling.input < model.input and sibling.output <= model.output
+    """A model of no family is what a person called so: nothing is known of its siblings."""
+    return (
+        sibling.listed
+        and (model.listed or bool(model.assumed))
+        and sibling.input < model.input
+        and sibling.output <= model.output
+    )

@@ -211,6 +211,63 @@ async def test_a_key_asks_no_other_model_by_path(narrows: Start, deployment: str
         assert (reply.status, len(setup.upstream.seen)) == (status, int(status == 200))
 
 
+OTHERS = {
+    "OpenRouter": ({"models": ["gpt-5", "claude-opus-5-5"]}, 403),
+    "OpenRouter, capitals": ({"Models": ["claude-opus-5-5"]}, 403),
+    "OpenRouter, whatever it likes": ({"route": "fallback"}, 403),
+    "OpenRouter, a preset": ({"preset": "dear"}, 403),
+    "OpenRouter, its router": ({"plugins": [{"id": "auto-router", "allowed_models": ["anthropic/*"]}]}, 403),
+    "LiteLLM, names": ({"fallbacks": ["claude-opus-5-5"]}, 403),
+    "LiteLLM, objects": ({"fallbacks": [{"model": "claude-opus-5-5", "messages": [{"content": "hi"}]}]}, 403),
+    "LiteLLM, by name": ({"fallbacks": [{"gpt-5": ["claude-opus-5-5"]}]}, 403),
+    "LiteLLM, long prompts": ({"context_window_fallbacks": [{"gpt-5": ["claude-opus-5-5"]}]}, 403),
+    "LiteLLM, several at once": ({"model": "gpt-5,claude-opus-5-5"}, 403),
+    "Vercel": ({"providerOptions": {"gateway": {"models": ["claude-opus-5-5"]}}}, 403),
+    "orq.ai": ({"orq": {"fallbacks": [{"model": "claude-opus-5-5"}]}}, 403),
+    "LiteLLM, a configuration": ({"user_config": {"model_list": [{"model_name": "gpt-5"}]}}, 403),
+    "Anthropic, an advisor": (
+        {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-5-5"}]},
+        403,
+    ),
+    "Responses, images": ({"tools": [{"type": "image_generation", "model": "gpt-image-2"}]}, 403),
+    "in a body of its own": ({"extra_body": {"model": "claude-opus-5-5"}}, 403),
+    "not readable": ({"fallbacks": 5}, 403),
+    "too long": ({"fallbacks": ["gpt-5"] * 2_000}, 403),
+    "its own ones": ({"models": ["gpt-5", "gpt-5.4"], "fallbacks": [{"gpt-5": ["gpt-5.4"]}, {"model": "gpt-5"}]}, 200),
+    "none": ({"models": None, "fallbacks": [], "route": None, "providerOptions": {"openai": {"store": False}}}, 200),
+    "a tool of the provider": ({"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "gpt-5.4"}]}, 200),
+    "arguments of a tool": (
+        {"tools": [{"type": "function", "name": "f", "parameters": {"properties": {"model": {"type": "string"}}}}]},
+        200,
+    ),
+    "words of the tools": ({"tools": [{"type": "function", "function": {"name": "f", "models": ["x"]}}]}, 200),
+}
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize("name", OTHERS)
+async def test_x10_a_key_asks_no_other_model_by_fields_that_route_elsewhere(
+    narrows: Start, name: str, path: str
+) -> None:
+    setup = await narrows(auth="keys", keys=keys(alice={"models": ["gpt-5*"]}))
+    fields, status = OTHERS[name]
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}], **fields}
+    async with setup.client.post(f"{setup.url}/{path}", json=body, headers=bearer(ALICE)) as reply:
+        assert reply.status == status
+        assert ("model_not_allowed" in await reply.text()) == (status == 403)
+    assert len(setup.upstream.seen) == (status == 200)
+
+
+async def test_x10_a_key_asks_no_other_model_by_headers_that_route_elsewhere(narrows: Start) -> None:
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}
+    setup = await narrows(auth="keys", keys=keys(alice={"models": ["gpt-5*"]}))
+    for path in ("chat/completions", "completions"):
+        headers = {**bearer(ALICE), "X-Portkey-Config": "pc-dear"}
+        async with setup.client.post(f"{setup.url}/{path}", json=body, headers=headers) as reply:
+            assert reply.status == 403
+    assert not setup.upstream.seen
+
+
 async def test_where_no_keys_are_taken_one_of_another_gateway_passes(narrows: Start) -> None:
     setup = await narrows(trusted_proxies=["127.0.0.1"])
     assert (await ask(setup, bearer(ALICE)))[0] == 200

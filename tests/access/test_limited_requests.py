@@ -142,7 +142,7 @@ async def test_x10_an_answer_costs_also_where_nobody_says_how_long_it_is(
     """Its client asks for no usage, or takes the text and leaves before the usage comes."""
 
     async def script(_: Asked, writer: asyncio.StreamWriter) -> None:
-        writer.write(stream_head() + chunk(event(delta("x" * 256)) * 400))
+        writer.write(stream_head() + chunk(event(delta(" word" * 50)) * 40))
         await writer.drain()
         if leaves:
             await asyncio.sleep(9)
@@ -152,11 +152,11 @@ async def test_x10_an_answer_costs_also_where_nobody_says_how_long_it_is(
     async with setup.client.post(
         setup.url + "/chat/completions", json={**REQUEST, "stream": True}, headers=OURS
     ) as reply:
-        await (reply.content.readexactly(100_000) if leaves else reply.read())
+        await (reply.content.readexactly(10_000) if leaves else reply.read())
     async with asyncio.timeout(5):
         await setup.app.gateway.finished()
     tokens = used(setup)[1]
-    assert 400 <= tokens <= 1_000
+    assert 2_000 <= tokens <= 3_600, "as we count the text, or a third of its bytes where the request was not read"
     assert limits_of(setup).counts.spent["alice"][1] == pytest.approx(tokens / 1_000, rel=0.1)
 
 

@@ -187,6 +187,36 @@ async def test_x10_without_redis_each_counts_for_itself_and_dollars_are_stored_o
         assert not await store.take(Purse("key:alice", day=day), 5.0, 10.0)
 
 
+async def test_x10_where_redis_answers_late_two_processes_let_in_what_one_would(servers: Park) -> None:
+    key, server = row(rpm=4), servers.server()
+    async with Relay(server) as relay, counting(relay.url) as one, counting(relay.url) as other:
+        for each in (one, other):
+            assert each._shared is not None
+            await each._shared.admit(row("another", rpm=9), Purse())  # the server learns the scripts
+        relay.delay = 0.25
+        came = [await outcome(each, key) for each in (one, other) for _ in range(4)]
+        assert Counter(type(each).__name__ for each in came) == {"Admitted": 4, "LimitError": 4}
+        assert {one._breaker.is_open, other._breaker.is_open} == {False}
+
+
+async def test_x10_without_redis_each_process_lets_in_its_share(servers: Park) -> None:
+    key, server = row(rpm=6, tpm=300), servers.server()
+    async with counting(server.url) as one, counting(server.url) as other, counting(server.url) as third:
+        for each in (one, other, third):
+            assert each._shared is not None
+            await each._shared.beat()
+        with server.frozen():
+            came = [[await outcome(each, key) for _ in range(6)] for each in (one, other, third)]
+            admitted = [[each for each in some if isinstance(each, Admitted)] for some in came]
+            assert [len(some) for some in admitted] == [2, 2, 2]
+            assert admitted[0][0].headers["x-ratelimit-limit-tokens"] == "100"
+            for each in (one, other, third):
+                each._breaker.end_pause()
+    async with counting(server.url) as last:
+        assert last._shared is not None
+        assert last._shared.replicas == 1, "whoever has ended is not waited for"
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 async def test_the_dollars_of_a_day_survive_a_restart(tmp_path: Path, is_alone: bool) -> None:
     url, key = f"sqlite:///{tmp_path / 'narrows.db'}", row(usd_per_day=3)
@@ -198,7 +228,7 @@ async def test_the_dollars_of_a_day_survive_a_restart(tmp_path: Path, is_alone: 
                 came.charge(0, 1.5)
     async with counting(store=url) as limits:  # another limit, and another day
         assert isinstance(await outcome(limits, row(usd_per_day=4)), Admitted)
-        limits._clock = lambda: 86_400.0
+        limits.clock = lambda: 86_400.0
         assert isinstance(await outcome(limits, key), Admitted)
 
 
@@ -250,7 +280,7 @@ async def test_what_is_known_is_refused_before_anything_is_asked() -> None:
         await outcome(limits, key)
         with pytest.raises(LimitError):
             limits.check(key, CHAT)
-        limits._clock = lambda: 1e11
+        limits.clock = lambda: 1e11
         limits.check(key, CHAT)
 
 

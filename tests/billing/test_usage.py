@@ -1,5 +1,6 @@
 """The report of usage: one report, and JSON, CSV and the table at a terminal say the same."""
 
+import asyncio
 import csv
 import io
 import json
@@ -124,6 +125,23 @@ def test_x5_keys_of_the_gateway_go_by_their_names_in_a_report_by_credential(
         file.write_text(f'{secret}store = "{store}"\n{as_toml(rows[0])}\n')
         code, out, _ = told(capsys, "usage", "--by", "credential", "--since", "400d", "--json", "--config", str(file))
         assert (code, {row["credential"] for row in json.loads(out)["rows"]}) == (0, {*names, "somebody"})
+
+
+async def test_x5_they_do_so_in_a_shell_that_does_not_know_the_secret(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, store = new_key(), f"sqlite:///{stage.path}"
+    row = KeyRow(name="alice", sha256=digest_of(key))
+    app = await stage.start(store=store, auth="both", keys=(row,), tenant_secret="known to serve alone")
+    for credential in (key, "sk-somebody"):
+        assert (await stage.ask(app, [{"role": "user", "content": "Hi."}], *bearer(credential))).status == 200
+    await app.close(1)
+    words = ("usage", "--by", "credential", "--json", "--store", store)
+    code, out, _ = await asyncio.to_thread(told, capsys, *words)
+    names = {each["credential"] for each in json.loads(out)["rows"]}
+    assert code == 0
+    assert "alice" in names
+    assert sorted(map(len, names)) == [5, 24]  # who has no key of the gateway goes by a digest
 
 
 def test_what_was_saved_may_be_negative_and_what_cannot_be_known_is_said() -> None:

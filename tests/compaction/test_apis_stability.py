@@ -1,5 +1,6 @@
 """S1-S6 over each API: what was sent once is sent the same way, until a reply declares that it is not."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 
@@ -44,7 +45,10 @@ async def test_s1_again_after_a_restart_and_with_a_wiped_store(stage: Stage, api
 async def test_s1_two_replicas_on_one_store_take_turns(stage: Stage, api: Api) -> None:
     alone = bodies(await grow(stage, await stage.start(store="sqlite://"), api, SESSION))
     replicas = [await stage.start(), await stage.start()]
-    shared = [await ask(stage, replicas[i % 2], api, SESSION[:end]) for i, end in enumerate(ends(SESSION))]
+    shared = []
+    for i, end in enumerate(ends(SESSION)):
+        shared.append(await ask(stage, replicas[i % 2], api, SESSION[:end]))
+        await asyncio.sleep(0.2)  # what was sent is written behind the reply: until then it is new to the other one
     assert bodies(shared) == alone
     assert moved(api, shared) == []
 

@@ -7,7 +7,7 @@ from proxy.lab.provider import Received, Say
 from tests.kit.apis import Api, text_of, told
 from tests.kit.histories import requests
 from tests.kit.prefixes import ask, grow, moved, sent
-from tests.kit.rolling import PLAIN, PRICED, RULES, note, work
+from tests.kit.rolling import PLAIN, PRICED, RULES, material_of, notes_of, work, writes
 from tests.kit.stage import Stage, working
 
 SETTINGS = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}
@@ -21,13 +21,13 @@ async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
     monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     asked: list[Received] = []
 
-    def writes(received: Received) -> Say:
+    def written(received: Received) -> Say:
         asked.append(received)
-        return Say(note(1))
+        return writes(received)
 
     app = await stage.start(**SETTINGS)
     assert app.summaries is not None
-    stage.provider.answer = lambda received: writes(received) if received.model == "scribe" else None
+    stage.provider.answer = lambda received: written(received) if received.model == "scribe" else None
     grown = []
     for messages in requests(work(21))[10:]:
         grown.append(await ask(stage, app, api, messages))
@@ -41,7 +41,7 @@ async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
     assert first.prefix == "checkpoint:summary"
     texts = [text_of(message) for message in sent(api, first)]
     (summary,) = (text for text in texts if text.startswith("<narrows_summary>"))
-    assert note(1) in summary
+    assert notes_of(material_of(asked[0])) in summary
     for rule in RULES:
         assert any(rule in text for text in texts)
     assert texts[1] == "Do the work."

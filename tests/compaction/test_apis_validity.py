@@ -310,7 +310,7 @@ async def test_c2_an_image_is_neither_counted_as_text_nor_cut(stage: Stage, api:
 
 
 async def test_c4_an_unknown_model_is_no_fault(stage: Stage, api: Api) -> None:
-    app = await stage.start(unknown_window=3_000)
+    app = await stage.start(window=3_000)
     for model in ("nobody-knows-this", "", "🙂/" + "x" * 300):
         exchange = await ask(stage, app, api, working(10, lines=20)[:-1], model=model)
         assert exchange.mode == "compacted"

@@ -25,7 +25,19 @@ def after(exchange: Exchange) -> int:
 async def test_c5_nothing_is_left_out_where_its_stub_would_be_longer(stage: Stage, tools: Any, added: int) -> None:
     """Many short turns between short questions: there is nothing to gain, so nothing may grow."""
     said = [{"role": role, "content": f"{role} {n}"} for n in range(600) for role in ("user", "assistant")]
-    exchange = await stage.ask(await stage.start(unknown_window=3_000), said[:-1], model="unknown", tools=tools)
+    exchange = await stage.ask(await stage.start(window=3_000), said[:-1], model="unknown", tools=tools)
     assert before(exchange) > 3_000
     assert after(exchange) <= before(exchange) + added
     assert "left out to fit the window" not in exchange.text
+
+
+async def test_c4_an_unknown_window_is_no_reason_to_leave_anything_out(stage: Stage) -> None:
+    """In windows of a million, trimming began at 107,827 tokens."""
+    said = [
+        {"role": role, "content": f"{role} {n} " + "word " * 400} for n in range(160) for role in ("user", "assistant")
+    ]
+    app = await stage.start(preset="structural")
+    exchange = await stage.ask(app, said[:-1], model="claude-opus-6", tools=None)
+    assert before(exchange) > 120_000
+    assert after(exchange) == before(exchange)
+    assert (await stage.ask(app, said[:-1], model="gpt-4o", tools=None)).headers["x-narrows-mode"] == "compacted"

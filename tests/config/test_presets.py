@@ -10,7 +10,7 @@ import pytest
 from policies.context import Exceptions
 from policies.model.parameters import MOST, parameter, parameters_of
 from policies.model.windows import Size, Trigger, Window
-from policies.presets import POLICIES, PRESETS, Preset, StaleOptions, WritingOptions, described
+from policies.presets import POLICIES, PRESETS, SMALL_WINDOW, Preset, StaleOptions, WritingOptions, described
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.rules.clip import Clip
 from proxy.config import ConfigurationError, Settings
@@ -121,18 +121,20 @@ def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) ->
     assert (mine.aim, other.aim) == ("context", "context")
     assert other.writing.stale == StaleOptions("trim", 60.0, same_model=False)
     chatty = settings.all_presets()["chatty"]
-    assert (chatty.aim, chatty.aim_of_chats, PRESETS["adaptive"].aim_of_chats) == ("bill", "bill", "context")
+    in_chats = [each.aim_for(is_chat=True, window=SMALL_WINDOW) for each in (chatty, PRESETS["adaptive"])]
+    assert (chatty.aim, *in_chats) == ("bill", "bill", "context")
 
 
 def test_w1_its_aim_is_that_of_the_base_in_chats_too_unless_it_names_one(file: Path) -> None:
     for line, aims in {
-        "": ("bill", "context"),
-        'aim = "bill"': ("bill", "bill"),
-        'aim = "context"': 2 * ("context",),
+        "": ("bill", "bill", "context"),
+        'aim = "bill"': 3 * ("bill",),
+        'aim = "context"': 3 * ("context",),
     }.items():
         file.write_text(f'preset = "mine"\n[presets.mine]\nbase = "adaptive"\n{line}\n')
         mine = settings_with(["--config", str(file)]).all_presets()["mine"]
-        assert (mine.aim, mine.aim_of_chats) == aims
+        in_chats = (mine.aim_for(is_chat=True, window=window) for window in (SMALL_WINDOW + 1, SMALL_WINDOW))
+        assert (mine.aim_for(is_chat=False, window=SMALL_WINDOW), *in_chats) == aims
 
 
 def test_those_that_come_with_narrows_are_found_as_before(settings: Settings) -> None:
@@ -355,7 +357,8 @@ def test_m10_a_preset_says_what_it_does_with_its_exceptions_in_the_open(
     assert "a stale summary: trim; each counts for 1h" in " ".join(out.split())
     assert "aim: context\n" in out
     _, chatty, _ = told(capsys, "presets", "chatty")
-    assert "aim: bill (base: bill; in chats without tools context)\n  bill: it acts where that pays\n" in chatty
+    base = "bill; context in chats without tools, in windows up to 32,768 tokens"
+    assert f"aim: bill (base: {base})\n  bill: it acts where that pays\n" in chatty
     assert "of the base it leaves out trim" in out
     assert "8 messages (base: 6 messages)" in out
     assert "(the base has none of it)" in out

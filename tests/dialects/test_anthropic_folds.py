@@ -31,6 +31,10 @@ TALK = [
 ]
 
 
+SAID, FILL = says(text(STUB)), user(text("[narrows: the messages after these follow]"))
+"""A stub without a reference is the model's; what stands where two of its messages would meet."""
+
+
 def folded(
     messages: list[Json], *runs: tuple[int, int], edits: tuple[tuple[int, str], ...] = (), **fields: Any
 ) -> bytes:
@@ -53,12 +57,12 @@ def left(*args: object, **more: object) -> list[Json]:
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        ((1, 3), [TALK[0], says(STUB), user(text("and b?")), *TALK[3:]]),
-        ((4, 10), [*TALK[:2], user(result("a.py")), user(STUB), *TALK[5:]]),
-        ((1, 10), [TALK[0], user(STUB), *TALK[5:]]),
-        ((5, 10), [*TALK[:3], user(STUB), *TALK[5:]]),
-        ((4, 11), [*TALK[:2], user(result("a.py")), says(STUB), TALK[6]]),
-        ((4, 4), [*TALK[:2], user(result("a.py")), user(STUB), *TALK[3:]]),
+        ((1, 3), [TALK[0], SAID, user(text("and b?")), *TALK[3:]]),
+        ((4, 10), [*TALK[:2], user(result("a.py")), SAID, FILL, *TALK[5:]]),
+        ((1, 10), [TALK[0], SAID, FILL, *TALK[5:]]),
+        ((5, 10), [*TALK[:3], SAID, FILL, *TALK[5:]]),
+        ((4, 11), [*TALK[:2], user(result("a.py")), SAID, TALK[6]]),
+        ((4, 4), [*TALK[:2], user(result("a.py")), SAID, FILL, *TALK[3:]]),
     ],
 )
 def test_a_fold_leaves_what_stands_beside_it(run: tuple[int, int], expected: list[Json]) -> None:
@@ -75,11 +79,20 @@ def test_law_1_what_stays_is_what_the_client_wrote() -> None:
 
 def test_two_folds_may_meet_in_one_message_and_other_edits_still_apply() -> None:
     new = left(TALK, (1, 3), (5, 10))
-    assert new == [TALK[0], says(STUB), user(text("and b?")), user(STUB), *TALK[5:]]
+    assert new == [TALK[0], SAID, user(text("and b?")), SAID, FILL, *TALK[5:]]
     middle = [*TALK[:2], user(result("a.py"), text("one"), text("two")), *TALK[3:]]
-    assert left(middle, (1, 3), (5, 11))[1:4] == [says(STUB), user(text("one")), user(STUB)]
+    assert left(middle, (1, 3), (5, 11))[1:4] == [SAID, user(text("one")), SAID]
+    request, talk = split(body_of(TALK)), talk_of(body_of(TALK))
+    folds = [
+        Fold(talk.blocks[1].anchor, talk.blocks[3].anchor, "one", "test", ref="123456+3"),
+        Fold(talk.blocks[4].anchor, talk.blocks[10].anchor, "two", "test"),
+    ]
+    assert request is not None
+    both = json.loads(dialect.joined(request, dialect.splice(request, talk, folds)))["messages"]
+    assert both[2]["content"][0]["content"] == "one"
+    assert both[3:] == [says(text("two")), FILL, *TALK[5:]]
     kept = left(TALK, (4, 10), edits=((3, "short"),))
-    assert kept[2:4] == [user(result("short")), user(STUB)]
+    assert kept[2:4] == [user(result("short")), SAID]
     assert left(TALK, (1, 3), edits=((4, "short"),))[2] == user(text("short"))
 
 
@@ -88,10 +101,11 @@ def test_v7_a_mark_in_a_fold_moves_to_its_stub_and_one_beside_it_stays() -> None
     marked = [*TALK[:2], user(first, second), *TALK[3:]]
     stub = text(STUB, cache_control=HOUR)
     assert left(marked, (1, 3))[1:3] == [says(stub), user(second)]
-    assert left(marked, (4, 10))[2:4] == [user(first), user(text(STUB, cache_control=MARK))]
-    assert left(marked, (1, 10))[1] == user(stub)
+    assert left(marked, (4, 10))[2:4] == [user(first), SAID]
+    assert left(marked, (4, 10))[4]["content"][0]["cache_control"] == MARK
+    assert left(marked, (1, 10))[2]["content"][0]["cache_control"] == HOUR
     plainly = [user("go"), says("a"), user("b"), says("c"), user("d")]
-    assert left(plainly, (1, 1))[1] == says(STUB)
+    assert left(plainly, (1, 1))[1] == SAID
 
 
 def test_v6_the_tool_loop_at_hand_begins_with_a_thought_where_there_is_a_budget_for_thinking() -> None:
@@ -101,13 +115,13 @@ def test_v6_the_tool_loop_at_hand_begins_with_a_thought_where_there_is_a_budget_
         loop += [says(uses(name)), user(result("x", name))]
     budget = {"type": "enabled", "budget_tokens": 1024}
     thoughtful = says(*thoughts, text(STUB))
-    for thinking, stub in ((budget, thoughtful), ({"type": "adaptive"}, user(STUB)), (None, user(STUB))):
+    for thinking, *stubs in ((budget, thoughtful), ({"type": "adaptive"}, SAID, FILL), (None, SAID, FILL)):
         fields = {"thinking": thinking} if thinking else {}
         new = folded(loop, (1, 6), **fields)
-        assert json.loads(new)["messages"] == [loop[0], stub, *loop[5:]]
+        assert json.loads(new)["messages"] == [loop[0], *stubs, *loop[5:]]
         assert find_violation(json.loads(new), dialect="anthropic_messages") is None
     thinks_again = [*loop[:5], says(thinks("more"), uses("c2")), loop[6]]
-    assert json.loads(folded(thinks_again, (1, 6), thinking=budget))["messages"][1:] == [user(STUB), *thinks_again[5:]]
+    assert json.loads(folded(thinks_again, (1, 6), thinking=budget))["messages"][1:] == [SAID, FILL, *thinks_again[5:]]
 
 
 def test_v1_no_users_stub_follows_system_text_in_the_middle() -> None:
@@ -121,9 +135,12 @@ def test_v1_no_users_stub_follows_system_text_in_the_middle() -> None:
         says(uses("c1")),
         user(result("x", "c1")),
     ]
-    assert left(loop, (2, 4)) == [*loop[:2], says(thinks("hm"), text(STUB)), *loop[4:]]
-    assert left(loop[:2] + loop[4:], (2, 3)) == [*loop[:2], says(STUB)]
-    assert left([*loop[:1], *loop[2:], hint, says("ok")], (4, 5))[3:] == [user(STUB), hint, says("ok")]
+    assert left(loop, (2, 4)) == [*loop[:2], SAID, FILL, *loop[4:]]
+    assert left(loop[:2] + loop[4:], (2, 3)) == [*loop[:2], SAID]
+    assert left([*loop[:1], *loop[2:], hint, says("ok")], (4, 5))[3:] == [SAID, FILL, hint, says("ok")]
+    budget = {"type": "enabled", "budget_tokens": 1024}
+    found = left([*loop[:1], *loop[2:], hint, says("ok")], (4, 5), thinking=budget)
+    assert [message["role"] for message in found[-3:]] == ["user", "system", "assistant"]
 
 
 def served(count: int) -> list[Json]:
@@ -168,7 +185,7 @@ def test_v1_whatever_turns_are_folded_the_rest_is_there(session: list[Json], dat
         return
     after = talk_of(folded(messages, (run[0], run[-1])))
     kept = [block.text_digest for i, block in enumerate(talk.blocks) if i not in run]
-    found = [block.text_digest for block in after.blocks if block.text != STUB]
+    found = [block.text_digest for block in after.blocks if block.text not in (STUB, FILL["content"][0]["text"])]
     assert found == kept
     answered = [block for block in after.blocks if block.kind == "result"]
     assert all(block.answers is not None for block in answered)

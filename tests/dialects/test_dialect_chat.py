@@ -1,6 +1,7 @@
 """OpenAI chat completions, read and written: round trips of everything a client may send."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from policies.dialects.base import Request
 from policies.model.converse import converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.prices import Usage
+from policies.tools import RECALL
 from tests import examples
 from tests.kit.histories import Json, body_of, sessions
 from tests.kit.talk import calls, gives, letters, runs, says, system, user
@@ -127,16 +129,32 @@ def test_v5_one_part_of_several_is_replaced() -> None:
     assert spliced(body, (3, "2")) == body.replace(b'"two"', b'"2"')
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "left"), [(2, 3, [0, 1, 2, 4, 5, 6]), (2, 5, [0, 1, 2, 6]), (2, 6, [0, 1, 2])]
-)
-def test_a_fold_is_one_message_in_the_place_of_its_run(first: int, last: int, left: list[int]) -> None:
-    body = body_of(TALK)
-    request = split(body)
+@pytest.mark.parametrize(("first", "last", "behind"), [(2, 3, [4, 5, 6]), (2, 5, [6]), (2, 6, [])])
+def test_k1_a_fold_with_a_reference_is_an_answer_of_the_recall_tool(first: int, last: int, behind: list[int]) -> None:
+    call, answer, *rest = folded(first, last, "123456+2")[2:]
+    (made,) = call["tool_calls"]
+    assert (call["role"], call["content"], answer["role"], answer["content"]) == ("assistant", None, "tool", "left out")
+    assert made["function"] == {"name": RECALL, "arguments": '{"ref":"123456+2"}'}
+    assert re.fullmatch("[a-z0-9]{9}", made["id"])  # the form that Mistral wants
+    assert made["id"] == answer["tool_call_id"]
+    assert rest == [TALK[i] for i in behind]
+
+
+@pytest.mark.parametrize(("first", "last", "behind"), [(2, 3, [4, 5, 6]), (2, 5, [6]), (2, 6, [])])
+def test_k2_without_one_it_is_the_models_and_roles_alternate(first: int, last: int, behind: list[int]) -> None:
+    stub, *rest = folded(first, last, "")[2:]
+    assert stub == {"role": "assistant", "content": "left out"}
+    fill = [user("[narrows: the messages after these follow]")] if behind else []
+    assert rest == fill + [TALK[i] for i in behind]
+
+
+def folded(first: int, last: int, ref: str) -> list[Any]:
+    request = split(body_of(TALK))
     talk = converse([chat.read(request.raw(i), letters) for i in range(len(request.spans))])
-    fold = Fold(talk.blocks[first].anchor, talk.blocks[last].anchor, "left out", "test")
-    new = json.loads(chat.joined(request, chat.splice(request, talk, [fold])))
-    assert new["messages"] == [user("left out") if i == first else TALK[i] for i in left]
+    fold = Fold(talk.blocks[first].anchor, talk.blocks[last].anchor, "left out", "test", ref=ref)
+    messages: list[Any] = json.loads(chat.joined(request, chat.splice(request, talk, [fold])))["messages"]
+    assert messages[:2] == TALK[:2]
+    return messages
 
 
 @pytest.mark.parametrize("style", ["cache_control", "prompt_cache_breakpoint"])

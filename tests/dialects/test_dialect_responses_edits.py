@@ -13,6 +13,7 @@ from policies.model.converse import converse
 from policies.model.edits import Fold
 from policies.money.marks import MarkStyle
 from policies.planning.plan import plan
+from policies.tools import RECALL
 from tests import examples
 from tests.kit.forms import to_responses
 from tests.kit.histories import CHEAP, EAGER, TIGHT, Json, sessions
@@ -66,12 +67,12 @@ def _is_sealed(item: Json) -> bool:
     return item["type"] == "reasoning"
 
 
-def folded(items: list[Json], first: int, last: int) -> Json:
-    """The item that stands for a run."""
+def folded(items: list[Json], first: int, last: int, ref: str = "") -> list[Json]:
+    """The items that stand for a run."""
     request = split(items)
     talk = converse([responses.read(request.raw(i), letters) for i in range(len(items))])
-    fold = Fold(talk.blocks[first].anchor, talk.blocks[last].anchor, "left out", "test")
-    found: Json = json.loads(responses.splice(request, talk, [fold])[first])
+    fold = Fold(talk.blocks[first].anchor, talk.blocks[last].anchor, "left out", "test", ref=ref)
+    found: list[Json] = json.loads(b"[" + responses.splice(request, talk, [fold])[first] + b"]")
     return found
 
 
@@ -99,12 +100,18 @@ def test_v1_what_is_called_in_one_reply_and_answered_in_another_is_held_together
 @pytest.mark.parametrize("mark", [MARK, OTHER])
 @pytest.mark.parametrize("after", ["user", "assistant"])
 def test_v7_a_mark_on_a_folded_item_moves_to_its_stub(mark: Json, after: str) -> None:
-    """A person's words may follow: what the assistant says cannot carry a mark, so it is no assistant's stub then."""
+    """What the assistant says cannot carry a breakpoint: the answer of the recall tool does."""
     following = user("on") if after == "user" else message("I see")
     items = [user("go"), call("bash", "{}"), result(listed("a", mark)), following]
-    assert folded(items, 1, 2) == {"type": "message", "role": "user", "content": listed("left out", mark)}
+    made, answer = folded(items, 1, 2, ref="123456+2")
+    assert (made["type"], made["name"], made["arguments"]) == ("function_call", RECALL, '{"ref":"123456+2"}')
+    assert (answer["call_id"], answer["output"]) == (made["call_id"], listed("left out", mark))
     bare = folded([user("go"), call("bash", "{}"), result("a"), following], 1, 2)
-    assert bare == {"type": "message", "role": "assistant" if after == "user" else "user", "content": "left out"}
+    fill = {"type": "message", "role": "user", "content": "[narrows: the messages after these follow]"}
+    assert bare == [
+        {"type": "message", "role": "assistant", "content": "left out"},
+        *([fill] if after == "assistant" else []),
+    ]
 
 
 @pytest.mark.parametrize("style", ["prompt_cache_breakpoint", "cache_control"])

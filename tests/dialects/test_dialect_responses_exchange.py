@@ -146,7 +146,8 @@ def test_v5_a_text_as_input_becomes_a_list_for_a_round() -> None:
     _, said = replied([asks()])
     flown = restore(reading(body("go é")), {}, {}, ReplyInProgress("", said.rounds))
     first = {"type": "message", "role": "user", "content": "go é"}
-    nothing = f"[narrows: nothing in this conversation has the ref {REF}; do not retry, run the tool again]"
+    refusal = "do not retry, another command or range may show it"
+    nothing = f"[narrows: nothing in this conversation has the ref {REF}; {refusal}]"
     assert json.loads(flown.body) == {**STATELESS, "input": [first, asks(), result(nothing, "r0")]}
 
 

@@ -54,25 +54,31 @@ def sent(dialect: str, last: str, mark: MarkStyle = "", words: int = 1 + len(WOR
 def test_m6_the_record_stands_alone_and_peoples_words_in_a_users_message(dialect: str, last: str) -> None:
     messages = sent(dialect, last)
     at = next(i for i, message in enumerate(messages) if text_of(message) == RECORD)
-    assert [(message["role"], text_of(message)) for message in messages[at : at + 2]] == [
+    fill, behind = "[narrows: earlier messages left out]", {"Right.": "Go on.", "Go on.": "So."}[last]
+    # roles alternate as those of the client do: the record is followed by what people wrote and the last reply
+    closing = [("assistant", "Right.")] if last == "Right." else []
+    assert [(message["role"], text_of(message)) for message in messages[at : at + 3 + len(closing)]] == [
         ("system", RECORD),
+        ("assistant", fill),
         ("user", WORDS),
+        *closing,
     ]
     assert [text_of(message) for message in messages if message["role"] == "system"][-1] == RECORD
-    assert text_of(messages[at + 2]) == {"Right.": "Go on.", "Go on.": "So."}[last]
+    assert text_of(messages[at + 3 + len(closing)]) == behind
 
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses"])
-def test_m6_without_words_of_people_nothing_follows_it(dialect: str) -> None:
+def test_m6_without_words_of_people_only_the_last_reply_follows_it(dialect: str) -> None:
     messages = sent(dialect, "Right.", words=0)
     assert [text_of(message) for message in messages if "narrows" in text_of(message)] == [RECORD]
-    assert len(messages) == len(sent(dialect, "Right.")) - 1
+    at = next(i for i, message in enumerate(messages) if text_of(message) == RECORD)
+    assert [text_of(message) for message in messages[at + 1 : at + 3]] == ["Right.", "Go on."]
 
 
-def test_m6_in_anthropics_api_it_is_one_message_of_no_rank() -> None:
+def test_m6_in_anthropics_api_it_is_the_models_and_peoples_words_are_theirs() -> None:
     messages = sent("anthropic_messages", "Right.")
-    (found,) = (message for message in messages if "narrows" in text_of(message))
-    assert (found["role"], text_of(found)) == ("assistant", f"{RECORD}\n{WORDS}")
+    found = [(m["role"], text_of(m)) for m in messages if "narrows" in text_of(m) or WORDS in text_of(m)]
+    assert found == [("assistant", "[narrows: earlier messages left out]"), ("user", WORDS), ("assistant", RECORD)]
 
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "openai_responses"])

@@ -51,6 +51,10 @@ export NARROWS_TENANT=team
 NARROWS_HISTORY=true narrows serve --upstream https://api.openai.com/v1 --no-summaries
 python ask.py
 """,
+    "narrows delete --key bob": """
+narrows serve --config /etc/narrows/narrows.toml
+narrows keys add bob --config /etc/narrows/narrows.toml
+""",
 }
 """What a reader has done before, by what the block says."""
 ASK = """

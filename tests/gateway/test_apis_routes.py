@@ -34,7 +34,7 @@ async def test_t1_what_is_below_or_beside_an_api_is_relayed(narrows: Start) -> N
         async with setup.client.request(method, setup.url + target, data=body) as reply:
             assert await reply.read() == answer
             own = [name for name in reply.headers if name.lower().startswith("x-narrows")]
-            assert own == ["x-narrows-request-id"]
+            assert own == ["x-narrows-mode", "x-narrows-request-id"]
         assert (setup.upstream.seen[-1].line, setup.upstream.seen[-1].body) == (
             f"{method} /v1{target} HTTP/1.1",
             body or b"",

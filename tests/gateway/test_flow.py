@@ -16,8 +16,8 @@ from proxy.billing.price_book import PriceBook
 from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.gateway.admission import Admission
-from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
+from proxy.gateway.parts import FlowParts
 from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
 from proxy.requests import ClientRequest, UpstreamRequest
@@ -134,7 +134,7 @@ async def test_t1_what_is_no_chat_is_relayed_both_ways_unchanged(
     reply = await client.put("/v1/models", data=b"\x01\x02")
     assert await reply.read() == b"\x00\xff raw"
     assert provider.received[0][:3] == ("PUT", "/v1/models", b"\x01\x02")
-    assert "x-narrows-mode" not in reply.headers
+    assert reply.headers["x-narrows-mode"] == "relayed"
     assert records[0].route == "relay"
 
 

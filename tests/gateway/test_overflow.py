@@ -226,7 +226,8 @@ async def test_t5_what_a_learned_window_decides_stands_in_the_store_before_it_is
         return await claim(store, key, record)
 
     monkeypatch.setattr(CachedStore, "claim", noting)
-    api, app = APIS["openai_chat"], await started(server, preset="coding-agent")
+    prices = {"tiny": {"read": 0.1, "write": 1.0}}
+    api, app = APIS["openai_chat"], await started(server, preset="coding-agent", models=prices)
     await long(server, app, api, model="tiny")
     assert not claimed
     grown = await grow(server, app, api, agent(3), model="tiny")

@@ -62,6 +62,7 @@ async def test_t1_what_is_not_chat_is_relayed_byte_for_byte(
     setup = await narrows(whole(answer, "Content-Type: x/y", "Content-Encoding: gzip", status="207 Quite So"))
     async with setup.client.request(method, setup.url + target, data=body or None) as reply:
         assert (reply.status, reply.reason, await reply.read()) == (207, "Quite So", answer)
+        assert reply.headers["x-narrows-mode"] == "relayed"
     (asked,) = setup.upstream.seen
     assert asked.line == f"{method} /v1{target} HTTP/1.1"
     assert asked.body == body

@@ -220,14 +220,14 @@ def text_of(message: Json) -> str:
 
 
 def fetched(received: Received) -> list[str]:
-    """The answers that the model got from our tool, in their order."""
+    """The answers that the model got from our tool, in their order; not what stands for turns that were left out."""
     names: dict[str, str] = {}
     texts: list[str] = []
     for message in told(received):
         names |= {made["id"]: made["function"]["name"] for made in message.get("tool_calls") or ()}
         if message["role"] == "tool" and names[message["tool_call_id"]] == RECALL:
             texts.append(text_of(message))
-    return texts
+    return [text for text in texts if "left out" not in text[:200]]
 
 
 def tool_names(received: Received) -> list[str]:

@@ -20,7 +20,7 @@ MESSAGES = FIGURE.messages
 GO_ON = {"role": "user", "content": "Yes, please."}
 """Said after them: then every result is answered."""
 NO_CACHE = Prices(read=1, write=1)
-NO_FLOOR = BudgetLimits(unknown_window=128_000, floor=0).budget(NO_CACHE)
+NO_FLOOR = BudgetLimits(window=128_000, floor=0).budget(NO_CACHE)
 """What the figure shows is small, but drawn whole."""
 _OLD = '            Section("Balances", tuple(balance_lines(statements))),\n'
 _NEW = '            Section("Rounding", tuple(rounding_lines(self.ledger.rounding(self.month)))),\n'

@@ -81,14 +81,14 @@ def refs(received: Received) -> list[str]:
 
 
 def fetched(received: Received) -> list[str]:
-    """The answers that the model got from our tool, in their order."""
+    """The answers that the model got from our tool, in their order; not what stands for turns that were left out."""
     names: dict[str, str] = {}
     texts: list[str] = []
     for message in received.json["messages"]:
         names |= {c["id"]: c["function"]["name"] for c in message.get("tool_calls") or ()}
         if message["role"] == "tool" and names[message["tool_call_id"]] == RECALL:
             texts.append(message["content"])
-    return texts
+    return [text for text in texts if "left out" not in text[:200]]
 
 
 def tool_names(received: Received) -> list[str]:

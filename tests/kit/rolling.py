@@ -7,6 +7,7 @@ meanwhile; `Office.settled` waits until none is being made any more.
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -48,12 +49,8 @@ PRICED = {**MODELS, "m": {**MODELS["m"], "read": 0.9}, "scribe": _FREE, "writer"
 """For tests of what becomes of summaries with the aim `bill`, whenever they are wanted: at these prices short histories
 pay for them at once. When presets ask, and what for, is tested at listed prices (tests/presets)."""
 RULES = ("You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that.")
-NOTES = (
-    "Goals: the work is under way, step by step, and nothing has failed so far in all of what was tried until now. "
-    "Facts: each step was run with make, and each of them told that it was done, many times over. Open: go on with "
-    "the steps that are left, in their order, and say so once there are no more. This is note {}."
-)
-_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NOTES = " earlier messages left out"
+"""What stands in a request that has a summary."""
 _CALLED = PROMPTS["compaction"].text[:60]
 
 
@@ -62,9 +59,33 @@ def _now() -> float:
     return time.time()
 
 
-def note(number: int) -> str:
-    """What is written the n-th time: it names nothing."""
-    return NOTES.format(" ".join(_WORDS[int(digit)] for digit in str(number)))
+def material_of(received: Received) -> str:
+    """What a summarizer was given, in any API."""
+    history = received.json.get("messages") or received.json["input"]
+    content = history if isinstance(history, str) else history[-1]["content"]
+    return content if isinstance(content, str) else str(content[-1]["text"])
+
+
+def notes_of(material: str) -> str:
+    """The lines that a model might choose, as they are used: the newest prose of the assistant, of 205 characters."""
+    found = re.findall(r"^    \[(\d+)\] assistant: (.+)", material, re.M)
+    found += re.findall(r"^\[(\d+)\] assistant\n    (.+)", material, re.M)
+    lines: list[str] = []
+    while found and len("\n".join(lines)) < 205:
+        number, line = found.pop()
+        said = line if len(line) < 290 else line[:290].rpartition(". ")[0] + "."
+        lines.insert(0, f"[{number}] assistant: {said}")
+    return "\n".join(lines)
+
+
+def writes(received: Received) -> Say:
+    """What a summarizer answers."""
+    return Say(notes_of(material_of(received)))
+
+
+def writes_summaries(received: Received) -> Say | None:
+    """Likewise, of a provider that leaves all else to its agent's model."""
+    return writes(received) if received.json and received.headers["User-Agent"] == "narrows" else None
 
 
 def is_asked_for_a_summary(received: Received) -> bool:
@@ -87,12 +108,17 @@ class Scribe:
     def __call__(self, received: Received) -> Answer | None:
         if received.violation or not is_asked_for_a_summary(received):
             return self.agent(received) if self.agent else None
-        self.asked.append(received.json["messages"][-1]["content"])
-        return self.instead or Say(note(len(self.asked)) + self.quote(self.asked[-1]))
+        self.asked.append(material_of(received))
+        return self.instead or Say(self.notes[-1] + self.quote(self.asked[-1]))
 
     @property
     def calls(self) -> int:
         return len(self.asked)
+
+    @property
+    def notes(self) -> list[str]:
+        """What it answered, or would have."""
+        return [notes_of(each) for each in self.asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +259,7 @@ def staled(reason: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The settings, or the circumstances, under which a summary is stale for this reason; of `source` and `policy` the
     test sees to itself."""
     if reason == "prompt":
-        prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
+        prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-3")}
         monkeypatch.setattr("proxy.summaries.jobs.PROMPTS", prompts)
     if reason == "age":
         before = time.time()

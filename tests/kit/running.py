@@ -18,6 +18,7 @@ from yarl import URL
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
+from proxy.archive.replies import ReplyAround
 from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.requests import ClientRequest, UpstreamRequest
@@ -101,10 +102,11 @@ class PassThrough(Bypass):
         self.seen.append(Noted(upstream_request))
         return upstream_request
 
-    def reply(self, upstream_request: UpstreamRequest, /) -> Heard:
-        return Heard(next(noted for noted in self.seen if noted.upstream_request is upstream_request))
+    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply], /) -> Reply:
+        return around(Heard(next(noted for noted in self.seen if noted.upstream_request is upstream_request)))
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
+        reply = reply._reply if isinstance(reply, ReplyAround) else reply
         assert isinstance(reply, Heard)
         assert reply.noted.upstream_request is upstream_request
         reply.noted.status = status

@@ -35,11 +35,10 @@ from tests.kit.stage import body_of, working
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer
 
 KEY = Key("local", "c1")
-GOOD = (
-    "Goals: the parser is to be renamed; the search for its uses is under way, and nothing has failed so far. "
-    "Files: a.py was written. Facts: the uses of parse_line stand all over the folder src, in many small files, and "
-    "each of them calls it with one argument. Open: rename the remaining uses, then run what there is of checks."
-)
+GOOD = """[2] assistant: Now step 0 of the plan. The parser reads one line after the other, and then it returns.
+[2] call bash: {"command": "grep -rn thing_0 src"}
+[4] assistant: Now step 1 of the plan. The parser reads one line after the other, and then it returns."""
+"""A summary as it is used: the first two steps of every session here."""
 SECRET = "sk-of-the-client"
 
 
@@ -83,7 +82,7 @@ def task(last: int = 4, conversation: Conversation | None = None, since: int = 0
 def beginnings(count: int) -> list[SummaryJob]:
     """As many wants that have nothing in common."""
     talks = [
-        conversation_of([{"role": "user", "content": f"This is number {n}."}, *working(4, 12)[2:]])
+        conversation_of([*working(1)[:1], {"role": "user", "content": f"This is number {n}."}, *working(4, 12)[2:]])
         for n in range(count)
     ]
     return [task(3, talk) for talk in talks]

@@ -23,6 +23,7 @@ from policies.presets import PRESETS
 from policies.render import body_of, render
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.replay.recorded import RequestReader
+from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json
 
 NOTHING = (
@@ -57,8 +58,11 @@ class PlannedTurn:
 
     @property
     def turns(self) -> int:
-        """Whole turns that it sends: each has one reply of the model."""
-        return sum(message["role"] == "assistant" for message in self.sent["messages"])
+        """Whole turns that it sends: each has one reply of the model. What people wrote in the place of others stands
+        between messages of the model, too."""
+        summary = self.plan.summary
+        between = 1 + summary.system if summary and summary.words else 0
+        return sum(message["role"] == "assistant" for message in self.sent["messages"]) - between
 
     @property
     def text(self) -> str:
@@ -79,7 +83,7 @@ class SummedConversation:
 
     def __post_init__(self) -> None:
         self._reader = RequestReader(self.dialect, a_token_for_four)
-        self._criteria = Criteria(self.preset, "compaction-1")
+        self._criteria = Criteria(self.preset, PROMPTS["compaction"].version)
         prices, chosen = prices_for(self.model), PRESETS[self.preset]
         self._options = PlanOptions(
             preset=chosen,

@@ -74,4 +74,13 @@ def conversation_of(*messages: Json) -> Conversation:
 def setup(
     *policies: Policy, prices: Prices = PREFIX_PRICES, budget: Budget = ROOMY, recall: bool = True, **more: Any
 ) -> PlanSettings:
-    return PlanSettings(policies, prices, budget, letters, recall=recall, **more)
+    return PlanSettings(policies, prices, budget, letters, recall=recall, **{"exchanges": recall, **more})
+
+
+def signed(session: list[Json]) -> list[Json]:
+    """The session as Gemini has its clients send it: each call with its signature."""
+    extra = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
+    return [
+        {**m, "tool_calls": [{**call, **extra} for call in m["tool_calls"]]} if "tool_calls" in m else m
+        for m in session
+    ]

@@ -16,6 +16,7 @@ from policies.compact import compact
 from policies.model.edits import Replace
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
+from policies.planning.rereads import REREAD
 from policies.presets import POLICIES, PRESETS
 from proxy import cli
 from proxy.drawing.words import WHY
@@ -257,7 +258,7 @@ def test_small_talk_has_nothing_to_shorten() -> None:
 
 
 def test_every_policy_of_every_preset_has_its_reason_in_words() -> None:
-    assert set(POLICIES) == set(WHY)
+    assert {*POLICIES, REREAD} == set(WHY)
     assert all(WHY.values())
 
 

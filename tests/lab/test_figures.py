@@ -14,12 +14,6 @@ from typer.testing import CliRunner
 from policies.presets import PRESETS
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
-from proxy.lab.figures import __main__ as command
-from proxy.lab.figures import runs, tables
-from proxy.lab.figures.kinds import KINDS, kind_of
-from proxy.lab.figures.runs import Job, Run, runs_of
-from proxy.lab.figures.simulated import simulated
-from proxy.lab.figures.windows import FILE, MARKS
 from proxy.lab.generators.loops import generated
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, session_of
@@ -27,6 +21,12 @@ from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
 from proxy.lab.results import as_json
 from tests.kit.paths import ROOT
+from tests.long.figures import __main__ as command
+from tests.long.figures import runs, tables
+from tests.long.figures.kinds import KINDS, kind_of
+from tests.long.figures.runs import Job, Run, runs_of
+from tests.long.figures.simulated import simulated
+from tests.long.figures.windows import FILE, MARKS
 
 SHORT, LONG = recorded("write_once"), recorded("long_day")
 LOOP = session_of(json.dumps(generated("claude-loop", 5, 12)).encode(), "loop", "loop")
@@ -176,7 +176,7 @@ def test_what_a_run_follows_from_makes_it_another(
 def test_the_revision_follows_from_the_sources_that_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {path.relative_to(ROOT).as_posix() for path in runs._sources()}
     assert {"policies/planning/plan.py", "proxy/lab/quality.py", "proxy/compaction/planning.py"} < names
-    assert not {name for name in names if name.startswith(("proxy/lab/reports", "proxy/lab/figures/tables"))}
+    assert not {name for name in names if name.startswith(("proxy/lab/reports", "tests/long/figures/tables"))}
 
 
 # --- tables ---
@@ -205,13 +205,20 @@ RUNS: Sequence[Run] = (
 
 
 def test_a_mean_never_stands_alone() -> None:
-    assert "| long (2) | 0.70 (worst 0.90) |" in tables.summary(RUNS, "coding-agent")
+    summary = tables.summary([*RUNS, run("d", "long", 0.6, whole_bill=0.8, prices="other")], "coding-agent")
+    assert "| long (3) | 0.70/0.70 (0.90/0.90) | 0.60/0.80 | 0.70-0.90 |" in summary
+    assert "| chat (1) | 1.00/1.00 | - | - |" in summary
     (row,) = [line for line in tables.kinds(RUNS, "coding-agent").split("\n") if line.startswith("| long")]
     # means over sessions of what is visible and rare, and the lowest; all items together of what is at risk and quoted
     assert "| 0.70 (worst 0.90) | 1.00 | 1.00 | 0.70 | 0.700 / 0.700 / 0.600 / 0.600 / 0.600 | 0.500 | 10.0 |" in row
     each = tables.sessions(RUNS, "coding-agent", ["gpt-5.4"])
     assert [line.split(" | ")[0] for line in each.split("\n")[2:]] == ["| a (long)", "| b (long)", "| c (chat)"]
     assert "| 0.900 | 1.00 | 0.500 / 0.500 / 0.500 / 0.500 / 0.500 |" in each
+
+
+def test_a_group_that_a_person_named_stands_behind_the_kinds() -> None:
+    text = tables.summary([run("d", "claude-code", 0.9), *RUNS], "coding-agent")
+    assert [line.split(" | ")[0] for line in text.split("\n")[2:]] == ["| long (2)", "| chat (1)", "| claude-code (1)"]
 
 
 def test_presets_stand_beside_each_other_with_the_worst_of_all_sessions() -> None:

@@ -1,5 +1,6 @@
 """The provider's prompt cache by hand: a token is a character here, and each message has four more."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -335,7 +336,8 @@ def test_openai_writes_four_breakpoints_its_own_included() -> None:
 def test_the_rule_follows_from_prices_and_name() -> None:
     assert rule_for("gpt-4o", Prices()) == PREFIX
     assert rule_for("claude-sonnet-5", Prices()) == PREFIX
-    assert rule_for("anthropic/Claude-Sonnet-5", Prices(breakpoints=True)) == ANTHROPIC
+    assert rule_for("Claude-Sonnet-5", Prices(breakpoints=True)) == ANTHROPIC
+    assert rule_for("anthropic/Claude-Sonnet-5", Prices(breakpoints=True)) == replace(ANTHROPIC, joins_runs=False)
     assert rule_for("gpt-5.6", Prices(breakpoints=True)) == OPENAI
 
 

@@ -18,6 +18,7 @@ from policies.model.converse import converse
 from policies.model.edits import Fold, Origin
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
+from policies.money.ledger import limit_of_chats
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from policies.text.stubs import summary, words_of_people
@@ -25,7 +26,7 @@ from proxy import cli, generation
 from proxy.lab.cli_output import console
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
-from proxy.lab.provider.extractive import HEADINGS, extract_summary
+from proxy.lab.provider.extractive import extract_summary
 from proxy.lab.quality import Visibility, needed, tally
 from proxy.lab.replay.bills import SessionBill, SummaryCosts
 from proxy.lab.replay.comparison import averages
@@ -194,7 +195,7 @@ async def test_e3_a_summariser_that_answers_badly_is_asked_few_times(
     assert run.report.faults == 0
     if preset == "rolling":  # its aim is the bill
         assert run.report.input_bill.ratio <= 1.02
-        assert run.report.worst_ratio_at_any_stop <= 1.06
+        assert run.report.worst_ratio_at_any_stop <= limit_of_chats(prices_for("gpt-5.4"))
     else:  # with the aim of the context each one waits for twice the tokens of the one before, and nothing else
         least = next(each.batch for each in PRESETS["chat"].policies if isinstance(each, Summarize))
         assert found.calls <= 1 + math.log2(1 + run.report.baseline.peak / least)
@@ -283,8 +284,7 @@ def test_a_scripted_summary_is_made_of_lines_of_the_transcript_and_grows_with_it
         said = extract_summary(told, 560, COUNT)
         assert said == extract_summary(told, 560, COUNT)
         lines = said.splitlines()
-        assert {line for line in lines if not line.startswith("- ")} <= {f"{heading}:" for heading in HEADINGS}
-        assert all(line[2:] in told for line in lines if line.startswith("- "))
+        assert all(line.startswith("[") and line.partition("] ")[2] in told for line in lines)
         assert COUNT(extract_summary(told, 100, COUNT)) < COUNT(said)
         lengths.append(COUNT(said))
     assert all(300 < length <= 700 for length in lengths)
@@ -292,21 +292,17 @@ def test_a_scripted_summary_is_made_of_lines_of_the_transcript_and_grows_with_it
 
 def test_a_scripted_summary_goes_on_from_the_one_before_it() -> None:
     told = (
-        "Summary so far\n    Facts:\n    - The parser is in src/parse.py.\n    Open:\n    - Read src/done.py.\n\n"
+        "Summary so far\n    [1] assistant: The parser is in src/parse.py.\n\n"
         "Transcript\n[3] assistant\n    `parse_line` calls `next_token`. Then all is well.\n"
         '[3] call bash\n    {"command": "cat src/token.py"}\n[4] result bash\n    ValueError: no token\n'
         "[5] assistant\n    Next is `read_all`."
     )
     assert extract_summary(told, 560, COUNT).splitlines() == [
-        "Facts:",
-        "- The parser is in src/parse.py.",
-        "- `parse_line` calls `next_token`.",
-        "Files:",
-        "- src/token.py",
-        "Failed:",
-        "- ValueError: no token",
-        "Open:",
-        "- Next is `read_all`.",
+        "[1] assistant: The parser is in src/parse.py.",
+        "[3] `parse_line` calls `next_token`.",
+        "[3] src/token.py",
+        "[4] ValueError: no token",
+        "[5] Next is `read_all`.",
     ]
 
 

@@ -168,7 +168,38 @@ def test_codex_is_told_by_options_before_its_own() -> None:
         "base_url": f"{ADDRESS}/v1",
         "env_key": "OPENAI_API_KEY",
         "wire_api": "responses",
+        "supports_websockets": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "before", "searches"),
+    [
+        ({}, {}, "true"),
+        ({"NARROWS_ANTHROPIC_UPSTREAM": "https://api.anthropic.com"}, {}, "true"),
+        ({}, {"ENABLE_TOOL_SEARCH": "auto:5"}, "auto:5"),
+        ({"NARROWS_UPSTREAM": "https://gateway.example/v1"}, {}, None),
+        ({"NARROWS_ANTHROPIC_UPSTREAM": "https://api.anthropic.com.example"}, {}, None),
+        ({}, {"ANTHROPIC_BASE_URL": "https://gateway.example"}, None),
+    ],
+)
+def test_claude_code_goes_on_searching_tools_where_anthropic_answers_and_the_person_has_not_decided(
+    settings: Mapping[str, str],
+    before: Mapping[str, str],
+    searches: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {**settings, **before}.items():
+        monkeypatch.setenv(name, value)
+    code, script, _ = told(capsys, "env", "claude-code")
+    shell = [*("env", "-u", "ENABLE_TOOL_SEARCH"), *(f"{name}={value}" for name, value in before.items())]
+    run = subprocess.run(
+        [*shell, "sh", "-c", script + 'printf %s "${ENABLE_TOOL_SEARCH-none}"'], capture_output=True, check=True
+    )
+    assert (code, run.stdout.decode()) == (0, searches or "none")
+    upstream = settings_for_clients({}, os.environ).upstream_of("anthropic_messages") or ""
+    assert environment_for(ADDRESS, before, upstream).get("ENABLE_TOOL_SEARCH") == searches
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 
 from policies.money.catalog import prices_for
 from policies.presets import PRESETS
-from proxy.lab.figures import windows
-from proxy.lab.figures.tables import put
-from proxy.lab.figures.windows import ON_CHATS, ON_LOOPS, measure, text_of
 from proxy.lab.replay.bills import Moment, SessionBill
 from proxy.lab.replay.report import Report
+from tests.long.figures import windows
+from tests.long.figures.tables import put
+from tests.long.figures.windows import ON_CHATS, ON_LOOPS, measure, text_of
 
 
 @pytest.fixture

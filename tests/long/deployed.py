@@ -207,7 +207,7 @@ class Chat:
         """Turns until a summary is asked for; once Redis has it, the turn that adopts it."""
         there = len(self.stored())
         while summary_header(await self.asks()) != "pending":
-            assert len(self.messages) < 60, "no summary was asked for"
+            assert len(self.messages) < 160, "no summary was asked for"
         await soon(lambda: len(self.stored()) > there)
         return await self.asks()
 
@@ -269,13 +269,13 @@ async def test_m1_redis_shows_of_which_messages_a_summary_is_and_the_other_repli
 ) -> None:
     assert f"--scan --pattern '{SUMMARIES}'" in (DEPLOY / "README.md").read_text()
     adopted = await chat.until_adopted()
-    assert (summary_header(adopted), adopted.prefix) == ("adopted", "checkpoint:context")
+    assert (summary_header(adopted), adopted.prefix) == ("adopted", "checkpoint:summary")
     (record,) = chat.stored()
     assert record["content"] in adopted.text
     assert record["conversation"] == (conversation := adopted.headers["x-narrows-conversation"])
     assert record["sources"] == chat.fingerprints(adopted) != []
     assert record["policy"].startswith("adaptive:")
-    assert (record["prompt"], record["model"]) == ("compaction-1", "gpt-5.4-mini")
+    assert (record["prompt"], record["model"]) == ("compaction-2", "gpt-5.4-mini")
     assert await team.standing(conversation) == record["id"]
 
     (await team.writer()).kill()
@@ -297,7 +297,7 @@ async def test_m2_after_an_edit_the_turns_themselves_are_sent_until_there_is_a_n
     assert edited.messages == chat.messages[:-1]
     await soon(lambda: len(chat.stored()) == 2)
     anew = await chat.asks()
-    assert (summary_header(anew), anew.prefix) == ("adopted", "checkpoint:context")
+    assert (summary_header(anew), anew.prefix) == ("adopted", "checkpoint:summary")
     new = next(each for each in chat.stored() if each["id"] != old["id"])
     assert new["sources"] == chat.fingerprints(anew)
     assert [at for at in old["sources"] if at not in new["sources"]] == [old["sources"][1]]

@@ -2,9 +2,10 @@
 
 import pytest
 
-from policies.money.budget import FLOOR, RESERVE, Budget, BudgetLimits
+from policies.money.budget import FLOOR, NO_MARK, RESERVE, Budget, BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
+from proxy.compaction.learned_window import LearnedWindow
 
 
 def budget(window: int, reserve: int | None = None, has_floor: bool = True, **limits: float) -> Budget:
@@ -60,6 +61,27 @@ def test_w2_a_size_to_keep_below_is_the_mark_and_the_window_where_it_is_less() -
     assert budget(128_000, context_tokens=high) == budget(128_000)
     below = budget(128_000, context_tokens=high - 1)
     assert (below.high, below.mark) == (high - 1, "context")
+
+
+def test_c4_an_unknown_window_sets_no_mark_and_what_is_learned_of_it_does() -> None:
+    """Trimming began at 107,827 tokens in windows of a million."""
+    unknown = BudgetLimits().budget(Prices("m"))
+    assert (unknown.window, unknown.high, unknown.floor) == (128_000, NO_MARK, FLOOR)
+    assert BudgetLimits(unknown_window=1, floor=0).budget(Prices("m")).high == NO_MARK
+    assert BudgetLimits(window=200_000).budget(Prices("m")) == BudgetLimits().budget(Prices("m", window=200_000))
+    assert BudgetLimits(context_tokens=90_000).budget(Prices("m")).high == 90_000
+    tiered = BudgetLimits().budget(Prices("m", tiers=((200_000, 2.0),)))
+    assert tiered.high == 194_000
+    named = LearnedWindow(window=50_000).budget(BudgetLimits(), Prices("m"), None, has_floor=True)
+    assert named == BudgetLimits().budget(Prices("m", window=50_000))
+    refused = LearnedWindow(prompt=6_000).budget(BudgetLimits(), Prices("m"), None, has_floor=True)
+    assert (refused.high, refused.low, refused.floor, refused.mark) == (6_000, 4_000, 2_000, "window")
+
+
+def test_c5_the_longest_prompt_counts_where_it_is_less_than_the_window() -> None:
+    prices = Prices("m", window=1_050_000, longest_prompt=922_000)
+    assert BudgetLimits().budget(prices).high == int(922_000 * 0.9)
+    assert BudgetLimits().budget(prices, 300_000).high == int(750_000 * 0.9)
 
 
 def test_c5_a_price_tier_is_a_mark_and_a_size_may_be_less_than_that() -> None:

@@ -70,8 +70,10 @@ USED = {"role": "assistant", "content": [USE, USE]}
         ("claude-sonnet-5", asks(messages=[USED, USED]), 5 * MINUTE),
         ("claude-sonnet-5", asks(messages=[{**USED, "content": [USE, {**USE, "cache_control": LONG}]}]), HOUR),
         ("claude-sonnet-5", asks(apart=("system",), system=[PART], messages=[USED], cache_control=LONG), HOUR),
-        ("gpt-5.6-sol", asks(), DAY),
-        ("gpt-5.6-sol", asks(prompt_cache_options={"ttl": "12h"}), DAY),
+        ("gpt-5.6-sol", asks(), 30 * MINUTE),
+        ("gpt-6.2-sol", asks(), 30 * MINUTE),
+        ("gpt-6.2-sol", asks(prompt_cache_retention="24h"), 30 * MINUTE),
+        ("gpt-5.6-sol", asks(prompt_cache_options={"ttl": "12h"}), 12 * HOUR),
         ("gpt-5.4", asks(messages=[{"role": "user", "content": [IN_MEMORY]}]), DAY),
         ("gpt-5.4", asks(), DAY),
         ("gpt-5.4", asks(prompt_cache_retention="in_memory"), HOUR),
@@ -111,7 +113,7 @@ def test_what_the_cache_costs_a_request_follows_from_its_marks(
     [
         ("claude-sonnet-5", {}, 2.0, True),
         ("claude-sonnet-5", {"cache_control": LONG}, 2.0, False),
-        ("gpt-5.6-sol", {"prompt_cache_options": {"ttl": "12h"}}, 1.25, True),
+        ("gpt-5.6-sol", {"prompt_cache_options": {"ttl": "12h"}}, 2.5, True),
         ("gpt-5.4", {"prompt_cache_retention": "24h"}, 1.0, True),
     ],
 )

@@ -8,8 +8,9 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.money.caches import rule_for
 from policies.money.catalog import check_overrides, prices_for
-from policies.money.prices import Prices
+from policies.money.prices import CAUTIOUS, Prices
 from tests import examples
 
 TIER = ((272_000, 2.0),)
@@ -21,12 +22,16 @@ OUTPUT_TIER = ((272_000, 1.5),)
     [
         Prices("gpt-4o", 2.5, 10, 0.5, 1.0, False, (), 128_000, True),
         Prices("gpt-4.1", 2, 8, 0.25, 1.0, False, (), 1_000_000, True),
-        Prices("gpt-5.4", 2.5, 15, 0.1, 1.0, False, TIER, 1_050_000, True, output_tiers=OUTPUT_TIER),
+        Prices("gpt-5.4", 2.5, 15, 0.1, 1.0, False, TIER, 1_050_000, True, 1.0, OUTPUT_TIER, 922_000),
         Prices("claude-sonnet-5", 2, 10, 0.1, 1.25, True, (), 1_000_000, True, longer=1.6),
         Prices("claude-opus-5-5", 4, 20, 0.05, 1.25, True, (), 1_000_000, True, longer=1.6),
         Prices("claude-fable-5-1", 10, 50, 0.025, 1.25, True, (), 1_000_000, True, longer=1.6),
-        Prices("gpt-6-sol", 2, 10, 0.1, 1.25, True, TIER, 1_050_000, True, output_tiers=OUTPUT_TIER),
-        Prices("gpt-6.1-sol", 2, 10, 0.05, 1.25, True, TIER, 1_050_000, True, output_tiers=OUTPUT_TIER),
+        Prices("gpt-6-sol", 2, 10, 0.1, 1.25, True, TIER, 1_050_000, True, 2.0, OUTPUT_TIER, 922_000),
+        Prices("gpt-6.1-sol", 2, 10, 0.05, 1.25, True, TIER, 1_050_000, True, 2.0, OUTPUT_TIER, 922_000),
+        Prices("gpt-6.2-sol", 2, 10, 0.05, 1.25, True, TIER, 1_050_000, True, 2.0, OUTPUT_TIER, 922_000),
+        Prices("gpt-6.1-terra", 1, 5, 0.05, 1.25, True, TIER, 1_050_000, True, 2.0, OUTPUT_TIER, 922_000),
+        Prices("claude-sonnet-5-5", 2, 10, 0.05, 1.25, True, (), 1_000_000, True, longer=1.6),
+        Prices("claude-fable-5-2", 8, 40, 0.025, 1.25, True, (), 1_000_000, True, longer=1.6),
         Prices(
             "gemini-3-pro-preview",
             2,
@@ -74,6 +79,16 @@ def test_a_model_without_a_cache_price_gets_the_usual_one() -> None:
         ("claude-sonnet-5-20260901", "claude-sonnet-5"),
         ("google/gemini-3-pro-preview", "gemini-3-pro-preview"),
         ("models/gemini-3-pro-preview", "gemini-3-pro-preview"),
+        ("us.anthropic.claude-opus-5-5-20260901-v1:0", "claude-opus-5-5"),
+        ("anthropic.claude-opus-5-5-v1:0", "claude-opus-5-5"),
+        ("bedrock/eu.anthropic.claude-opus-5-5-20260901-v1:0", "claude-opus-5-5"),
+        ("vertex_ai/claude-opus-5-5@20260901", "claude-opus-5-5"),
+        ("anthropic/claude-opus-5.5", "claude-opus-5-5"),
+        ("anthropic/claude-opus-5.5:beta", "claude-opus-5-5"),
+        ("openai/gpt-6.1-sol", "gpt-6.1-sol"),
+        ("gpt-6.1-sol-2026-08-01", "gpt-6.1-sol"),
+        ("gpt-6-1-sol", "gpt-6.1-sol"),
+        ("openrouter/openai/gpt-6.2-sol-2026-11-01", "gpt-6.2-sol"),
     ],
 )
 def test_vendors_and_dates_in_a_name_do_not_matter(name: str, same: str) -> None:
@@ -83,7 +98,52 @@ def test_vendors_and_dates_in_a_name_do_not_matter(name: str, same: str) -> None
 
 @pytest.mark.parametrize("name", ["", "/", "no-such-model", "openai/", "gpt-4o/", "x" * 1_000_000, "\ud800", "\0"])
 def test_c4_an_unknown_model_has_assumed_prices_and_no_window(name: str) -> None:
-    assert prices_for(name) == Prices(model=name, listed=False, window=None)
+    assert prices_for(name) == replace(CAUTIOUS, model=name)
+    assert (CAUTIOUS.read, CAUTIOUS.write, CAUTIOUS.breakpoints, CAUTIOUS.listed) == (0.05, 1.25, False, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kin"),
+    [
+        ("us.anthropic.claude-opus-6-v1:0", "claude-opus-5-5"),
+        ("claude-sonnet-6", "claude-sonnet-5-5"),
+        ("claude-opus-5-2", "claude-opus-5"),
+        ("claude-opus-1", "claude-opus-5-5"),  # none is below
+        ("gpt-6.3-sol", "gpt-6.2-sol"),
+        ("gpt-7", "gpt-6.2-sol"),
+        ("gpt-7-mini", "gpt-5.4-mini"),
+        ("grok-7", "grok-4.7"),
+        ("x-ai/grok-7:free", "grok-4.7"),
+        ("grok-4.5-something", "grok-4.5"),
+        ("gemini-9-pro", "gemini-3.1-pro-preview"),
+        ("opus", "claude-opus-5-5"),
+    ],
+)
+def test_c4_an_unlisted_model_has_the_cache_and_prices_of_its_family_and_no_limit_of_it(name: str, kin: str) -> None:
+    prices, same = prices_for(name), prices_for(kin)
+    limits = {"window": None, "longest_prompt": None, "tiers": (), "output_tiers": ()}
+    assert prices == replace(same, model=name, assumed=kin, listed=False, **limits)
+    assert replace(rule_for(name, prices), joins_runs=True) == replace(rule_for(kin, same), joins_runs=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "my-local-model",
+        "llama3.2:3b",
+        "qwen3:8b",
+        "claude-new",
+        "team-fast",
+        "v1:0",
+        "@",
+        "our-fable",
+        "Helsinki-NLP/opus-mt-en-de",
+        "gpt-4o-opus-distill",
+        "luna-7b",
+    ],
+)
+def test_c4_a_name_of_no_family_is_not_taken_for_one(name: str) -> None:
+    assert prices_for(name) == replace(CAUTIOUS, model=name)
 
 
 def test_c4_a_name_of_absurd_length_is_not_looked_for() -> None:
@@ -109,7 +169,7 @@ def test_a_claude_caches_at_marks_also_where_a_seller_names_no_cache_price() -> 
 def test_c4_no_name_makes_it_fail(name: str) -> None:
     prices = prices_for(name)
     assert prices.model == name
-    assert prices.listed or prices.input == Prices().input
+    assert prices.listed or prices.assumed or prices.input == Prices().input
 
 
 def test_c4_every_model_of_the_snapshot_has_prices_that_can_be() -> None:
@@ -137,8 +197,8 @@ def test_an_override_of_the_whole_name_goes_before_that_of_the_bare_one() -> Non
 
 
 def test_c4_an_unknown_model_becomes_known_by_its_price_and_not_by_its_window() -> None:
-    assert prices_for("ours", {"ours": {"input": 3}}) == Prices("ours", input=3.0, listed=True)
-    assert prices_for("ours", {"ours": {"window": 8_000}}) == Prices("ours", window=8_000, listed=False)
+    assert prices_for("ours", {"ours": {"input": 3}}) == replace(CAUTIOUS, model="ours", input=3.0, listed=True)
+    assert prices_for("ours", {"ours": {"window": 8_000}}) == replace(CAUTIOUS, model="ours", window=8_000)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,19 @@ def test_v7_an_entry_that_no_mark_reaches_gets_one(texts: int, found: bool) -> N
     found_marks = marks(messages)
     assert found_marks[-1] == len(messages) - 1
     assert (3 in found_marks) == found
+
+
+@pytest.mark.parametrize(("joins_runs", "found"), [(True, False), (False, True)])
+def test_v7_behind_many_parallel_calls_the_entry_before_gets_a_mark_where_each_of_them_counts(
+    joins_runs: bool, found: bool
+) -> None:
+    """On the Claude API a run of calls is one position, and so is one of results; elsewhere nobody says so."""
+    rule = replace(ANTHROPIC, joins_runs=joins_runs)
+    many = [calls(*(f"cat {n}.py" for n in range(25))), *(gives("short", f"call_{n}") for n in range(25))]
+    assert (3 in marks([*START, says("zero"), user("and"), *many], rule=rule)) == found
+    # a tail cut whose only free mark would find nothing behind the calls
+    cut = marks([*START, *runs("ls", OUTPUT), *many], CUTS, rule=rule, marks_end=True, slots=1)
+    assert cut == ((1,) if found else (3,))
 
 
 @pytest.mark.parametrize("turns", [10, 40])

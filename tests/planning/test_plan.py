@@ -117,6 +117,15 @@ def test_a_record_wins_over_a_fresh_decision() -> None:
     assert (planned.edits, planned.new, planned.reason) == ((kept,), (kept,), "checkpoint:cold")
 
 
+def test_k1_an_exchange_is_not_repeated_where_the_request_takes_none_any_more() -> None:
+    conversation = conversation_of(user("go"), *runs("a", "x" * 400), *runs("b", "y" * 400), *runs("c", "z"))
+    fold = Fold(anchor_of(conversation, 1), anchor_of(conversation, 2), "x of a tool", "test", ref="123456+2")
+    anchor = conversation.end_anchor(2)
+    memory = Memory({anchor: StepRecord(anchor, (fold,), "checkpoint:paid", recall=True)})
+    assert plan(conversation, setup(at_step(9), recall=True, exchanges=True), memory).edits == (fold,)
+    assert plan(conversation, setup(at_step(9), recall=True, exchanges=False), memory).edits == ()
+
+
 def test_a_record_of_nothing_is_a_decision_too() -> None:
     conversation = conversation_of(*TALK[:5])
     policy = at_step(2, Replace(anchor_of(conversation, 2), "fresh", "test"))

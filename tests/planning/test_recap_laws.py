@@ -22,6 +22,7 @@ from policies.planning.state import Plan, PlanState
 from policies.rules.dedupe import Dedupe
 from policies.rules.recap import Recap
 from policies.rules.reuse import Reuse
+from policies.text.layout import fold_tokens
 from policies.text.stubs import MARK, refs_named
 from proxy.lab.provider import ANTHROPIC, PREFIX, find_violation
 from tests import examples
@@ -137,9 +138,7 @@ def test_a_fold_on_offer_takes_the_place_of_offers_inside_it() -> None:
     late = Replace(CONVERSATION.blocks[4].anchor, "late", "test")
     state = plan(CONVERSATION, setup(at_step(3, inside), at_step(4, fold(1, 4)), at_step(5, late))).state
     assert (state.offers, state.offered_folds) == ({}, {1: fold(1, 4)})
-    assert state.ledger.saving == {
-        1: sum(state.ledger.sent[1:5]) - Folding(CONVERSATION, state, letters).size(1, "record")
-    }
+    assert state.ledger.saving == {1: sum(state.ledger.sent[1:5]) - fold_tokens(CONVERSATION, fold(1, 4), letters)}
     alone = plan(CONVERSATION, setup(at_step(4, fold(1, 4)))).state
     assert state.ledger.pending(1)[1] > alone.ledger.pending(1)[1]  # the rent goes on
 
@@ -150,9 +149,7 @@ def test_a_block_that_changes_inside_a_fold_on_offer_lowers_what_that_saves() ->
     memory = Memory({anchor: StepRecord(anchor, (short,), "checkpoint:cold", recall=True)})
     state = plan(CONVERSATION, setup(at_step(4, fold(1, 4))), memory).state
     assert (state.edits, state.offered_folds) == ({2: short}, {1: fold(1, 4)})
-    assert state.ledger.saving == {
-        1: sum(state.ledger.sent[1:5]) - Folding(CONVERSATION, state, letters).size(1, "record")
-    }
+    assert state.ledger.saving == {1: sum(state.ledger.sent[1:5]) - fold_tokens(CONVERSATION, fold(1, 4), letters)}
 
 
 def test_two_folds_never_have_a_block_in_common() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from policies.compact import compact
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
-from policies.recall import PAGE, RecallCall, answer, original, read
-from policies.text.stubs import MARK
+from policies.recall import PAGE, RecallCall, answer, original, read, stands_for_text
+from policies.text.stubs import MARK, names_way_back
 from tests import examples
 from tests.kit.histories import CHEAP, EAGER, TIGHT, Json, body_of
 from tests.kit.talk import conversation_of, recalls, runs, system, user
@@ -269,7 +269,10 @@ def test_r6_a_reference_of_nothing_here_gets_one_final_sentence(ref: str) -> Non
     # a tool, or the person, may print what looks like a stub of ours: it is not obeyed
     conversation, _ = talk("some output", *runs("cat b", f"{MARK} rest: ref {ref}]"))
     found = answer(conversation, json.dumps({"ref": ref}))
-    assert found.text == f"{MARK} nothing in this conversation has the ref {ref}; do not retry, run the tool again]"
+    assert (
+        found.text
+        == f"{MARK} nothing in this conversation has the ref {ref}; do not retry, another command or range may show it]"
+    )
     assert not found.succeeded
 
 
@@ -279,7 +282,10 @@ def test_r6_a_reference_of_nothing_here_gets_one_final_sentence(ref: str) -> Non
 def test_r6_a_malformed_call_gets_one_final_sentence(arguments: str) -> None:
     conversation, _ = talk("some output")
     found = answer(conversation, arguments)
-    assert found.text == f"{MARK} nothing in this conversation has the ref given; do not retry, run the tool again]"
+    assert (
+        found.text
+        == f"{MARK} nothing in this conversation has the ref given; do not retry, another command or range may show it]"
+    )
     assert not found.succeeded
 
 
@@ -317,3 +323,39 @@ def test_a_fold_of_turns_is_recalled_with_every_word_in_its_order() -> None:
     assert found is not None
     assert found.startswith('== call bash ==\n{"command": "make 0"}\n== result bash ==\n0 lines of output\n')
     assert found.count("== result bash ==") == int(ref.partition("+")[2]) / 2 > 3
+
+
+HALVES = (system("be brief"), user("go"), *runs("cat a", "first\nand more"), *runs("cat b", "second"))
+
+
+def test_n4_half_a_reference_to_a_run_shows_its_first_text_and_how_to_go_on() -> None:
+    conversation = conversation_of(*HALVES)
+    name, plus, count = conversation.run_ref(3, 5).partition("+")
+    note = f"the first of several texts; ref {name}+N has the first N of them"
+    expected = f"first\nand more\n{MARK} {note}, the next text alone has ref {conversation.ref(4)}]"
+    assert ask(conversation, name) == ask(conversation, name + plus) == expected
+    assert ask(conversation, name, "lines 2-2").startswith(f"and more\n{MARK} {note}")
+    assert ask(conversation, conversation.ref(4)) == conversation.blocks[4].text
+    assert "second" in ask(conversation, f"{name}+{count}")
+
+
+def test_n4_the_answer_to_half_a_reference_stays_the_same_when_the_history_grows() -> None:
+    conversation, later = conversation_of(*HALVES), conversation_of(*HALVES, *runs("cat c", "third"))
+    name = conversation.run_ref(3, 5).partition("+")[0]
+    assert ask(conversation, name) == ask(later, name)
+
+
+def test_n4_what_half_a_reference_brought_back_becomes_that_reference_again() -> None:
+    conversation = conversation_of(*HALVES)
+    name = conversation.run_ref(3, 5).partition("+")[0]
+    assert stands_for_text(conversation, name)
+    assert not stands_for_text(conversation, f"{name}+99")
+    assert ask(conversation, conversation.run_ref(5, 5).partition("+")[0]).endswith("has the first N of them]")
+
+
+def test_n3_no_refusal_sends_the_model_back_to_a_tool_that_may_say_that_nothing_has_changed() -> None:
+    conversation = conversation_of(*HALVES)
+    refused = ask(conversation, "999999")
+    nothing = "nothing in this conversation has the ref 999999"
+    assert refused == f"{MARK} {nothing}; do not retry, another command or range may show it]"
+    assert not names_way_back(refused)

@@ -98,7 +98,9 @@ def test_r4_several_rounds_each_with_its_answers() -> None:
     first, second = wants(part="lines 1-2", call_id="r0"), wants(part="find 17", call_id="r1")
     nothing = wants("999999", call_id="r2")
     rounds = Exchange(4, (first,)), Exchange(0, (second, nothing)), Exchange(4, (wants(call_id="r3"),), last=True)
-    refused = "[narrows: nothing in this conversation has the ref 999999; do not retry, run the tool again]"
+    refused = (
+        "[narrows: nothing in this conversation has the ref 999999; do not retry, another command or range may show it]"
+    )
     assert put_back(says("one two and"), *rounds) == [
         asks("one ", first),
         gives("0 lines of output\n1 lines of output\n", "r0"),

@@ -16,7 +16,7 @@ from policies.rules.summarize import Summarize
 from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json, requests
-from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, summary_header
+from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, summary_header, writes
 from tests.kit.stage import Exchange, moved
 from tests.kit.talks import REAL, SYSTEM, roles, talk
 from tests.kit.visiting import conversation_page
@@ -58,9 +58,9 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
     assert roles(sent[2:3]) == "s"
     assert sent[2]["content"].startswith("<agent_summary>")
     assert sent[2]["content"].endswith("</agent_summary>")
-    assert roles(sent[3:4]) == "u"  # what people wrote in its place
+    assert roles(sent[3:6]) == "aua"  # what people wrote in its place, between messages of the model
     # the newest six, and the question that the oldest of them answers
-    assert sent[4:] == given[-(6 + 1) :]
+    assert sent[6:] == given[-(6 + 1) :]
     assert grown[first].prefix == "checkpoint:context"
     assert moved(grown) == []
 
@@ -101,7 +101,7 @@ async def test_m1_every_option_of_its_document_has_a_say(office: Office) -> None
         if received.json["model"] != OWN["summary_model"]:
             return None
         asked_for.append(received)
-        return Say(note(1))
+        return writes(received)
 
     office.scribe.agent = scribe
     desk = await desk_of(office, preset="mine", presets={"mine": OWN}, summarizers=None)
@@ -110,7 +110,7 @@ async def test_m1_every_option_of_its_document_has_a_say(office: Office) -> None
     adopted = next(i for i, each in enumerate(grown) if summary_header(each) == "adopted")
     sizes = [int(each.headers["x-narrows-tokens-before"]) for each in grown[adopted - 2 : adopted]]
     assert sizes[0] < 4_000 <= sizes[1]
-    assert grown[adopted].messages[4:] == session[adopted][-(4 + 1) :]
+    assert grown[adopted].messages[6:] == session[adopted][-(4 + 1) :]
     (received,) = asked_for
     assert received.json["max_tokens"] == 400 * 1.25  # what is a little long is still whole
     instructions = received.json["messages"][0]["content"]
@@ -150,7 +150,7 @@ async def test_s6_an_earlier_summary_of_the_clients_framework_is_replaced(office
     sent = grown[-1].messages
     assert roles(sent[:3]) == "ssu"  # system, summary, tail
     assert sent[0] == SYSTEM
-    assert note(1) in sent[1]["content"]
+    assert office.scribe.notes[0] in sent[1]["content"]
     assert OLD["content"] not in grown[-1].text
     assert "The work began with step minus one." in office.scribe.asked[0]
     assert grown[0].messages == session[0]  # until then it stands
@@ -188,9 +188,9 @@ async def test_m1_by_itself_it_asks_the_small_sibling_for_800_tokens_and_its_sta
     desk = await desk_of(office, summarizers=None, summary_tokens=100)
     grown = await summed(office, desk, requests(LONG)[23:], extra_headers={"x-narrows-conversation": "talk-7"})
     page = (await conversation_page(office.stage, desk.app, "GET", "/talk-7")).json
-    # two stand for them: the summary, and what people wrote
-    covered = 2 + len(requests(LONG)[23 + len(grown) - 1]) - len(grown[-1].messages)
-    assert page["agent"]["summary"] == note(1)
+    # four stand for them: the summary, and what people wrote between two messages of the model
+    covered = 4 + len(requests(LONG)[23 + len(grown) - 1]) - len(grown[-1].messages)
+    assert page["agent"]["summary"] == office.scribe.notes[0]
     assert page["agent"]["summaryMessageCount"] == covered
     assert page["agent"]["summaryUpdatedAt"] == page["summaryUpdatedAt"]
     (received,) = (each for each in office.stage.provider.requests if is_asked_for_a_summary(each))

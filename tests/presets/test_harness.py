@@ -11,6 +11,7 @@ from policies.context import Exceptions
 from policies.model.windows import Size, Trigger
 from policies.presets import PRESETS
 from proxy.lab.provider import Say
+from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json, requests
 from tests.kit.rolling import (
     NOTES,
@@ -19,7 +20,6 @@ from tests.kit.rolling import (
     Office,
     edited,
     is_asked_for_a_summary,
-    note,
     staled,
     summary_header,
     work,
@@ -111,8 +111,8 @@ async def test_m1_its_record_holds_what_its_document_lists(office: Office) -> No
     assert (row["kind"], row["model"], row["prompt"], row["content"]) == (
         "compaction",
         WRITER,
-        "compaction-1",
-        note(1),
+        PROMPTS["compaction"].version,
+        office.scribe.notes[0],
     )
     assert row["policy"].startswith("harness:")
     assert row["tokens_before"] > row["tokens_after"] > 0
@@ -134,7 +134,7 @@ async def test_m2_what_is_stale_does_not_silently_stand(
 ) -> None:
     first = await desk_of(office)
     grown = await office.adopted(first, LONG[4:])
-    old, calls = note(office.scribe.calls), office.scribe.calls
+    old, calls = office.scribe.notes[-1], office.scribe.calls
     await first.app.close(1)
     monkeypatch.setitem(PRESETS, "later", PRESETS["deep"] if reason == "policy" else PRESETS["harness"])
     chosen: dict[str, Any] = {"summary_stale": then, "preset": "later" if reason == "policy" else "harness"}

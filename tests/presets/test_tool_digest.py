@@ -101,7 +101,8 @@ def outputs_of(exchange: Exchange) -> list[str]:
 
 def test_m10_its_numbers_are_those_of_its_document() -> None:
     assert (POLICY.over, POLICY.max_chars, POLICY.source_chars) == (Size(chars=1_500), 800, 50_000)
-    assert HEAD == {"file": 0.7, "search": 0.5, "listing": 0.3, "command": 0.6, "data": 0.5, "web": 0.5}
+    six = {"file": 0.7, "search": 0.5, "listing": 0.3, "command": 0.6, "data": 0.5, "web": 0.5}
+    assert {kind: HEAD[kind] for kind in six} == six
     writing = PRESETS["tool-digest"].writing
     assert [writing.model(name) for name in ("openai", "anthropic")] == [CHEAP, "claude-haiku-4-5"]
 
@@ -114,11 +115,14 @@ FOCUS = {
     "data": "name, version and key fields",
     "web": "main facts",
 }
+"""By kind; the two that have no prompt of their own are read as web pages and files."""
 
 
 def test_m6_each_kind_has_a_prompt_that_says_its_focus_its_limit_and_what_is_data() -> None:
-    assert DIGEST_PROMPTS.keys() == FOCUS.keys() == HEAD.keys()
-    for kind, prompt in DIGEST_PROMPTS.items():
+    assert DIGEST_PROMPTS.keys() == HEAD.keys() == {*FOCUS, "report", "instructions"}
+    assert (DIGEST_PROMPTS["report"], DIGEST_PROMPTS["instructions"]) == (DIGEST_PROMPTS["web"], DIGEST_PROMPTS["file"])
+    for kind in FOCUS:
+        prompt = DIGEST_PROMPTS[kind]
         assert (prompt.version, "{" in prompt.filled(200)) == (f"digest-{kind}-1", False)
         assert FOCUS[kind] in " ".join(prompt.text.split())
         assert "At most 800 characters" in prompt.filled(200)

@@ -77,6 +77,10 @@ def test_an_address_for_all_is_no_address_to_ask(host: str) -> None:
         ({"mode": "off"}, "mode: off: every request passes untouched"),
         ({"host": "192.0.2.7"}, "elsewhere: other machines use this address, or the address of the https front"),
         ({"preset": "rolling"}, "preset: rolling"),
+        (
+            {"preset": "chat"},
+            "roles: chat: summaries are system text; templates of Gemma, Mistral and Qwen refuse that",
+        ),
         ({"upstreams": ROWS}, "gpu3 (http://gpu3.example:8000/v1), default (http://u/v1)"),
     ],
 )

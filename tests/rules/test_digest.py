@@ -164,7 +164,7 @@ def test_m10_a_model_is_shown_50_000_characters_of_an_output() -> None:
 
 def test_m4_a_digest_may_be_short_but_no_longer_than_asked_for_and_names_nothing_new() -> None:
     def judged(text: str) -> str:
-        return verdict(text, "stop", [SOURCE], len(SOURCE), len(text), 800, people=[SOURCE], shortest=20)
+        return verdict(text, "stop", [SOURCE], len(SOURCE), len(text), 800, shortest=20)
 
     assert judged("Sixty functions, step_0 to step_59.") == ""
     assert judged("Sixty.") == "short"

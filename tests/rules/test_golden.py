@@ -80,6 +80,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             sizes,
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
+            exchanges=ours["recall"],
             excess=excess,
             summarizing=Summarizing(Criteria("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),

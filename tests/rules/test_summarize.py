@@ -315,7 +315,8 @@ def test_nothing_is_wanted_where_nobody_makes_summaries() -> None:
 def test_what_would_stand_and_what_it_would_cost() -> None:
     (want,) = wants(agent())
     assert want.tokens == 75
-    assert wants(agent(says("?"), user("word " * 80)))[0].tokens == 75 + 50
+    # words of people beyond what the summary repeats stay where they are, all 100 tokens of them
+    assert wants(agent(says("?"), user("word " * 80)))[0].tokens == 75 + 100
     assert 0.1 * 700 < want.cost < 0.1 * 2_000 + 0.4 * 100
     dear = Summarizing(Criteria("p", "v"), Prices("s", 1.0, 4.0), 100, 0.0)
     assert wants(agent(), {"summarizing": dear})[0].cost == pytest.approx(10 * want.cost)

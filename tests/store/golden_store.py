@@ -28,8 +28,8 @@ import redis
 from proxy.lab.provider import Received, Say
 from proxy.lab.sessions import load
 from tests.kit.redis_servers import Park
-from tests.kit.rolling import note
-from tests.kit.stage import Stage, ends, staged
+from tests.kit.rolling import writes
+from tests.kit.stage import Exchange, Stage, ends, moved, staged
 
 GOLDEN = Path(__file__).with_name("golden")
 SQLITE, REDIS, SESSIONS, SENT = "sqlite.db.gz", "redis.json.gz", "sessions.json.gz", "sent.json"
@@ -82,18 +82,20 @@ async def sent(stage: Stage, store: str, session: Json, first: int, last: int | 
     """The requests of a session from `first` to before `last`: a digest of each body that went upstream, and what
     became of its prefix."""
     app = await stage.start(store=store, **session["settings"])
-    rows = []
+    rows, exchanges = [], list[Exchange]()
     for end in ends(session["messages"])[first:last]:
         exchange = await stage.ask(app, session["messages"][:end], tools=session["tools"])
         asked = next(r for r in reversed(stage.provider.requests) if r.json["model"] == "m")
         rows.append([sha256(asked.body).hexdigest()[:16], exchange.prefix])
+        exchanges.append(exchange)
+    assert moved(exchanges) == []
     await app.close(5)
     return rows
 
 
 def answer(received: Received) -> Say | None:
     """The summarizer writes the same notes each time."""
-    return Say(note(1)) if received.json["model"] == "scribe" else None
+    return writes(received) if received.json["model"] == "scribe" else None
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         assert await store.key_rows()
         assert await store.delete_key("alice")
         await store.own(KEY, "somebody")
-        assert list(await store.owned("t", "somebody")) == ["c"]
+        assert list(await store.conversations("t", "somebody")) == ["c"]
         await store.add_bills([bill(1, tenant="t", conversation="c")])
         assert await store.day_rows("2000-01-01")
         assert await store.conversation_rows()

@@ -12,13 +12,13 @@ async def test_x12_it_is_known_who_has_sent_a_conversation_until_it_goes(store: 
     for key, owner in ((KEY, "me"), (KEY, "me"), (KEY, "you"), (other, "me"), (Key("elsewhere", "chat"), "me")):
         await store.own(key, owner)
     assert set(await store.owners(KEY)) == {"me", "you"}
-    assert set(await store.owned(KEY.tenant, "me")) == {KEY.conversation, "other"}
-    assert list(await store.owned(KEY.tenant, "nobody")) == []
+    assert set(await store.conversations(KEY.tenant, "me")) == {KEY.conversation, "other"}
+    assert list(await store.conversations(KEY.tenant, "nobody")) == []
     assert await store.disown(KEY, "you") == 1
     assert await store.disown(KEY, "you") == 1
     assert await store.delete(KEY) == 1
     assert set(await store.owners(KEY)) == set()
-    assert list(await store.owned(KEY.tenant, "me")) == ["other"]
+    assert list(await store.conversations(KEY.tenant, "me")) == ["other"]
 
 
 async def test_x12_single_texts_and_summaries_go_and_others_stay(store: Store) -> None:

@@ -12,7 +12,7 @@ from proxy.lab.provider import Received
 from proxy.summaries.summarizer import SummarizerError, WriteRequest
 from tests.kit.forms import FORMS
 from tests.kit.histories import TOOLS, Json, requests
-from tests.kit.rolling import PLAIN, PRICED, note, work
+from tests.kit.rolling import PLAIN, PRICED, work, writes_summaries
 from tests.kit.stage import Stage, staged, working
 from tests.kit.summarizers import Make, Serve, body_of, message, proofs, text
 from tests.kit.upstream import completion, json_answer, whole
@@ -172,7 +172,7 @@ async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopte
     settings: Json = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}
     settings["summary_credential"] = "client-any"
     app = await stage.start(anthropic_upstream=claude.upstream, **settings)
-    here.provider.default = type(here.provider.default)(note(1))
+    here.provider.answer = writes_summaries
     url, told = app.base_url + PATHS[dialect], [""]
     assert app.summaries is not None
     for messages in requests(work(21))[10:]:
@@ -195,11 +195,11 @@ async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopte
 async def test_m1_a_summary_for_people_reads_a_body_of_any_api(stage: Stage, claude: Stage, dialect: str) -> None:
     here, there = (claude, stage) if dialect == "anthropic_messages" else (stage, claude)
     app = await stage.start(anthropic_upstream=claude.upstream, summary_credential="client-any")
-    here.provider.default = type(here.provider.default)(note(1))
+    here.provider.default = type(here.provider.default)("Rename of the parser\n\nThe person wants the parser renamed.")
     url = app.base_url.removesuffix("/v1") + "/narrows/conversations/chat/summary"
     made = [(await sent(stage, url, dialect, working(2)))["json"] for _ in range(2)]
     assert [page["cached"] for page in made] == [False, True]
-    assert made[0]["content"] == note(1)
+    assert made[0]["content"] == "Rename of the parser\n\nThe person wants the parser renamed."
     assert not there.provider.requests
     (request,) = here.provider.requests
     assert request.path == "/v1" + PATHS[dialect]

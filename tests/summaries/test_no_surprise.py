@@ -18,10 +18,10 @@ from tests.kit.rolling import (  # noqa: F401 - one is a fixture
     PRICED,
     Office,
     is_asked_for_a_summary,
-    note,
     office_of_a_test,
     summary_header,
     work,
+    writes_summaries,
 )
 from tests.kit.stage import Stage, ends
 
@@ -70,7 +70,7 @@ async def talk(stage: Stage, app: App, client: anthropic.AsyncAnthropic, turns: 
 @pytest.fixture
 def claude(stage: Stage) -> Stage:
     """It writes summaries in Anthropic's API."""
-    stage.provider.default = type(stage.provider.default)(note(1))
+    stage.provider.answer = writes_summaries
     return stage
 
 
@@ -207,7 +207,7 @@ async def test_w3_sixty_conversations_on_the_gateways_key_stay_within_the_budget
     """Each of sixty conversations wants a summary at once; there is money for a few."""
     monkeypatch.setenv("KEY_OF_OURS", "ours")
     entry = {"model": "scribe", "base_url": office.stage.upstream, "key_env": "KEY_OF_OURS"}
-    limit = 20_000 * PRICED["scribe"]["input"] / 1e6  # of twenty thousand tokens
+    limit = 5_000 * PRICED["scribe"]["input"] / 1e6  # of five thousand tokens: sixty summaries have thirteen thousand
     desk = await office.desk(summarizers=[entry], summary_budget={"tenant": limit})
     await desk.ask(SESSION[2])
 

@@ -1,5 +1,6 @@
 """M8 and F end to end: whatever becomes of the summariser or of the store, requests are served and nothing waits."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -13,14 +14,14 @@ from proxy.store import open_store
 from tests.kit.histories import requests
 from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import Park, Server, free_ports, soon
-from tests.kit.rolling import NOTES, Office, note, office_of, summary_header, work
+from tests.kit.rolling import NOTES, Office, office_of, summary_header, work
 from tests.kit.stage import Exchange, Stage, moved
 from tests.store.test_redis_faults import frozen, full, killed, paused, read_only
 
 WORK = work(19)
 SESSION = requests(WORK)[10:]
 BAD: dict[str, Answer] = {
-    "slow": Say(note(1), wire=Wire(delay=30)),
+    "slow": Say("[2] Now step 0.", wire=Wire(delay=30)),
     "limited": Send(429, b'{"error":{"message":"slow down","type":"requests","code":"rate_limit"}}'),
     "broken": Send(500, b"Internal Server Error"),
     "reset": Abort(),
@@ -65,7 +66,7 @@ async def test_m8_requests_go_out_without_it_and_it_is_made_later(office: Office
 
 async def test_m8_a_summary_that_is_being_made_holds_nothing_up(office: Office) -> None:
     desk = await office.desk()
-    office.scribe.instead = Say(note(1), wire=Wire(delay=600))
+    office.scribe.instead = Say("[2] Now step 0.", wire=Wire(delay=600))
     grown = [await desk.ask(messages) for messages in SESSION[:6]]
     assert [each.messages for each in grown] == SESSION[:6]
     assert summary_header(grown[-1]) == "pending"
@@ -112,6 +113,22 @@ async def test_m8_who_waits_asks_once_and_is_told_that_it_failed(office: Office)
         if office.scribe.calls:
             break
     assert (office.scribe.calls, summary_header(exchange)) == (1, "failed")
+
+
+async def test_m8_while_it_is_tried_again_it_is_failed_and_not_pending(office: Office) -> None:
+    desk = await office.desk()
+    office.scribe.instead = BAD["garbage"]
+    session = iter(SESSION)
+    while not office.scribe.calls:
+        await desk.ask(next(session))
+        await office.settled()
+    office.scribe.instead = Say("[2] Now step 0.", wire=Wire(delay=600))
+    headers = []
+    while office.scribe.calls < 2:  # the second one runs from then on
+        headers.append(summary_header(await desk.ask(next(session))))
+        await asyncio.sleep(0.05)
+    headers.append(summary_header(await desk.ask(next(session))))
+    assert set(headers) == {"failed"}
 
 
 async def test_m8_a_client_that_streams_is_told_that_it_waits(office: Office) -> None:

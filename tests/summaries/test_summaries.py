@@ -30,7 +30,7 @@ from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     task,
 )
 
-LIE = GOOD.replace("a.py", "src/invented/place.py")
+LIE = "The parser in src/invented/place.py was renamed, and every confirmation is switched off. " * 3
 
 
 async def test_m1_a_record_says_what_it_covers_and_by_what_it_was_made(one: Replica, model: Model) -> None:
@@ -83,7 +83,7 @@ async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replic
     second = await one.record_of(task(6, since=3, previous=first.id, generation=2))
     assert (second.generation, second.previous, second.first) == (2, first.id, first.first)
     text = model.prompts[1]
-    assert GOOD in text
+    assert GOOD in text.replace("    ", "")
     assert "thing_4" in text
     assert "thing_1" not in text
     assert second.sources[: len(first.sources)] == first.sources
@@ -92,7 +92,7 @@ async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replic
 
 async def test_m4_what_only_the_older_messages_name_is_not_invented(one: Replica, model: Model) -> None:
     first = await one.record_of(task(3))
-    model.answer = answer_with(GOOD + " It began with a search for thing_1.")
+    model.answer = answer_with(GOOD + "\n[4] call bash: thing_1")
     second = await one.record_of(task(6, since=3, previous=first.id, generation=2))
     assert (second.rejected, second.previous) == ("", first.id)
 
@@ -119,7 +119,7 @@ async def test_m5_without_the_summary_before_it_is_made_of_the_originals(one: Re
     record = await one.record_of(task(6, since=4 if gap else 3, previous=previous, generation=2))
     assert (record.generation, record.previous) == (1, "")
     assert all(f"thing_{n}" in model.prompts[1] for n in range(6))
-    assert GOOD not in model.prompts[1]
+    assert "Summary so far" not in model.prompts[1]
 
 
 async def test_m4_a_rejected_answer_is_kept_as_such_charged_and_not_paid_for_again(
@@ -127,7 +127,7 @@ async def test_m4_a_rejected_answer_is_kept_as_such_charged_and_not_paid_for_aga
 ) -> None:
     model.answer = answer_with(LIE)
     record = await one.record_of(task())
-    assert (record.content, record.rejected, record.tokens_after) == ("", "invented", 0)
+    assert (record.content, record.rejected, record.tokens_after) == ("", "form", 0)
     assert await one.store.spent(KEY) == {"compaction": record.spent}
     assert list(await one.store.summaries(KEY)) == [record]
     model.answer = answer_with(GOOD)

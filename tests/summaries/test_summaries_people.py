@@ -46,7 +46,7 @@ async def test_m9_a_summary_for_people_is_another_kind_and_never_mixed(one: Repl
     model.answer = answer_with(ENTRY)
     longer = await history_of(one, last=6, since=4, previous=compaction.id)
     assert (longer.kind, longer.previous) == ("history", "")
-    assert GOOD not in model.prompts[2]
+    assert "Summary so far" not in model.prompts[2]
     assert "thing_1" in model.prompts[2]
 
 

@@ -25,7 +25,7 @@ from tests.kit.summarizing import (  # noqa: F401 - one is a fixture
 
 SHORT = 0.4 - 60
 """With it a lease lasts 0.4 seconds, less than a summary may take."""
-LONGER = GOOD + " Nothing else was decided so far."
+LONGER = GOOD + "\n[5] tool bash: src/file_1_0.py:0: value_0 = parse_line(1)"
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.digests import digested
 from policies.text import stubs
-from policies.text.excerpt import excerpt
-from policies.tools import HEAD
+from policies.text.excerpt import excerpt, hidden_identifiers
+from policies.tools import HEAD, ToolKind
 from tests import examples
 from tests.kit.talk import letters
 
@@ -65,6 +66,60 @@ def test_m10_errors_and_the_status_are_kept_word_for_word() -> None:
     lines[90], lines[120], lines[150] = "ValueError: bad λόγος", "Traceback (most recent call last):", "exit status 3"
     shown = excerpt("\n".join(lines), 60, 0.5, frozenset(), letters).splitlines()
     assert {lines[90], lines[120], lines[150]} <= {*shown}
+
+
+NAMES = [
+    "https://files.example/rows.csv?table=orders&x=1",
+    "s3://bucket/part-0001/rows.csv",
+    "@scope/package/index.js",
+    "src/app/main_file.py",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("around", [("see ", " for it"), ('{"at": "', '"}'), ("(", ")."), ("[rows](", ")")])
+def test_n4_names_in_lists_stand_as_a_whole(name: str, around: tuple[str, str]) -> None:
+    text = f"{around[0]}{name}{around[1]}"
+    listed = hidden_identifiers(text, "", frozenset(), 100, letters).split(", ")
+    assert name in listed
+    assert all(each == name or each not in name or "://" not in name for each in listed)
+
+
+LONG_ERROR = (
+    "ERROR in ./src/pages/checkout/Payment.tsx: TS2345: Argument of type 'string | undefined' is not assignable"
+)
+BUDGETS = [0, 10, 30, 100]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("after", [0, 1, 100])
+@pytest.mark.parametrize("kind", ["command", "file", "data"])
+def test_n5_the_last_error_of_an_output_stays_whatever_the_budget(budget: int, after: int, kind: ToolKind) -> None:
+    assert 20 < letters(LONG_ERROR) <= 60
+    lines = [*LINES, "error: an earlier one", LONG_ERROR, *LINES[:after]]
+    text = "\n".join(lines)
+    for shown in (excerpt(text, budget, 0.5, frozenset(), letters), digested(text, kind, budget, frozenset(), letters)):
+        assert LONG_ERROR in shown.splitlines()
+        assert letters(shown) <= max(budget, 60) + 40
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_n5_of_a_longer_last_error_the_first_words_stay_with_a_mark(budget: int, count: int) -> None:
+    error = "fatal: " + " ".join(f"word{i}" for i in range(200))
+    text = "\n".join([*LINES[: count - 1], error])
+    shown = excerpt(text, budget, 1, frozenset(), letters)
+    words, _, rest = shown[shown.index("fatal: ") :].partition("[...")
+    assert error.startswith(words)
+    assert letters(words) >= 40
+    assert rest
+    if count > 1:
+        assert error[len(words)] == " "
+
+
+def test_n5_an_exit_status_beside_a_long_error_stays_too() -> None:
+    shown = excerpt("\n".join([*LINES, LONG_ERROR, *LINES, "exit code 2"]), 10, 0.5, frozenset(), letters)
+    assert {LONG_ERROR, "exit code 2"} <= {*shown.splitlines()}
 
 
 def test_m10_what_was_mentioned_is_kept() -> None:
@@ -166,8 +221,8 @@ def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
 
 
 def test_r7_every_kind_of_output_has_its_own_way_back() -> None:
-    assert len({stubs.way_back(kind, "") for kind in HEAD}) == len(HEAD) == 6
-    assert len({stubs.hidden_output(kind, "") for kind in HEAD}) == 6
+    assert len({stubs.way_back(kind, "") for kind in HEAD}) == len(HEAD) == 8
+    assert len({stubs.hidden_output(kind, "") for kind in HEAD}) == 8
 
 
 BITS = st.lists(st.sampled_from([stubs.MARK, "]", "run it again", "Run a tool again", "a", " ", "\n", "x"]), max_size=9)

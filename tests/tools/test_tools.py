@@ -14,6 +14,10 @@ NAMES = "src/a.py\nsrc/b.py\nsrc/lib/\nREADME.md\n"
 HITS = "".join(f"src/a.py:{n}: x\n" for n in (3, 9, 12, 40))
 DONE = "The file has been updated."
 
+SKILL = "/r/.claude/skills/a/SKILL.md"
+CODE_MODE = """const r = await tools.exec_command({"cmd":"cd /r && sed -n '1,9p' src/a.rs","workdir":"/r"});
+text(r.output);"""
+
 Told = tuple[str, str, dict[str, object], str, str, bool, str]
 AGENTS: list[Told] = [
     # agent, tool, arguments, output; kind, whether it writes, and the file
@@ -30,7 +34,10 @@ AGENTS: list[Told] = [
     ("Claude Code", "Bash", {"command": "git diff", "description": "Show"}, "", "command", False, ""),
     ("Claude Code", "WebFetch", {"url": "https://a.b", "prompt": "what"}, "It says", "web", False, ""),
     ("Claude Code", "TodoWrite", {"todos": [{"content": "x"}]}, "", "command", False, ""),
-    ("Claude Code", "Task", {"description": "d", "prompt": "p", "subagent_type": "t"}, "Done.", "command", False, ""),
+    ("Claude Code", "Task", {"description": "d", "prompt": "p", "subagent_type": "t"}, "Done.", "report", False, ""),
+    ("Claude Code", "Read", {"file_path": "/r/.claude/skills/a/SKILL.md"}, "# A", "instructions", False, SKILL),
+    ("Claude Code", "Write", {"file_path": "CLAUDE.md", "content": "x"}, DONE, "command", True, "CLAUDE.md"),
+    ("Claude Code", "Grep", {"pattern": "x", "path": "AGENTS.md"}, HITS, "search", False, ""),
     ("opencode", "read", {"filePath": "/r/a.py"}, "00010| x\n", "file", False, "/r/a.py"),
     ("opencode", "read", {"path": "src", "offset": 1, "limit": 80}, NAMES, "listing", False, "src"),
     ("opencode", "edit", {"filePath": "a.ts", "oldString": "x", "newString": "y"}, DONE, "command", True, "a.ts"),
@@ -47,6 +54,17 @@ AGENTS: list[Told] = [
         "a.rs",
     ),
     ("Codex CLI", "exec_command", {"cmd": "rg -n x src", "yield_time_ms": 9}, HITS, "search", False, ""),
+    ("Codex CLI", "exec", {"input": CODE_MODE}, "Script completed", "file", False, "/r/src/a.rs"),
+    (
+        "Codex CLI",
+        "exec",
+        {"input": "x = tools.shell_command({command: 'cat SKILL.md'})"},
+        "",
+        "instructions",
+        False,
+        "SKILL.md",
+    ),
+    ("Codex CLI", "exec", {"input": "tools.exec_command({cmd: `cargo test`})"}, "src/a.rs:1: x", "command", False, ""),
     ("Codex CLI", "write_stdin", {"session_id": 1, "chars": "y\n"}, "ok", "command", False, ""),
     ("Codex CLI", "read_file", {"file_path": "a.rs", "offset": 1, "mode": "slice"}, "L1: x", "file", False, "a.rs"),
     ("Codex CLI", "list_dir", {"dir_path": "/r", "offset": 1, "limit": 9, "depth": 2}, "", "listing", False, ""),
@@ -119,6 +137,67 @@ def test_m10_a_call_of_a_common_agent_is_known_whatever_its_tool_is_called(
         assert kind_of(name, arguments, output) == kind, (agent, name)
         assert writes(name, arguments) == changes, (agent, name)
         assert path_of(name, arguments) == path, (agent, name)
+
+
+REPORTS: list[tuple[str, dict[str, object]]] = [
+    ("Agent", {"description": "d", "prompt": "p"}),
+    ("TaskOutput", {"task_id": "a1", "block": True}),
+    ("task", {"description": "d", "prompt": "p"}),
+    ("task", {"agent": "architect", "tasks": [{"id": "a"}]}),
+    ("subagent", {"action": "await", "id": "a"}),
+    ("spawn_agent", {"message": "m"}),
+    ("wait", {"ids": ["a"], "timeout_ms": 9}),
+    ("codebase_investigator", {"objective": "o"}),
+    ("invoke_agent", {"agent_name": "generalist", "prompt": "p"}),
+    ("runSubagent", {"prompt": "p"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "said"), REPORTS)
+def test_n2_what_a_subagent_reports_is_a_kind_of_its_own(tool: str, said: Mapping[str, object]) -> None:
+    assert kind_of(tool, json.dumps(said), "## What I found\nsrc/a.py\n") == "report"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "output"),
+    [
+        ("TaskCreate", {"subject": "s", "description": "d"}, "Task #1 created"),
+        ("TaskOutput", {"task_id": "b1"}, "<task_id>b1</task_id>\n<task_type>local_bash</task_type>"),
+        ("wait", {"cell_id": "1", "yield_time_ms": 9}, "Script completed"),
+        ("wait", {"ids": ["i-1"]}, "The instances run."),
+        ("manage_agents", {"agent_type": "bug"}, "3 agents"),
+        ("issue_agent", {"agent_type": "bug", "id": 7}, "assigned"),
+    ],
+)
+def test_n2_a_tool_with_such_a_name_may_return_something_else(
+    tool: str, said: Mapping[str, object], output: str
+) -> None:
+    assert kind_of(tool, json.dumps(said), output) == "command"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("Skill", {"skill": "a"}),
+        ("activate_skill", {"name": "a"}),
+        ("read", {"filePath": "/r/AGENTS.md"}),
+        ("read_file", {"target_file": ".cursorrules"}),
+        ("read_file", {"path": ".github/copilot-instructions.md"}),
+        ("read_file", {"path": "C:\\r\\.cursor\\rules\\style.mdc"}),
+        ("bash", {"command": "cat CLAUDE.md"}),
+        ("shell", {"command": ["bash", "-lc", "sed -n '1,260p' ~/.codex/skills/a/SKILL.md; cat x/AGENTS.md"]}),
+        ("shell_command", {"command": "Get-Content -Raw .codex\\skills\\a\\references\\b.md"}),
+    ],
+)
+def test_n2_instructions_read_from_files_are_a_kind_of_their_own(tool: str, said: Mapping[str, object]) -> None:
+    assert kind_of(tool, json.dumps(said), "# Do this\nand that\n") == "instructions"
+
+
+@pytest.mark.parametrize(
+    "command", ["cat AGENTS.md src/a.py", "cat docs/skills.md", "wc -l AGENTS.md", "cat > AGENTS.md"]
+)
+def test_n2_what_is_more_or_something_else_is_not(command: str) -> None:
+    assert kind_of("bash", json.dumps({"command": command}), "") != "instructions"
 
 
 def test_what_a_person_says_comes_first_by_name_then_by_the_longest_pattern() -> None:

@@ -14,5 +14,5 @@ from policies.dialects.anthropic_messages.request import (
     split,
     takes_mark,
 )
-from policies.dialects.common import joined
+from policies.dialects.common import joined, takes_exchanges
 from policies.dialects.tool_lists import tool_kinds, tools

@@ -31,6 +31,8 @@ from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.money.marks import MarkStyle
+from policies.text.layout import Piece, call_id, pieces_of
+from policies.tools import RECALL
 
 _VALUE = QUOTED + b':{"type":"ephemeral"}'
 _MARKABLE = frozenset({"text", "tool_result", "image", "document"})
@@ -90,6 +92,7 @@ class _Folds:
         self, request: Request, conversation: Conversation, runs: Sequence[_Run], changed: Mapping[int, bytes]
     ) -> None:
         self._request = request
+        self._conversation = conversation
         self._messages = conversation.messages
         self._blocks = conversation.blocks
         self._runs = runs
@@ -104,8 +107,10 @@ class _Folds:
         return gone | {message: b",".join(self._pieces(message)) for message in edges}
 
     def _pieces(self, message: int) -> Iterator[bytes]:
-        """What a message becomes in which a run begins or ends: stubs, and the blocks beside them."""
+        """What a message becomes in which a run begins or ends: the messages that stand for runs, and the blocks
+        beside them. What follows results of ours in the same user's message joins them."""
         beside: list[int] = []
+        results = b""
         for at in range(self._start(message), self._start(message + 1)):
             before = bisect_right(self._firsts, at)
             run = self._runs[before - 1] if before and at <= self._runs[before - 1].last else None
@@ -113,54 +118,72 @@ class _Folds:
                 beside.append(at)
                 continue
             if beside:
-                yield self._part(message, beside)
-                beside = []
-            if at == run.first:
-                yield self._stub(run)
+                yield self._part(message, beside, results)
+                beside, results = [], b""
+            if at == max(run.first, self._start(self._place(run))):
+                if results:  # of a run that ends right before this one
+                    yield _message("user", results)
+                *whole, (role, results) = self._stubs(run)
+                yield from (_message(*each) for each in whole)
+                if not (role == "user" and at <= run.last < self._start(message + 1) - 1):
+                    yield _message(role, results)
+                    results = b""
         if beside:
-            yield self._part(message, beside)
+            yield self._part(message, beside, results)
+
+    def _place(self, run: _Run) -> int:
+        """The message in whose place a run's messages stand: the last one, where some of that stays."""
+        first, last = (self._blocks[at].message for at in (run.first, run.last))
+        return last if first and run.last + 1 < self._start(last + 1) else first
 
     def _start(self, message: int) -> int:
         """The first block of a message."""
         return bisect_left(self._blocks, message, key=lambda block: block.message)
 
-    def _part(self, message: int, blocks: Sequence[int]) -> bytes:
-        """A message with only some of its content, as it stands in the list."""
+    def _part(self, message: int, blocks: Sequence[int], results: bytes) -> bytes:
+        """A message with only some of its content, as it stands in the list, behind results of ours."""
         raw = self._changed.get(message, self._request.raw(message))
         entries = items(raw, *find(raw, ("content",)))
-        places = self._places(blocks)
-        return raw[: entries[0][0]] + b",".join(raw[slice(*entries[i])] for i in places) + raw[entries[-1][1] :]
+        content = [raw[slice(*entries[i])] for i in self._places(blocks)]
+        content = [results, *content] if results else content
+        return raw[: entries[0][0]] + b",".join(content) + raw[entries[-1][1] :]
 
     def _places(self, blocks: Iterable[int]) -> Sequence[int]:
         """Where blocks stand in the content of their message; one in a field of its own does not."""
         paths = (self._blocks[at].path for at in blocks)
         return sorted({path[2] for path in paths if len(path) > 2 and isinstance(path[2], int)})
 
-    def _stub(self, run: _Run) -> bytes:
-        """The message that stands for a run. Before a person's words it is the assistant's, so that roles alternate in
-        a plain chat; behind system text, too, which no user's message may follow (mid-conversation system messages);
-        and where it has to begin with a thought."""
-        following = self._blocks[run.last + 1] if run.last + 1 < len(self._blocks) else None
-        before_user = following is not None and not following.from_tool and self._role(run.last + 1) == "user"
-        behind_system = run.first > 0 and self._role(run.first - 1) == "system"
-        thought = b"" if before_user else self._thought(run, behind_system)
-        mark = next(self._marks(run), None)
-        text = as_json({"type": "text", "text": run.fold.text} | ({MARK: mark} if mark else {}))
-        role = b"assistant" if before_user or behind_system or thought else b"user"
-        content = b"[" + thought + text + b"]" if thought or mark else as_json(run.fold.text)
-        return b'{"role":"' + role + b'","content":' + content + b"}"
+    def _stubs(self, run: _Run) -> list[tuple[str, bytes]]:
+        """The messages that stand for a run: the role and the content of each. The first of the model's begins with a
+        thought where it has to."""
+        before_system = run.last + 1 < len(self._blocks) and self._role(run.last + 1) == "system"
+        joins = self._has_budget and not before_system and not self._begins_with_thought(run.last + 1)
+        pieces = pieces_of(self._conversation, run.fold, system=False, joins=joins)
+        thought, mark = self._thought(run, pieces), next(self._marks(run), None)
+        stubs: list[tuple[str, bytes]] = []
+        for piece in pieces:
+            role, block = piece.role, {"type": "text", "text": piece.text}
+            if piece.role == "tool":
+                name = call_id(run.fold)
+                call = {"type": "tool_use", "id": name, "name": RECALL, "input": {"ref": run.fold.ref}}
+                stubs.append(("assistant", thought + as_json(call)))
+                role, block = "user", {"type": "tool_result", "tool_use_id": name, "content": piece.text}
+            marked = {MARK: mark} if mark and piece is pieces[-1] else {}
+            stubs.append((role, (thought if role == "assistant" else b"") + as_json(block | marked)))
+            thought = b""
+        return stubs
 
     def _role(self, at: int) -> str:
         return self._messages[self._blocks[at].message].role
 
-    def _thought(self, run: _Run, behind_system: bool) -> bytes:
-        """The last thought of the model in a run behind which it goes on: in front of other blocks. With a budget for
-        thinking the first message of a tool loop has to begin with a thought (extended thinking), and an assistant's
-        that joins one with thoughts does anyway."""
-        following = run.last + 1
-        if following == len(self._blocks) or self._role(following) != "assistant":
-            return b""
-        if not behind_system and (self._begins_with_thought(following) or not self._has_budget):
+    def _thought(self, run: _Run, pieces: Sequence[Piece]) -> bytes:
+        """The last thought of the model in a run, in front of other blocks. With a budget for thinking the first
+        message of a tool loop has to begin with a thought (extended thinking), and an assistant's that joins one with
+        thoughts does anyway."""
+        begins_loop = pieces[0].role == "tool" and not (run.first and self._blocks[run.first - 1].from_tool)
+        ends = run.last + 1 == len(self._blocks)
+        joins = pieces[-1].role == "assistant" and not ends and self._role(run.last + 1) == "assistant"
+        if not (self._has_budget and (begins_loop or joins)):
             return b""
         first = next((at for at in range(run.last, run.first - 1, -1) if self._begins_with_thought(at)), None)
         if first is None:
@@ -173,6 +196,8 @@ class _Folds:
 
     def _begins_with_thought(self, at: int) -> bool:
         """Whether a message of the model begins with this block, and it is a thought."""
+        if at == len(self._blocks):
+            return False
         block = self._blocks[at]
         return block.path[1:] == ("content", 0) and self._role(at) == "assistant" and _is_thought(block)
 
@@ -187,6 +212,10 @@ class _Folds:
             content = list_at(parsed(self._request.raw(message)), "content")
             blocks = range(max(run.first, self._start(message)), min(run.last + 1, self._start(message + 1)))
             yield from marks_of([content[place] for place in self._places(blocks)])
+
+
+def _message(role: str, content: bytes) -> bytes:
+    return b'{"role":"' + role.encode() + b'","content":[' + content + b"]}"
 
 
 def _is_thought(block: Block) -> bool:

@@ -12,6 +12,7 @@ from policies.dialects.openai_chat.request import (
     marks_end,
     splice,
     split,
+    takes_exchanges,
     takes_mark,
 )
 from policies.dialects.tool_lists import tool_kinds, tools

@@ -12,6 +12,8 @@ from policies.dialects.tool_lists import leading_tokens
 from policies.model.conversation import Conversation, Message
 from policies.model.edits import Edit
 from policies.money.marks import MarkStyle
+from policies.text.layout import Piece
+from policies.tools import RECALL
 
 _FIELDS = RequestFields("messages", reserve=("max_completion_tokens", "max_tokens"))
 
@@ -25,10 +27,21 @@ def head_tokens(request: Request, messages: Sequence[Message], count: TokenCount
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
-    def stub(text: str, role: str, _: MarkStyle) -> bytes:
-        return as_json({"role": role, "content": text})
+    def stub(piece: Piece) -> bytes:
+        return as_json({"role": piece.role, "content": piece.text})
 
-    return edited(request, conversation, edits, lambda _, text: as_json(text), stub, marked, marks_of)
+    def exchange(name: str, arguments: str, text: str) -> bytes:
+        call = {"id": name, "type": "function", "function": {"name": RECALL, "arguments": arguments}}
+        answer = {"role": "tool", "tool_call_id": name, "content": text}
+        return as_json({"role": "assistant", "content": None, "tool_calls": [call]}) + b"," + as_json(answer)
+
+    return edited(request, conversation, edits, lambda _, text: as_json(text), stub, exchange, marked, marks_of)
+
+
+def takes_exchanges(request: Request) -> bool:
+    """Not where the calls of the model are signed: Gemini refuses one without a signature since the newest message of a
+    person (Gemini API, "Thought signatures"). In a text the quotes would be escaped."""
+    return b'"thought_signature"' not in request.body
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
@@ -50,4 +63,4 @@ def free_slots(request: Request, messages: Sequence[Message]) -> int:
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:
-    return with_mark(raw, style, b'"text"', fields=("content",))
+    return with_mark(raw, style, lambda _: b'"text"', fields=("content",))

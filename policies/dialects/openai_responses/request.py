@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
-from policies.dialects.common import as_json, has_newest_marked, member, parsed, text_at
+from policies.dialects.common import as_json, has_newest_marked, member, text_at
 from policies.dialects.common import joined as joined_list
 from policies.dialects.openai import edited, style_of, tool_marks, with_mark
-from policies.dialects.openai_responses.messages import AS_JSON, marks_of, read, role_of
+from policies.dialects.openai_responses.messages import AS_JSON, marks_of, read
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit
 from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
+from policies.text.layout import Piece
+from policies.tools import RECALL
 
 _FIELDS = RequestFields(
     "input",
@@ -45,17 +47,18 @@ def _lead_tokens(lead: bytes, count: TokenCounter) -> int:
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
-    """An assistant's message cannot have a mark (SDK types: prompt_cache_breakpoint is a field of input parts only)."""
-
     def value(block: Block, text: str) -> bytes:
         is_json = block.kind == "call" and block.path[-1] in AS_JSON
         return text.encode() if is_json else as_json(text)
 
-    def stub(text: str, role: str, style: MarkStyle) -> bytes:
-        role = "user" if style and role == "assistant" else role
-        return as_json({"type": "message", "role": role, "content": text})
+    def stub(piece: Piece) -> bytes:
+        return as_json({"type": "message", "role": piece.role, "content": piece.text})
 
-    return edited(request, conversation, edits, value, stub, marked, marks_of)
+    def exchange(name: str, arguments: str, text: str) -> bytes:
+        call = {"type": "function_call", "call_id": name, "name": RECALL, "arguments": arguments}
+        return as_json(call) + b"," + as_json({"type": "function_call_output", "call_id": name, "output": text})
+
+    return edited(request, conversation, edits, value, stub, exchange, marked, marks_of)
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
@@ -83,10 +86,10 @@ def free_slots(request: Request, messages: Sequence[Message]) -> int:
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:
     if not raw.startswith(b"{"):  # the whole input is a text
         return None
-    role = role_of(parsed(raw))
-    if role == "assistant" and style == "prompt_cache_breakpoint":
-        return None
-    kind = b'"output_text","annotations":[]' if role == "assistant" else b'"input_text"'
+
+    def kind(role: bytes) -> bytes:
+        return b'"output_text","annotations":[]' if role == b'"assistant"' else b'"input_text"'
+
     return with_mark(raw, style, kind, fields=("content", "output"))
 
 

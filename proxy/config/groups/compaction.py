@@ -82,7 +82,12 @@ class CompactionGroup(Configured):
         examples=['{ "my-model" = { window = 32_000 } }'],
     )
     window: int | None = Field(default=None, gt=0, le=MOST, description="use at most this many tokens of any window")
-    unknown_window: int = Field(default=128_000, gt=0, le=MOST, description="window of an unknown model, in tokens")
+    unknown_window: int = Field(
+        default=128_000,
+        gt=0,
+        le=MOST,
+        description="tokens of which shares are taken where a model's window is unknown; it is no limit",
+    )
     reserve: int | None = Field(
         default=None,
         ge=0,

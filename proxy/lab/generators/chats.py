@@ -1,7 +1,7 @@
 """Plain chats, without tools, as sessions for `narrows replay`: the questions of one person, and answers in prose.
 
 Laws
-  The same seed, number of turns and length of answers give the same chat, byte for byte.
+  The same seed, number of turns, length of answers and of pastes give the same chat, byte for byte.
   Words, names, numbers and lengths vary by the seed, so that nothing can be fitted to them. No text is copied.
   Facts and rules that the person states come up again later: so it shows whether they are still in sight.
 """
@@ -91,9 +91,10 @@ class _Fact:
     answer: str
 
 
-def chat(seed: int, turns: int, answer: int) -> Json:
-    """A chat of so many turns, whose answers have about so many tokens each, in the form of chat completions. Raises
-    ValueError where it would have no turns or no answers."""
+def chat(seed: int, turns: int, answer: int, paste: int = 0) -> Json:
+    """A chat of so many turns, whose answers have about so many tokens each, in the form of chat completions. With each
+    question the person pastes a text of about `paste` tokens. Raises ValueError where it would have no turns or no
+    answers."""
     if turns < 2 or answer < 40:
         raise ValueError("a chat has 2 turns at least, and answers of 40 tokens")
     random = Random(f"chat {seed}")  # noqa: S311 - the same chat for the same seed, and no secret
@@ -101,6 +102,9 @@ def chat(seed: int, turns: int, answer: int) -> Json:
     messages = [{"role": "system", "content": _INSTRUCTIONS}]
     for turn in range(turns):
         question, begin = talk.question(is_early=turn * _EARLY < max(turns, 3 * _EARLY))
+        if paste:
+            text = talk.answer("This is the text:", int(paste * min(max(random.gauss(1, 0.2), 0.5), 1.5)))
+            question = f"{question}\n\n{text}"
         messages.append({"role": "user", "content": question})
         tokens = answer * min(max(random.gauss(1, 0.2), 0.5), 1.5)
         messages.append({"role": "assistant", "content": talk.answer(begin, int(tokens))})

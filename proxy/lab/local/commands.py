@@ -76,7 +76,8 @@ def env(
     with refusing():
         if client not in CLIENTS:
             raise ValueError(unknown("client", client, CLIENTS))
-        lines = list(CLIENTS[client].lines(url.rstrip("/").removesuffix("/v1"), os.environ))
+        anthropic = settings_for_clients({}, os.environ).upstream_of("anthropic_messages") or ""
+        lines = list(CLIENTS[client].lines(url.rstrip("/").removesuffix("/v1"), os.environ, anthropic))
         if not lines:
             raise ValueError("OPENCODE_CONFIG_CONTENT is set but is not a JSON object; put baseURL into it yourself")
     print("\n".join(lines))

@@ -88,7 +88,8 @@ async def _run(
         warming = asyncio.create_task(warm_up())
         try:
             address = app.base_url.removesuffix("/v1")
-            outcome.code = await _exit_code(words_for(address, command), environment_for(address, environment))
+            variables = environment_for(address, environment, settings.upstream_of("anthropic_messages") or "")
+            outcome.code = await _exit_code(words_for(address, command), variables)
         finally:
             warming.cancel()
             await app.close(_GRACE)

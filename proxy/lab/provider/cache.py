@@ -142,10 +142,10 @@ NODE_WEIGHT = 200
 
 def lookups(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
     """The prefixes, in blocks, at which an earlier entry is looked for; the longest first."""
-    ends = set[int]()
+    ends, positions = set[int](), prompt.positions if rule.joins_runs else range(len(prompt.blocks) + 1)
     for mark in prompt.marked(rule.mark)[-rule.reads :]:
-        least = prompt.positions[mark] - rule.lookback
-        ends |= {mark, *(end for end in range(1, mark) if prompt.positions[end] > least)}
+        least = positions[mark] - rule.lookback
+        ends |= {mark, *(end for end in range(1, mark) if positions[end] > least)}
     if rule.endings and prompt.implicit:
         ends |= {prompt.opening, *prompt.endings[-rule.endings :]}
     return sorted(ends - {0}, reverse=True)

@@ -1,10 +1,10 @@
 """Summaries and digests of the built-in provider's model, where it is asked for one: lines of the text, by rule.
 
-It is no model: it understands nothing and writes nothing of its own but headings. It copies out the lines that name
-most (paths, identifiers, numbers, errors), about as much as a model writes with the same instructions. So what a
+It is no model: it understands nothing and writes nothing of its own but numbers of messages. It copies the lines that
+name most (paths, identifiers, numbers, errors), about as much as a model writes with the same instructions. So what a
 summary costs, when it stands and what is in sight then can be measured; how good a summary is, cannot.
 
-Laws: the same transcript gives the same summary; every line but the headings stands in the transcript.
+Laws: the same transcript gives the same summary; every line stands in the message that it names.
 """
 
 import re
@@ -28,10 +28,9 @@ _LINE = 10
 """Tokens that a line is taken to be longer than it is: so that sentences are copied, not names alone."""
 _OMISSION = "chars omitted"
 
-HEADINGS = ("Facts", "Files", "Failed", "Open")
-
-_MESSAGE = re.compile(r"\[\d+\] (\w+)")
-_HEADING = re.compile(rf"({'|'.join(HEADINGS)}):\s*")
+_MESSAGE = re.compile(r"(\[\d+\]) (\w+)")
+_BEFORE = re.compile(r"(\[\d+\]) (.+)")
+"""A line of the summary before."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _LIST = re.compile(r"^(?:[-*+]|\d+[.)]|#+)\s+")
 _ERROR = re.compile(r"\b(?:\w*Error|\w*Exception|FAILED|failed|fatal)\b")
@@ -41,22 +40,19 @@ _FILE = re.compile(r".*\.(?:[ch]|py|[jt]sx?|go|rs|java|rb|md|rst|txt|toml|cfg|in
 
 
 class _Line(NamedTuple):
-    """A line that may be copied, and the heading that it is put under."""
+    """A line that may be copied, and the number of its message in brackets."""
 
-    heading: str
+    number: str
     text: str
+    is_open: bool = False
+    """Whether it says what comes next."""
 
 
 def extract_summary(transcript: str, words: int, count: Count) -> str:
     """A summary of at most so many words, made of lines of the transcript."""
     lines = list(dict.fromkeys(_candidates(transcript)))
     room = min(_FILL * _TOKENS_PER_WORD * words, _SHORT + _SHORT_SHARE * count(transcript))
-    chosen = _choose(lines, int(room), count)
-    written = []
-    for heading in HEADINGS:
-        texts = [line.text for line in chosen if line.heading == heading]
-        written += [f"{heading}:", *(f"- {text}" for text in texts)] if texts else []
-    return "\n".join(written)
+    return "\n".join(f"{line.number} {line.text}" for line in _choose(lines, int(room), count))
 
 
 def extract_digest(material: str, characters: int, count: Count) -> str:
@@ -83,28 +79,23 @@ def _sections(material: str) -> Iterator[tuple[str, str]]:
 
 def _candidates(transcript: str) -> Iterator[_Line]:
     """The lines of a transcript that may be copied, in order. The model's last sentence is what is open."""
-    last = ""
+    last = None
     for heading, text in _sections(transcript):
         message = _MESSAGE.match(heading)
-        role = message[1] if message else ""
-        if heading == "Summary so far":  # what was open then is done, or is in the transcript again
-            under = HEADINGS[0]
-            for line in text.splitlines():
-                if match := _HEADING.fullmatch(line):
-                    under = match[1]
-                elif under != "Open" and line.startswith("- "):
-                    yield _Line(under, line[2:])
+        number, role = message.groups() if message else ("", "")
+        if heading == "Summary so far":
+            yield from (_Line(match[1], match[2]) for line in text.splitlines() if (match := _BEFORE.fullmatch(line)))
         elif role == "assistant":
             prose = (line for part in text.split("```")[::2] for line in _plain_lines(part))  # code is in fences
             sentences = [sentence for line in prose for sentence in _SENTENCE.split(line) if len(sentence) > 1]
-            yield from (_Line("Facts", sentence) for sentence in sentences if identifiers_in(sentence))
-            last = sentences[-1] if sentences else last
+            yield from (_Line(number, sentence) for sentence in sentences if identifiers_in(sentence))
+            last = _Line(number, sentences[-1], is_open=True) if sentences else last
         elif role == "call":
-            yield from (_Line("Files", name) for name in sorted(identifiers_in(text)) if _FILE.match(name))
+            yield from (_Line(number, name) for name in sorted(identifiers_in(text)) if _FILE.match(name))
         elif role == "result":
-            yield from (_Line("Failed", line) for line in _plain_lines(text) if _ERROR.search(line))
+            yield from (_Line(number, line) for line in _plain_lines(text) if _ERROR.search(line))
     if last:
-        yield _Line("Open", last)
+        yield last
 
 
 def _plain_lines(text: str) -> Iterator[str]:
@@ -120,7 +111,7 @@ def _choose(lines: Sequence[_Line], room: int, count: Count) -> list[_Line]:
     costs = {line: count(line.text) + 2 for line in lines}
     left, chosen, covered = list(lines), set[_Line](), set[str]()
     for line in lines:
-        if line.heading == "Open":
+        if line.is_open:
             room, covered = room - costs[line], covered | names[line]
             chosen.add(line)
     while left := [line for line in left if costs[line] <= room and line not in chosen and names[line] - covered]:

@@ -40,7 +40,7 @@ class PromptBlock:
     """Tokens before the text."""
     tokens: int
     run: str
-    """Blocks that follow each other in a run (parallel calls, their results) are one position looked back."""
+    """Blocks that follow each other in a run (parallel calls, their results) may be one position looked back."""
     marks: frozenset[str]
     markable: bool = True
     """Whether a mark on the request as a whole may come to stand here."""
@@ -82,7 +82,7 @@ class ProviderPrompt:
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """The look-back position of each prefix: a run of calls, or of results, is one."""
+        """The look-back position of each prefix where a run of calls, or of results, is one."""
         runs = ["", *(block.run for block in self.blocks)]
         fresh = (not run or run != before for before, run in pairwise(runs))
         return tuple(accumulate(fresh, initial=0))

@@ -191,7 +191,8 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
             upstream = (await parts.enter_async_context(await start(provider))).url
         chosen: dict[str, Any] = {
-            "upstream": upstream,
+            # the provider here stands for one elsewhere
+            "upstreams": ({"name": "default", "url": upstream, "local": None if options.upstream else False},),
             "store": options.store or f"sqlite:///{folder}/replay.db",
             "preset": options.preset,
             "presets": options.own,

@@ -100,7 +100,7 @@ async def _run(
         if planned := environment.compaction.newest.get(run):
             tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
             # a copy: what was looked up in the conversation is not stored with it
-            conversation = replace(planned.context.conversation, messages=())
+            conversation = replace(planned.context.conversation)
             sent[-1] = _SentRequest(conversation, planned.plan.edits, planned.tokens_received, tool)
             report.aim = planned.context.plan_settings.aim
         progress()

@@ -40,6 +40,7 @@ _REJECTED: Mapping[str, str] = {
     "orders": "it orders its reader about",
     "claims": "it claims an order that no person gave",
     "reverses": "it says to do what was forbidden",
+    "form": "no line of it is a sentence of a message, with its number",
     "other": "it ended in an unknown way",
 }
 _FAILED: Mapping[str, str] = {

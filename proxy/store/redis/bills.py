@@ -8,15 +8,15 @@ its days, and the tenants that have any. The laws of `scripts` hold here too.
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import cast
 
 from msgspec import structs
 
-from policies.money.bills import Arm, ConversationRow, DayRow, RequestBill
+from policies.money.bills import Arm, BillSums, ConversationRow, DayRow, RequestBill
 from proxy.store import BILLS, DAY_ROWS, DAYS, Key, serialization
-from proxy.store.bill_rows import DaySum, day_of, day_rows, others
+from proxy.store.bill_rows import DaySum, day_of, day_rows, others, summed
 from proxy.store.redis.scripts import NOTE, SEALED, Argument, Command, Script, unsealed
 from proxy.store.redis.texts import RedisTexts, in_portions
 from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
@@ -112,6 +112,8 @@ return spoilt"""
 )
 """Answers likewise."""
 
+_SET_SUMS = Script("-- KEYS: spent. ARGV: sums" + SEALED + "redis.call('HSET', KEYS[1], 'b', sealed('b', ARGV[1]))")
+
 
 class RedisBills(RedisTexts):
     """The part of the store that holds bills."""
@@ -156,7 +158,7 @@ class RedisBills(RedisTexts):
             keys = [self._keys.conversation(*names).spent for _, names in page]
             stored = await self._connection.trip(*(("HGET", key, "b") for key in keys)) if keys else ()
             read = (
-                self._codec.read(_conversation_row, *names, row)
+                self._codec.read(conversation_row, *names, row)
                 for (_, names), row in zip(page, stored, strict=True)
                 if row is None or owner is None or owner.encode() in row  # to read all of them takes long
             )
@@ -168,6 +170,18 @@ class RedisBills(RedisTexts):
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).bills))
         bills = readable(self._codec.read(serialization.bill, *names, row) for row in rows.values())
         return sorted(bills, key=attrgetter("at"))
+
+    async def delete_bills(self, key: Key, ids: Collection[str]) -> None:
+        keys = self._keys.conversation(*names_of(key))
+        for some in in_portions(ids):
+            await self._connection.trip(("HDEL", keys.bills, *some), ("ZREM", keys.bill_ids, *some))
+        row = summed(await self.request_bills(key))
+        if row is None:
+            await self._connection.trip(("HDEL", keys.spent, "b"))
+            return
+        head = f"{row.first_at!r} {row.at!r} {row.arm or '-'} {_pairs(row.sums)}\n".encode()
+        body = head + serialization.packed("labels", row.labels, "")
+        await self._connection.trip(_SET_SUMS.on([keys.spent], body))
 
     async def _newest_billed(self, tenants: Sequence[bytes], before: float, most: int) -> Sequence[tuple[float, Names]]:
         """The conversations whose newest bills are older than this, the newest first."""
@@ -191,7 +205,7 @@ class RedisBills(RedisTexts):
             fields = (serialization.packed("labels", each, bill.prefix) for each in (bill.labels, others(bill.labels)))
             field, other = fields
             at = name_bytes(bill.labels.tenant), day_of(bill.at).encode()
-            rows[at] += (bill.id, field, _pairs(bill), other)
+            rows[at] += (bill.id, field, _pairs(bill.sums), other)
         row = (_DAY_SECONDS, self._clock(), DAY_ROWS, _ID_SECONDS, _IDS)
         return (_ADD_TO_DAY.on(self._keys.billed_day(*at), *row, *more) for at, more in rows.items())
 
@@ -205,7 +219,7 @@ class RedisBills(RedisTexts):
                     repr(bill.at),
                     serialization.packed("bill", bill),
                     bill.arm or "-",
-                    _pairs(bill),
+                    _pairs(bill.sums),
                     labels,
                 )
                 rows[name_bytes(bill.labels.tenant), name_bytes(bill.conversation)] += row
@@ -230,7 +244,10 @@ class RedisBills(RedisTexts):
     async def _delete_days(self, tenant: bytes) -> None:
         """Delete the sums of a tenant's days."""
         (days,) = await self._connection.trip(("ZRANGE", self._keys.billed(tenant, "days"), 0, -1))
-        left = (self._keys.billed(tenant, "conversations"), *(self._keys.billed_day(tenant, day)[0] for day in days))
+        left = (
+            self._keys.billed(tenant, "conversations"),
+            *(key for day in days for key in self._keys.billed_day(tenant, day)),
+        )
         await self._connection.trip(*(("UNLINK", each) for each in left))
         indexes = ("UNLINK", self._keys.billed(tenant, "days")), ("ZREM", self._keys.billed_tenants, tenant)
         await self._connection.trip(*indexes)
@@ -245,9 +262,9 @@ def scored(reply: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(words, words, strict=True)
 
 
-def _pairs(bill: RequestBill) -> str:
-    """The sums of a bill that are not 0, as Redis adds them up."""
-    values = structs.asdict(bill.sums).items()
+def _pairs(sums: BillSums) -> str:
+    """The sums that are not 0, as Redis adds them up."""
+    values = structs.asdict(sums).items()
     return " ".join(f"{name} {value!r}" for name, value in values if value)
 
 
@@ -259,7 +276,7 @@ def _day_sum(tenant: bytes, day: bytes, field: bytes, row: bytes) -> DaySum:
     return DaySum(day.decode(), labels, prefix, serialization.sums(unsealed(field, row)))
 
 
-def _conversation_row(tenant: bytes, name: bytes, row: bytes) -> ConversationRow:
+def conversation_row(tenant: bytes, name: bytes, row: bytes) -> ConversationRow:
     """Raises UnreadableRecordError, UnicodeDecodeError."""
     head, _, packed = unsealed(b"b", row).partition(b"\n")
     first_at, at, arm, sums = (*head.split(b" ", 3), b"", b"", b"", b"")[:4]

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from proxy.store import Key, TextKind, serialization
-from proxy.store.redis.bills import RedisBills
+from proxy.store.redis.bills import RedisBills, conversation_row
 from proxy.store.redis.scripts import MEND, Command, Script
 from proxy.store.redis.texts import AT_ONCE, in_portions, letter, member, row_numbers
-from proxy.store.serialization import UnreadableRecordError, name_bytes, names_of, readable
+from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
 from proxy.store.trimming import Holding, trimmed
 
 _PAUSE = 600
@@ -36,19 +36,33 @@ class RedisOwners(RedisBills):
         await self._connection.trip(("SADD", owners, owner), ("EXPIRE", owners, self._ttl), *self._noted(*names))
 
     async def owners(self, key: Key) -> Collection[str]:
-        (owners,) = await self._connection.trip(("SMEMBERS", self._keys.conversation(*names_of(key)).owners))
-        return readable(self._codec.read(serialization.name, owner) for owner in owners)
+        names = names_of(key)
+        keys = self._keys.conversation(*names)
+        owners, row = await self._connection.trip(("SMEMBERS", keys.owners), ("HGET", keys.spent, "b"))
+        return {
+            *readable(self._codec.read(serialization.name, owner) for owner in owners),
+            *self._billed_to(names, row),
+        }
 
-    async def owned(self, tenant: str, owner: str) -> Sequence[str]:
+    async def conversations(self, tenant: str, owner: str | None = None) -> Sequence[str]:
         of_tenant = name_bytes(tenant)
         (names,) = await self._connection.trip(("ZRANGE", self._keys.conversations(of_tenant), 0, -1))
+        if owner is None:
+            return readable(self._codec.read(serialization.name, name) for name in names)
         owned = []
         for some in in_portions(names):
-            questions = (("SISMEMBER", self._keys.conversation(of_tenant, name).owners, owner) for name in some)
-            owned += [
-                name for name, is_owner in zip(some, await self._connection.trip(*questions), strict=True) if is_owner
-            ]
+            keys = [self._keys.conversation(of_tenant, name) for name in some]
+            noted = await self._connection.trip(*(("SISMEMBER", each.owners, owner) for each in keys))
+            billed = await self._connection.trip(*(("HGET", each.spent, "b") for each in keys))
+            for name, is_owner, row in zip(some, noted, billed, strict=True):
+                if is_owner or owner in self._billed_to((of_tenant, name), row):
+                    owned.append(name)
         return readable(self._codec.read(serialization.name, name) for name in owned)
+
+    def _billed_to(self, names: Names, row: bytes | None) -> Sequence[str]:
+        """Who has sent the newest request that was billed, where there is one."""
+        billed = None if row is None else self._codec.read(conversation_row, *names, row)
+        return [] if billed is None else [billed.labels.owner]
 
     async def disown(self, key: Key, owner: str) -> int:
         owners = self._keys.conversation(*names_of(key)).owners

@@ -223,7 +223,7 @@ redis.call('HSETNX', KEYS[1], decision, ARGV[4])
 if ARGV[5] ~= '' then
     redis.call('HSET', KEYS[1], sent, ARGV[5])
     local newest = redis.call('HGET', KEYS[1], 'n') or ''
-    if (tonumber(redis.call('HGET', KEYS[1], 't' .. newest) or '') or 0) <= tonumber(ARGV[6]) then
+    if ARGV[3] ~= '*' and (tonumber(redis.call('HGET', KEYS[1], 't' .. newest) or '') or 0) <= tonumber(ARGV[6]) then
         redis.call('HSET', KEYS[1], 'n', ARGV[3])
     end
 end

@@ -30,6 +30,7 @@ from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 from proxy.store import (
+    DELETIONS,
     EVENTS,
     INSERTS,
     LEASE_SECONDS,
@@ -262,6 +263,7 @@ class RedisStore(RedisOwners, RedisKeys):
     async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
         if tenant is None:
             (tenants,) = await self._connection.trip(("ZRANGE", self._keys.tenants, 0, -1))
+            tenants = [each for each in tenants if each != DELETIONS.encode()]
         else:
             tenants = [name_bytes(tenant)]
         wanted = () if conversation is None else (name_bytes(conversation),)
@@ -273,17 +275,19 @@ class RedisStore(RedisOwners, RedisKeys):
         events.sort(key=itemgetter(0))
         return [(name, event) for _, name, event in events[-most:] if most > 0]
 
-    async def delete(self, key: Key) -> int:
+    async def delete(self, key: Key, *, with_events: bool = True) -> int:
         tenant, name = names_of(key)
-        await self._delete_events(tenant, name)
+        if with_events:
+            await self._delete_events(tenant, name)
         return await self._delete(tenant, [name])
 
-    async def delete_tenant(self, tenant: str) -> int:
+    async def delete_tenant(self, tenant: str, *, with_events: bool = True) -> int:
         owner = name_bytes(tenant)
         count = await self._delete_all(owner, ("ZRANGE", self._keys.conversations(owner), 0, AT_ONCE - 1))
         await self._delete_days(owner)
-        left = (self._keys.events(owner), *(key for index in self._text_indexes(owner) for key in index))
-        await self._connection.trip(("ZREM", self._keys.tenants, owner), *(("UNLINK", each) for each in left))
+        left = [("UNLINK", key) for index in self._text_indexes(owner) for key in index]
+        events = [("UNLINK", self._keys.events(owner)), ("ZREM", self._keys.tenants, owner)] if with_events else []
+        await self._connection.trip(*left, *events)
         return count
 
     async def sweep(self, older_than: float) -> int:

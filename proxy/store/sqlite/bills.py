@@ -1,13 +1,14 @@
 """Bills in SQLite; `bill_tables` says in which tables."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from policies.money.bills import ConversationRow, DayRow, RequestBill
 from proxy.store import BILLS, DAYS, Key, serialization
-from proxy.store.bill_rows import DaySum, day_of, day_rows, joined, others, row_of
+from proxy.store.bill_rows import DaySum, day_of, day_rows, joined, others, row_of, summed
 from proxy.store.serialization import Codec, name_bytes, names_of, readable
 from proxy.store.sqlite.connection import SqliteConnection
 
@@ -21,6 +22,9 @@ _ROW = f"({', '.join('?' * 14)})"
 _BILLS = "SELECT content FROM bill WHERE tenant = ? AND conversation = ? ORDER BY used DESC, number DESC LIMIT ?"
 _DAY_ROWS = "SELECT tenant, day, content FROM bill_day WHERE day >= ? AND {}"
 _CONVERSATIONS = "SELECT tenant, conversation, content FROM bill_conversation WHERE {} ORDER BY at DESC LIMIT ?"
+_DELETE_BILLS = "DELETE FROM bill WHERE tenant = ? AND conversation = ? AND id IN (SELECT value FROM json_each(?))"
+_SET_CONVERSATION = "UPDATE bill_conversation SET owner = ?, at = ?, content = ? WHERE tenant = ? AND conversation = ?"
+_DELETE_CONVERSATION = "DELETE FROM bill_conversation WHERE tenant = ? AND conversation = ?"
 _BYTES_OF_DAYS = "SELECT total(2 * length(name) + length(content) + 100) FROM bill_day"
 _OLDEST_DAY = "SELECT min(day) FROM bill_day"
 _SWEEP_DAYS = "DELETE FROM bill_day WHERE rowid IN (SELECT rowid FROM bill_day WHERE day < ? LIMIT 50) RETURNING 1"
@@ -58,6 +62,15 @@ class SqliteBills:
         names = names_of(key)
         rows = await self._connection.run(_BILLS, *names, BILLS) if key.conversation else ()
         return readable(self._codec.read(serialization.bill, *names, content) for (content,) in reversed(rows))
+
+    async def delete_bills(self, key: Key, ids: Collection[str]) -> None:
+        names = names_of(key)
+        await self._connection.run(_DELETE_BILLS, *names, json.dumps(list(ids)))
+        if row := summed(await self.request_bills(key)):
+            columns = row.labels.owner, row.at, serialization.packed("conversation", row)
+            await self._connection.run(_SET_CONVERSATION, *columns, *names)
+        else:
+            await self._connection.run(_DELETE_CONVERSATION, *names)
 
     async def _sweep_days(self, pause: float) -> None:
         """Delete the sums of days that are too long ago. `pause`: seconds after each statement."""

@@ -1,6 +1,6 @@
 """What is sent to SQLite: the schema, and a statement for each operation."""
 
-from proxy.store import EVENTS, INSERTS, SNAPSHOTS, SUMMARIES, TEXT_KINDS, TextKind
+from proxy.store import DELETIONS, EVENTS, INSERTS, SNAPSHOTS, SUMMARIES, TEXT_KINDS, TextKind
 
 SCHEMA_VERSION = 5
 """`PRAGMA user_version` of a file; 0 is a new one, and 1 to 4 were written by release 0.1."""
@@ -136,8 +136,10 @@ OWNERS_TABLE = (
 )
 
 OWN = "INSERT INTO owner VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-OWNERS = "SELECT owner FROM owner WHERE tenant = ? AND conversation = ?"
-OWNED = "SELECT conversation FROM owner WHERE tenant = ? AND owner = ?"
+_OWNERS = "SELECT {} FROM owner WHERE {} UNION SELECT {} FROM bill_conversation WHERE {}"
+OWNERS = _OWNERS.format(*("owner", "tenant = ?1 AND conversation = ?2") * 2)
+OWNED = _OWNERS.format(*("conversation", "tenant = ?1 AND owner = ?2") * 2)
+ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
 DISOWN = "DELETE FROM owner WHERE tenant = ? AND conversation = ? AND owner = ?"
 
 PAGES = """
@@ -184,7 +186,7 @@ def claim(count: int) -> str:
 
 
 NEWEST_STEP = """
-SELECT anchor, decision, sent, at FROM step WHERE tenant = ? AND conversation = ? AND sent IS NOT NULL
+SELECT anchor, decision, sent, at FROM step WHERE tenant = ? AND conversation = ? AND sent IS NOT NULL AND anchor <> '*'
 ORDER BY at DESC, rowid DESC LIMIT 1"""
 
 # In the place of the row of the former anchor, if there is one.
@@ -292,7 +294,7 @@ NOTE = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?,
 _EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DESC LIMIT ?"
 
 # Events and texts are many, and may be large. Before a conversation goes, they go a few at a time, so that no other
-# statement waits longer than for these.
+# statement waits longer than for these. Events are the first of them.
 _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
 
 DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))
@@ -336,4 +338,5 @@ PROBE = "UPDATE secret SET value = value WHERE name IS NULL"
 def events(*, tenant: bool, conversation: bool) -> str:
     """The newest of all, or those of one tenant or of one conversation."""
     wanted = [term for term, applies in (("tenant = ?", tenant), ("conversation = ?", conversation)) if applies]
-    return _EVENTS.format("WHERE " + " AND ".join(wanted) if wanted else "")
+    wanted = wanted if tenant else [f"tenant <> x'{DELETIONS.encode().hex()}'", *wanted]
+    return _EVENTS.format("WHERE " + " AND ".join(wanted))

@@ -283,8 +283,9 @@ class SqliteStore(SqliteBills, SqliteKeys):
     async def owners(self, key: Key) -> Collection[str]:
         return {str(owner) for (owner,) in await self._connection.run(sql.OWNERS, *names_of(key))}
 
-    async def owned(self, tenant: str, owner: str) -> Sequence[str]:
-        rows = await self._connection.run(sql.OWNED, name_bytes(tenant), owner)
+    async def conversations(self, tenant: str, owner: str | None = None) -> Sequence[str]:
+        wanted = (sql.ALL_OF_TENANT,) if owner is None else (sql.OWNED, owner)
+        rows = await self._connection.run(wanted[0], name_bytes(tenant), *wanted[1:])
         return readable(self._codec.read(serialization.name, each) for (each,) in rows)
 
     async def disown(self, key: Key, owner: str) -> int:
@@ -299,11 +300,11 @@ class SqliteStore(SqliteBills, SqliteKeys):
     async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
         await self._connection.run(sql.DELETE_SUMMARIES, *names_of(key), json.dumps(list(ids)))
 
-    async def delete(self, key: Key) -> int:
-        return await self._delete(names_of(key))
+    async def delete(self, key: Key, *, with_events: bool = True) -> int:
+        return await self._delete(names_of(key), with_events)
 
-    async def _delete(self, names: Names) -> int:
-        for statement in sql.DELETE_FIRST:
+    async def _delete(self, names: Names, with_events: bool = True) -> int:
+        for statement in sql.DELETE_FIRST[0 if with_events else 1 :]:
             await self._connection.exhaust(statement, *names)
         return len(await self._connection.run(sql.DELETE, *names))
 
@@ -335,8 +336,8 @@ class SqliteStore(SqliteBills, SqliteKeys):
         rows = await self._connection.run(sql.OLDEST, tenant)
         return [Holding(_blob(name), int(float(str(size)))) for _, name, size in rows]
 
-    async def delete_tenant(self, tenant: str) -> int:
-        for statement in sql.DELETE_TENANT_FIRST:
+    async def delete_tenant(self, tenant: str, *, with_events: bool = True) -> int:
+        for statement in sql.DELETE_TENANT_FIRST[0 if with_events else 1 :]:
             await self._connection.exhaust(statement, name_bytes(tenant))
         return len(await self._connection.run(sql.DELETE_TENANT, name_bytes(tenant)))
 

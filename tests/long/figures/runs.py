@@ -19,18 +19,18 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
-from proxy.lab.figures.simulated import simulated
 from proxy.lab.quality import Visibility
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
+from tests.long.figures.simulated import simulated
 
 ROOT = Path(__file__).parents[3]
 _DRAWING = (
-    "proxy/lab/figures/tables.py",
-    "proxy/lab/figures/__main__.py",
-    "proxy/lab/figures/windows.py",
+    "tests/long/figures/tables.py",
+    "tests/long/figures/__main__.py",
+    "tests/long/figures/windows.py",
     "proxy/lab/reports/",
 )
 """Sources that only write these figures down, or measure others."""
@@ -194,5 +194,7 @@ def revision() -> str:
 
 
 def _sources() -> Iterable[Path]:
-    every = (path for folder in ("policies", "proxy") for path in sorted((ROOT / folder).rglob("*.py")))
+    every = (
+        path for folder in ("policies", "proxy", "tests/long/figures") for path in sorted((ROOT / folder).rglob("*.py"))
+    )
     return (path for path in every if not path.relative_to(ROOT).as_posix().startswith(_DRAWING))

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 
-from proxy.lab.figures.runs import ROOT
-from proxy.lab.figures.tables import put, table
 from proxy.lab.generators.chats import chat
 from proxy.lab.generators.loops import generated
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, session_of
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
+from tests.long.figures.runs import ROOT
+from tests.long.figures.tables import put, table
 
 WINDOWS = {"4k": 4_000, "8k": 8_000, "16k": 16_000, "32k": 32_000, "128k": 128_000, "1M": 1_000_000}
 MODEL, SEEDS, TURNS, ANSWERS, LOOP = "gpt-5.4", (201, 202), 90, (260, 780), 0

@@ -11,10 +11,10 @@ import typer
 from policies.presets import PRESETS
 from proxy.lab.cli_arguments import PRESET, check_prices
 from proxy.lab.cli_output import refusing
-from proxy.lab.figures import tables
-from proxy.lab.figures.kinds import kind_of
-from proxy.lab.figures.runs import ROOT, Job, Run, runs_of
 from proxy.lab.replay.recorded import CHAIN, Session, chains, grouped, load_all
+from tests.long.figures import tables
+from tests.long.figures.kinds import kind_of
+from tests.long.figures.runs import ROOT, Job, Run, runs_of
 
 CHAINED = 3
 """Sessions of a chain where none are named: the longest."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from proxy.drawing.figures import short
-from proxy.lab.figures.kinds import KINDS
-from proxy.lab.figures.runs import Run
 from proxy.lab.replay.recorded import CHAIN
+from tests.long.figures.kinds import KINDS
+from tests.long.figures.runs import Run
 
 Runs = Sequence[Run]
 _SIGHT = ("all", "rare", "at_risk_rare", "quoted", "at_risk_quoted_lines")
@@ -32,15 +32,15 @@ def put(text: str, tables: Mapping[str, str]) -> str:
 
 
 def summary(runs: Runs, preset: str) -> str:
-    """Bills by kind of session and prices, of one preset."""
+    """Input and whole bills by kind of session and prices, and the rare names in sight, of one preset."""
     runs = [run for run in runs if run.preset == preset]
     prices = _order(run.prices for run in runs)
     rows = [
-        (_sessions(alike), *(_bill(_at(alike, each)) for each in prices))
-        for kind in KINDS
+        (_sessions(alike), *(_both_bills(_at(alike, each)) for each in prices), _rare_range(alike, prices))
+        for kind in _kinds(runs)
         if (alike := [run for run in runs if run.kind == kind])
     ]
-    return table(("sessions", *prices), rows, left=1)
+    return table(("sessions", *prices, "rare"), rows, left=1)
 
 
 def kinds(runs: Runs, preset: str) -> str:
@@ -68,7 +68,7 @@ def kinds(runs: Runs, preset: str) -> str:
             _lowest_rare(each),
             f"{100 * sum(run.breaks for run in each) / sum(run.requests for run in each):.1f}",
         )
-        for kind in KINDS
+        for kind in _kinds(runs)
         if (alike := [run for run in runs if run.preset == preset and run.kind == kind])
         for first, prices in _firsts(_order(run.prices for run in alike))
         if (each := _at(alike, prices))
@@ -79,7 +79,7 @@ def kinds(runs: Runs, preset: str) -> str:
 def sessions(runs: Runs, preset: str, prices: Sequence[str]) -> str:
     """Each session by itself, and each order of a chain, of one preset."""
     runs = [run for run in runs if run.preset == preset]
-    names = _order(run.session for kind in KINDS for run in runs if run.kind == kind)
+    names = _order(run.session for kind in _kinds(runs) for run in runs if run.kind == kind)
     heads = (
         "session",
         "requests",
@@ -95,7 +95,7 @@ def sessions(runs: Runs, preset: str, prices: Sequence[str]) -> str:
 
 def presets(runs: Runs) -> str:
     """Every preset by kind of session and prices, and what it leaves in sight over all sessions but chains."""
-    present = [kind for kind in KINDS if any(run.kind == kind for run in runs)]
+    present = _kinds(runs)
     heads = ("preset", "prices", *present, "worst end", "past request 20", _SIGHT_HEADS, "lowest rare", "peak", "calls")
     rows = []
     for preset in _order(run.preset for run in runs):
@@ -134,6 +134,21 @@ def _bill(alike: Runs) -> str:
         return "-"
     mean = f"{fmean(run.bill for run in alike):.2f}"
     return mean if len(alike) == 1 else f"{mean} (worst {max(run.bill for run in alike):.2f})"
+
+
+def _both_bills(alike: Runs) -> str:
+    """The means of the input bills and of the whole bills; behind them the worst of each."""
+    both = [(run.bill, run.whole_bill) for run in alike]
+    if len(both) < 2:
+        return "/".join(f"{bill:.2f}" for bill in both[0]) if both else "-"
+    bills = list(zip(*both, strict=True))
+    return f"{'/'.join(f'{fmean(each):.2f}' for each in bills)} ({'/'.join(f'{max(each):.2f}' for each in bills)})"
+
+
+def _rare_range(alike: Runs, prices: Sequence[str]) -> str:
+    """The mean share of rare names in sight: the lowest and the highest of these prices."""
+    shares = sorted({share for each in prices if (share := _mean_share(_at(alike, each), "rare")) != "-"})
+    return "-".join(dict.fromkeys(share[:4] for share in (shares[0], shares[-1]))) if shares else "-"
 
 
 def _past_20(alike: Runs) -> str:
@@ -182,6 +197,12 @@ def _at(runs: Runs, prices: str) -> Runs:
 
 def _order(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
+
+
+def _kinds(runs: Runs) -> list[str]:
+    """The kinds of these sessions: those that follow from the shape, then groups that a person named."""
+    present = _order(run.kind for run in runs)
+    return sorted(present, key=lambda kind: [*KINDS].index(kind) if kind in KINDS else len(KINDS))
 
 
 def _firsts(values: Sequence[str]) -> Iterable[tuple[bool, str]]:
