@@ -265,7 +265,7 @@ class CachedStore:
     def note_sent(self, key: Key, conversation: Conversation, record: StepRecord, *, is_quiet: bool = False) -> None:
         """Cache what was sent; where nothing was decided for it, write a digest of it behind the request."""
         if is_quiet and record.sent is not None:
-            self._remember_behind(key, StepRecord(UNTOUCHED, sent=untouched(record.sent), at=record.at))
+            self._remember_behind(key, StepRecord(UNTOUCHED, sent=untouched(record.sent), at=record.at), UNTOUCHED)
         foreign = self._announcements.foreign_exchanges() if record.recall else None
         self._served.add_sent(key, conversation, SentStep(record, foreign))
 
@@ -338,8 +338,8 @@ class CachedStore:
             self._summaries[name] = lookup.memory.summaries
         return self._summaries.get(name, ())
 
-    def _remember_behind(self, key: Key, record: StepRecord) -> None:
-        self._writes.put(PendingWrite(key, self._remember_all, record=record, together=True))
+    def _remember_behind(self, key: Key, record: StepRecord, name: str = "") -> None:
+        self._writes.put(PendingWrite(key, self._remember_all, record=record, together=True, name=name))
 
     async def _remember_all(self, row: Sequence[PendingWrite]) -> None:
         steps = [(pending.key, pending.record) for pending in row]

@@ -41,7 +41,10 @@ class PendingWrite:
     """Whether `write` takes a list: this write and those right behind it that have the same `write`."""
     without_conversation: Callable[[Any], object] | None = None
     """What of `record` is written all the same where its conversation is deleted, though not its tenant."""
+    name: str = ""
+    """Of writes of one conversation that follow each other and have this same name, only the newest is made."""
     is_forgotten: bool = False
+    is_begun: bool = False
     failures: int = 0
 
 
@@ -85,6 +88,10 @@ class WriteBehindQueue:
             if self._full is not None:
                 self._telemetry.metrics.store_trouble(self._full)
             return False
+        last = next(reversed(self._by_key.get(pending.key, ())), None)
+        if last is not None and pending.name and last.name == pending.name and not (last.is_begun or last.is_forgotten):
+            last.record = pending.record
+            return True
         self._pending.append(pending)
         self._by_key.setdefault(pending.key, deque()).append(pending)
         self._size += pending.size
@@ -130,6 +137,8 @@ class WriteBehindQueue:
                 await self._wait(self._next - loop.time())
                 self._next, due = loop.time() + self._interval, len(self._pending)
             row = self._row()
+            for pending in row:
+                pending.is_begun = True
             try:
                 if left := [pending for pending in row if not pending.is_forgotten]:
                     await left[0].write(left if left[0].together else left[0])

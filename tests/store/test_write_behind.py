@@ -108,6 +108,25 @@ async def test_f_writes_of_a_kind_are_made_together_in_their_order_and_with_paus
     assert (await queue.close(), rows, writes.done) == (0, [[0, 2], [3, 4], [5, 6]], [-1, -1, 4, -1])
 
 
+async def test_f_of_writes_of_one_name_only_the_newest_is_made_but_none_that_has_begun(telemetry: Telemetry) -> None:
+    made, going_on = list[object](), asyncio.Event()
+
+    async def write(pending: PendingWrite) -> None:
+        made.append(pending.record)
+        await going_on.wait()
+
+    queue = WriteBehindQueue(telemetry, limit=10)
+    for record in (0, 1):
+        queue.put(PendingWrite(KEY, write, record=record, name="digest"))
+    await asyncio.sleep(0)
+    assert made == [1]
+    for key, record, name in [(KEY, 2, "digest"), (KEY, 3, "digest"), (OTHER, 4, "digest"), (KEY, 5, ""), (KEY, 6, "")]:
+        queue.put(PendingWrite(key, write, record=record, name=name))
+    going_on.set()
+    assert await queue.close() == 0
+    assert made == [1, 3, 4, 5, 6]
+
+
 async def test_f_all_that_waits_at_the_end_of_an_interval_is_written(telemetry: Telemetry) -> None:
     """However the kinds of writes alternate: else many requests would fill the queue."""
     writes, queue = Writes(), WriteBehindQueue(telemetry, limit=20, tries=None, interval=60.0)
