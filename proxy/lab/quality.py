@@ -163,7 +163,7 @@ class _View:
         if any(self._texts[i] == text for i, text in holding):
             return "visible"
         written = [
-            text for _, whole in holding for text in (whole, *(text for _, text in _strings(arguments_of(whole))))
+            text for _, whole in holding for text in (whole, *(text for _, text in strings_in(arguments_of(whole))))
         ]
         lines = {line.strip() for text in written for line in text.split("\n") if name in line}
         # a line that is hardly more than the name may stand in a list of names
@@ -227,7 +227,7 @@ def quoted(tool: str, arguments: str) -> Iterator[str]:
     not hold before does not count: `tally` leaves it out.
     """
     values = arguments_of(arguments)
-    for name, text in _strings(values or arguments):
+    for name, text in strings_in(values or arguments):
         if name in _OLD and text.strip():
             yield text
         elif patch := _PATCH.search(text):
@@ -241,7 +241,7 @@ def quoted(tool: str, arguments: str) -> Iterator[str]:
                     yield old
 
 
-def _strings(value: object) -> Iterator[tuple[str, str]]:
+def strings_in(value: object) -> Iterator[tuple[str, str]]:
     """The strings in arguments, each with the name that it has in one spelling; a list of edits may be JSON itself."""
     pending = [("", value)]
     while pending:
