@@ -121,6 +121,7 @@ def assemble(
         digesting=options.digesting,
         toolbox=Toolbox(options.tool_kinds, dialect.tool_kinds(request)),
         keep=options.keep,
+        sight=0.0 if is_chat or aim == "context" else preset.sight,
     )
     return PlanInput(settings, tool, consent or Consent(), rule.lifetime(asks), editable)
 

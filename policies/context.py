@@ -18,6 +18,7 @@ from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Keep, Trigger, begin_of
 from policies.money.budget import Budget
 from policies.money.prices import Prices
+from policies.sight import SightWindow
 from policies.tools import Toolbox, ToolKind, WayBack
 
 Aim = Literal["bill", "context"]
@@ -155,6 +156,8 @@ class Context:
     summaries. None overlap."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
+    sight: SightWindow | None = None
+    """From which turn on texts stay whatever the windows of policies say; None where only these count."""
     pause: Callable[[int], object] = lambda _: None
     """Called with the number of items that a policy has worked on since: planning may be stopped there."""
     used_by: Mapping[int, int] = field(default_factory=dict)
@@ -236,20 +239,30 @@ class Context:
         """How many turns old an output is when it may first be cut."""
         return 0 if self.exceptions.first_sight else 1
 
-    def aged(self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = ()) -> range:
+    def aged(
+        self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = (), *, in_sight: bool = False
+    ) -> range:
         """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
         them holds; at the step where one first does, everything outside the window counts as having left it."""
         if self.step == 0:
             return range(0)
         if not when and isinstance(keep, int):  # nearly always
-            gone = self.step - keep
-            return range(conversation.ends[gone - 1], conversation.ends[gone]) if gone > 0 else range(0)
+            gone = self.turns_gone(keep, in_sight=in_sight)
+            return range(conversation.ends[gone.start], conversation.ends[gone.stop]) if gone else range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
         if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):
             return range(before, max(before, now))
         tokens = max(self.peak, self.tokens)
         holds_now = any(self.holds(conversation, each, self.step, tokens) for each in when)
         return range(conversation.ends[0], now) if holds_now else range(0)
+
+    def turns_gone(self, keep: int, doubling: int = 0, *, in_sight: bool = False) -> range:
+        """The turns that left a window of so many turns with this very step, or one that was doubled so often.
+        `in_sight`: nothing leaves it that the model's calls may still reach."""
+        before, now = (max(0, step - (keep << doubling)) for step in (self.step - 1, self.step))
+        if in_sight and self.sight is not None:
+            before, now = min(before, self.sight.before[doubling]), min(now, self.sight.now[doubling])
+        return range(before, now)
 
     def unreferenced(self, aged: range) -> Sequence[int]:
         """The blocks that leave a window with this step and those that they point to, but for blocks that something

@@ -82,6 +82,9 @@ class Preset:
     aim: Aim = "bill"
     small_chat_aim: Aim | None = None
     """The aim for chats without tools in small windows, where that is another one."""
+    sight: float = 0.0
+    """The share of actions that may need something out of sight: windows of files, written arguments and old turns are
+    as wide as that takes (policies.sight). 0: they are as wide as the policies say."""
 
     def aim_for(self, *, is_chat: bool, window: int) -> Aim:
         """The aim in a window of so many tokens."""
@@ -133,10 +136,13 @@ _DIGEST = Digest(over=Size(chars=1_500), max_chars=800, source_chars=50_000, by_
 _SIX = Window(messages=6)
 _TENTH = Window(share=0.1)
 
+_SIGHT = 0.05
+
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
         "all policies that need no model, cheapest first",
+        sight=_SIGHT,
     ),
     "adaptive": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
@@ -144,11 +150,13 @@ PRESETS: Mapping[str, Preset] = {
         "fills 60 % of the window; in chats without tools, once the prompt has 16,000 tokens or fills half the window, "
         "where it pays or the window is small",
         small_chat_aim="context",
+        sight=_SIGHT,
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
         "as coding-agent, but the prose of the assistant and old turns stay whole",
+        sight=_SIGHT,
     ),
     "eager": Preset(
         (
@@ -175,6 +183,7 @@ PRESETS: Mapping[str, Preset] = {
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
         "as coding-agent, but a model summarizes old turns where that pays (in place of `recap`): this costs model "
         "calls and hides more",
+        sight=_SIGHT,
     ),
     "chat": Preset(
         (

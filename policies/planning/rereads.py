@@ -1,5 +1,6 @@
-"""Answers of a tool that say a file is unchanged and point at an earlier result get its text where that is hidden:
-such a tool does not show the file again, however often it is asked.
+"""Answers of a tool that make the model go back to an earlier result get its text where that is hidden: those that say
+a file is unchanged, for such a tool does not show it again; and those to an edit whose old text was not found, for the
+model misremembers the file and would guess once more.
 
 Laws
   An answer gets its text when it arrives, and was never sent; or, while it is new, at the checkpoint that folds the
@@ -20,9 +21,9 @@ from policies.model.edits import Replace
 from policies.model.indexes import Places
 from policies.planning.pointers import Pointers
 from policies.planning.state import PlanState
-from policies.text.stubs import earlier_result, hidden_output, way_back
+from policies.text.stubs import earlier_result, hidden_output, last_read, way_back
 from policies.tools import path_of
-from policies.tools.arguments import BESIDE, PATHS, call_of
+from policies.tools.arguments import BESIDE, PATHS, call_of, old_texts
 from policies.tools.kinds import kind_by_look
 
 REREAD = "reread"
@@ -42,6 +43,14 @@ _LOOK_BACK = 64
 _LONGEST = 1_000
 """Characters of the longest answer, and of the longest call, that are looked at."""
 _UNCHANGED = re.compile(r"(?:\bunchanged|(?:\bnot|n't|\bno) (?:been |any )?(?:chang(?:ed|es?)|modified))\b", re.I)
+_FAILED = re.compile(
+    r"\b(?:not found|no (?:match|replacement|occurrence)|not unique|failed to (?:find|apply|match)"
+    r"|found \d+ (?:matches|occurrences)"
+    r"|(?:did|does|could|can)(?: not|n[o']t) [\w ]{0,20}(?:find|found|match|appear|locate))",
+    re.I,
+)
+_FIRST = 300
+"""Characters of an answer in which it says that an edit has failed."""
 _EARLIER = re.compile(r"\b(?:since|last|earlier|previous(?:ly)?|already|above)\b", re.I)
 """Claude Code says "File unchanged since last read. The content from the earlier Read tool_result in this conversation
 is still current" or "Wasted call - file unchanged since your last Read"; others "already read (content unchanged)"."""
@@ -52,6 +61,11 @@ def says_unchanged(text: str) -> bool:
     if len(text) > _LONGEST or not _UNCHANGED.search(text) or not _EARLIER.search(text):
         return False
     return kind_by_look(text) != "file"
+
+
+def says_edit_failed(text: str) -> bool:
+    """Whether an answer to an edit says that its old text was not found, or not once."""
+    return len(text) <= _LONGEST and bool(_FAILED.search(text[:_FIRST]))
 
 
 def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
@@ -66,20 +80,48 @@ def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
     return block.tool, path, *sorted(part)
 
 
+def _read_path(blocks: Sequence[Block], at: int) -> str | None:
+    part = _read_part(blocks, at)
+    return part[1] if part else None
+
+
 _READS = Places[Block, tuple[str, ...]](_read_part)
+_READS_OF_FILES = Places[Block, str](_read_path)
 
 
 def enter_answers(conversation: Conversation, context: Context, state: PlanState, pointers: Pointers) -> None:
     """Enter the answers of this step that point at an earlier result. Called before anything is decided: what stands
     now stays while it is pointed at."""
     for at in conversation.arrived(context.step):
-        block = conversation.blocks[at]
-        if block.kind != "result" or not says_unchanged(block.text) or context.kind(conversation, at) != "file":
-            continue
-        source = _earlier(conversation, state, at)
+        source = _looked_for(conversation, context, state, at)
         if source is not None:
             state.rereads[at] = source
             state.refer(at, [each for each in _places(state, source) if pointers.shows(each)])
+
+
+def _looked_for(conversation: Conversation, context: Context, state: PlanState, at: int) -> int | None:
+    """The earlier result that an answer makes the model go back to."""
+    block = conversation.blocks[at]
+    if block.kind != "result" or block.answers is None or len(block.text) > _LONGEST:
+        return None
+    if says_unchanged(block.text):
+        return _earlier(conversation, state, at) if context.kind(conversation, at) == "file" else None
+    arguments = conversation.blocks[block.answers].text
+    if says_edit_failed(block.text) and (old := old_texts(arguments)):
+        return _as_read(conversation, at, path_of(block.tool, arguments), old)
+    return None
+
+
+def _as_read(conversation: Conversation, at: int, path: str, old: Sequence[str]) -> int | None:
+    """The result that shows most of the lines that an edit of this file looked for, the newest of equals."""
+    reads = _READS_OF_FILES.of(conversation).get(path, [])
+    before = bisect_left(reads, at)
+    lines = {line.strip() for text in old for line in text.split("\n")[:_LOOK_BACK]}
+    shown = (
+        (sum(line in conversation.blocks[i].text for line in lines), i) for i in reads[max(0, before - 8) : before]
+    )
+    plain = (each for each in shown if not says_unchanged(conversation.blocks[each[1]].text))
+    return max(plain, default=(0, None))[1]
 
 
 def _earlier(conversation: Conversation, state: PlanState, at: int) -> int | None:
@@ -140,7 +182,8 @@ def _with_text(conversation: Conversation, context: Context, at: int, source: in
         end = end * most * 97 // (size * 100)
         end = earlier.text.rfind("\n", end // 2, end) + 1 or end
         size = context.count(earlier.text[:end])
-    lines = [answer.text, earlier_result(ref), earlier.text[:end]]
+    words = earlier_result if says_unchanged(answer.text) else last_read
+    lines = [answer.text, words(ref), earlier.text[:end]]
     if end < len(earlier.text):
         lines.append(way_back(kind, ref, f"chars {end}-{len(earlier.text)}"))
     return "\n".join(lines)

@@ -64,6 +64,8 @@ class PlanSettings:
     digesting: Prices | None = None
     toolbox: Toolbox = NO_TOOLS
     keep: Patterns = ()
+    sight: float = 0.0
+    """The share of calls that may reach beyond the windows; 0 where these do not follow from the history."""
 
 
 @dataclass

@@ -21,6 +21,7 @@ from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.shedding import Watch
 from policies.planning.state import PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
+from policies.sight import sight_window
 from policies.tools import RECALL
 
 _SHARE = 10
@@ -161,6 +162,7 @@ class Step:
             used_by=state.used_by,
             rereads=state.rereads,
             runs=self._folding.runs() if settings.summarizing else (),
+            sight=sight_window(self._conversation, self._step, settings.sight) if settings.sight else None,
         )
 
     def _collect(self, context: Context) -> None:

@@ -36,7 +36,7 @@ class Clip(ConfiguredPolicy):
         """Shorter arguments of the answered calls that leave their window with this step."""
         for blocks, writing in (
             (context.aged(conversation, self.keep, self.when), False),
-            (context.aged(conversation, self.keep_writes, self.when), True),
+            (context.aged(conversation, self.keep_writes, self.when, in_sight=True), True),
         ):
             for i in blocks:
                 block = conversation.blocks[i]

@@ -16,6 +16,7 @@ from policies.model.identifiers import identifiers_in, in_use, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, Trigger, begin_of
 from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.sight import DOUBLINGS
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
 from policies.tools import FILES, ToolKind, writes
@@ -28,7 +29,6 @@ _NAMES, _FEW_LINES = 0.6, 3
 """The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
 _RECENT, _NAMED = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
-_DOUBLINGS = 4
 
 
 @policy
@@ -56,7 +56,7 @@ class Offload(OutputPolicy):
         yield from self._first_cuts(conversation, context)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
-            for i in self._old(conversation, context, window):
+            for i in self._old(conversation, context, window, files):
                 kind = context.kind(conversation, i)
                 if context.may_save(i) and _may_be_edited(conversation, i, kind) == files:
                     share = _RELEVANT_OF_FILES if kind in FILES else _RELEVANT
@@ -85,7 +85,7 @@ class Offload(OutputPolicy):
                     names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
                     yield _shortened(conversation, context, i, kind, budget, names)
 
-    def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
+    def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
         the others are looked at again whenever they are twice as old. And what is no more in force, behind it."""
         begin = begin_of(conversation, window, context.step, context.budget.window) if context.in_force.gone else 0
@@ -94,15 +94,16 @@ class Offload(OutputPolicy):
             gone = context.unreferenced(context.aged(conversation, window, self.when))
             yield from large_outputs(conversation, context, gone, self.over)
             return
-        for doubling in range(_DOUBLINGS + 1):
-            if context.step <= window << doubling:
-                return  # nothing is as old
-            gone = context.unreferenced(context.aged(conversation, window << doubling))
-            for i in large_outputs(conversation, context, gone, self.over):
+        for doubling in range(DOUBLINGS + 1):
+            turns = context.turns_gone(window, doubling, in_sight=files)
+            if not turns:
+                continue
+            aged = range(conversation.ends[turns.start], conversation.ends[turns.stop])
+            for i in large_outputs(conversation, context, context.unreferenced(aged), self.over):
                 half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
                 if doubling and not in_use(conversation, at, half, _RECENT, _NAMED):
                     continue  # it was offered when it was half as old
-                if doubling == _DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _NAMED):
+                if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _NAMED):
                     yield i
 
 

@@ -71,14 +71,15 @@ class Recap(ConfiguredPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
         """A record for each run of turns of the batch that is complete with this step."""
-        end = context.step - self.keep
-        if end <= 0 or context.excess or not context.recall:
+        gone = context.turns_gone(self.keep, in_sight=True)
+        if gone.stop <= 0 or context.excess or not context.recall:
             return
         if context.newest:  # of steps that are replayed one after the other, a whole batch is read at once
-            _read_ahead(conversation, context, range((end - 1) // self.batch * self.batch, end))
-        if end % self.batch:
-            return
-        turns = range(end - self.batch, end)
+            _read_ahead(conversation, context, range((gone.stop - 1) // self.batch * self.batch, gone.stop))
+        for end in range((gone.start // self.batch + 1) * self.batch, gone.stop + 1, self.batch):
+            yield from self._record_of(conversation, context, range(end - self.batch, end))
+
+    def _record_of(self, conversation: Conversation, context: Context, turns: range) -> Iterator[Fold]:
         for run in turn_runs(conversation, context, turns, _in_use(conversation, context, turns)):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))

@@ -62,6 +62,11 @@ def earlier_result(ref: str) -> str:
     return f"{MARK} that earlier result{_at(ref)}, word for word]"
 
 
+def last_read(ref: str) -> str:
+    """The line before a file as it was read before an edit of it failed."""
+    return f"{MARK} the file as last read{_at(ref)}, word for word; later edits are not in it]"
+
+
 def clipped_argument(characters: int, ref: str) -> str:
     """An argument that is left out as a whole, so that no part of it can be copied by mistake."""
     return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written]"

@@ -95,6 +95,18 @@ def spelled(name: str) -> str:
     return name[:64].replace("_", "").replace("-", "").lower()
 
 
+def old_texts(text: str) -> Sequence[str]:
+    """The texts that an edit replaces, alone or in a list of edits."""
+    values = {spelled(name): value for name, value in arguments_of(text).items()}
+    edits = values.get("edits")
+    every = (
+        [values, *({spelled(k): v for k, v in each.items()} for each in edits if isinstance(each, dict))]
+        if isinstance(edits, list)
+        else [values]
+    )
+    return [value for each in every for name in OLD if isinstance(value := each.get(name), str) and value.strip()]
+
+
 @dataclass(frozen=True, slots=True)
 class CallArguments:
     """The arguments of a call, and what they say about it."""

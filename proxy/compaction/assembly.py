@@ -211,6 +211,7 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
     ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
     preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
+    sight = (settings.sight,) if settings.sight else ()
     return sha256(
-        repr((values, ways, settings.exceptions, tools, preset, client_request.mode, *keep)).encode()
+        repr((values, ways, settings.exceptions, tools, preset, client_request.mode, *keep, *sight)).encode()
     ).hexdigest()[:32]

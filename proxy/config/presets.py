@@ -133,6 +133,7 @@ class PresetTable(Table):
     first_sight: Annotated[bool, Field(strict=True)] | None = None
     system: tuple[_Text, ...] | None = None
     aim: Aim | None = None
+    sight: Annotated[float, Field(strict=True, ge=0, le=0.25)] | None = None
     summary_prompt: _Text | None = None
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
     summary_tokens: Annotated[int, Field(strict=True, ge=100, le=20_000)] | None = None
@@ -177,6 +178,7 @@ class PresetTable(Table):
             ),
             self.aim or base.aim,
             None if self.aim else base.small_chat_aim,
+            base.sight if self.sight is None else self.sight,
         )
 
 

@@ -171,7 +171,8 @@ def _allowed(parameter: Parameter) -> str:
 
 def _aim(preset: Preset) -> str:
     small = f"; {preset.small_chat_aim} in chats without tools, in windows up to {SMALL_WINDOW:,} tokens"
-    return preset.aim + (small if preset.small_chat_aim else "")
+    sight = f"; sight: at most {preset.sight:.0%} of actions should need something hidden"
+    return preset.aim + (small if preset.small_chat_aim else "") + (sight if preset.sight else "")
 
 
 def _stale(options: StaleOptions) -> str:

@@ -1,0 +1,100 @@
+"""How far back the calls of a model reach, and from which turn on texts stay for it.
+
+A name that a call uses was last sent some turns before: so far the call reaches. A model that reads ten files and then
+edits them one after the other reaches back for forty turns, one that works in a shell for few. The window holds as many
+turns as all calls so far needed, but for a share of them; at first, as many as is usual.
+
+Laws
+  It follows from the history alone. It only moves forward, and `TOGETHER` turns leave it at once: what waits for others
+  costs less than one rewrite for each.
+  What a step costs here grows with what arrives at it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from policies.model.conversation import Block, Conversation
+from policies.model.identifiers import identifiers_in
+from policies.model.indexes import Index
+from policies.tools import shell_command
+
+TOGETHER = 8
+DOUBLINGS = 4
+"""How often the window is doubled, for what is still in use when it leaves it."""
+_FEWEST = 8
+"""Turns of the narrowest window."""
+_SEEN_ANYWAY = 4.0
+"""Of so many actions that reach beyond the window one needs something out of sight: stubs, records and the model's own
+words hold the rest. Measured on cc-*, codex-*, pi-* and mini-* sessions that were not chosen on."""
+_USUAL: Mapping[int, int] = {4: 14, 12: 5, 20: 3, 36: 5, 60: 2, 90: 1}
+_USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
+"""How far 30 actions of a coding agent reach, in turns; and of one that has a shell alone. They count beside its own."""
+_ESCAPED = re.compile(r"\\+[nrt\"]")
+
+
+@dataclass(frozen=True, slots=True)
+class SightWindow:
+    """The first turns inside the window at the step before and at this one; and inside windows twice as wide, and so
+    on."""
+
+    before: Sequence[int]
+    now: Sequence[int]
+
+
+class _Reach:
+    """How far the actions reached up to the newest step that was looked at, and the windows at each step."""
+
+    def __init__(self) -> None:
+        self.begin(0.0)
+
+    def begin(self, share: float) -> None:
+        """Look at the history again from its first step on."""
+        self.share, self.step, self.in_shell = share, -1, True
+        self.last: dict[str, int] = {}
+        self.reached = Counter[int]()
+        self.begins: list[tuple[int, ...]] = []
+
+    def go_on(self, conversation: Conversation) -> None:
+        """Look at the blocks that came with the next step: the calls of the last action, then what they returned."""
+        self.step += 1
+        blocks = [conversation.blocks[at] for at in conversation.arrived(self.step)]
+        names = [(block.kind == "call", _names(block.text)) for block in blocks]
+        self.in_shell &= all(shell_command(block.text) for block in blocks if block.kind == "call")
+        used = frozenset[str]().union(*(some for is_call, some in names if is_call))
+        if self.step and any(is_call for is_call, _ in names):
+            ago = (self.step - 1 - self.last[name] for name in used if name in self.last)
+            self.reached[max(ago, default=0)] += 1
+        self.last |= dict.fromkeys(frozenset[str]().union(*(some for _, some in names)), self.step)
+        window = max(_FEWEST, self._turns())
+        before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
+        aims = [self.step - (window << doubling) for doubling in range(DOUBLINGS + 1)]
+        self.begins.append(tuple(aim if aim - at >= TOGETHER else at for at, aim in zip(before, aims, strict=True)))
+
+    def _turns(self) -> int:
+        """The fewest turns beyond which no more actions reached than may."""
+        reached = self.reached + Counter(_USUAL_IN_SHELL if self.in_shell else _USUAL)
+        left = int(self.share * _SEEN_ANYWAY * reached.total())
+        for turns in sorted(reached, reverse=True):
+            left -= reached[turns]
+            if left < 0:
+                return turns
+        return 0
+
+
+def _names(text: str) -> frozenset[str]:
+    return identifiers_in(_ESCAPED.sub(" ", text) if "\\" in text else text)
+
+
+_REACH = Index[Block, _Reach](_Reach, lambda *_: None, lambda reach, *_: reach.begin(reach.share))
+
+
+def sight_window(conversation: Conversation, step: int, share: float) -> SightWindow:
+    """The window at a step, with which a `share` of actions may need something out of sight."""
+    reach = _REACH.of(conversation)
+    if reach.share != share or step < reach.step - 1:
+        reach.begin(share)
+    while reach.step < step:
+        reach.go_on(conversation)
+    return SightWindow(reach.begins[max(0, step - 1)], reach.begins[step])
