@@ -94,7 +94,7 @@ def generated(kind: str, seed: int, requests: int | None = None) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class AgentTurn:
     """What the model says, and its calls with their results."""
 
     text: str
@@ -118,7 +118,7 @@ class _Turn:
             yield {"role": "user", "content": results}
 
 
-def _turns(random: Random, requests: int, count: Counter) -> Iterator[_Turn]:
+def _turns(random: Random, requests: int, count: Counter) -> Iterator[AgentTurn]:
     """All turns but the last read a new file; some edit an older one beside that."""
     project = Project(random, repetition=random.uniform(0.02, 0.35))
     mean, chatty, edits = _FILE_TOKENS * random.uniform(0.9, 1.1), random.uniform(0.3, 0.9), random.uniform(0.06, 0.16)
@@ -131,9 +131,9 @@ def _turns(random: Random, requests: int, count: Counter) -> Iterator[_Turn]:
             text = f"{text} {project.sentence()}".strip()
             calls.insert(0, _edit(random, read))
         read.append(file)
-        yield _Turn(text, calls)
+        yield AgentTurn(text, calls)
     names = ", ".join(random.choice(file.names) for file in random.sample(read, min(5, len(read))) if file.names)
-    yield _Turn(f"All {len(read)} files are reviewed. Worth another look: {names}.")
+    yield AgentTurn(f"All {len(read)} files are reviewed. Worth another look: {names}.")
 
 
 def _opening(random: Random, path: str, read: Sequence[SourceFile]) -> str:
