@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast test-lowest laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers attack soak day fuzz figures windows
+.PHONY: setup demo presets serve test test-fast test-lowest laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures windows
 
 setup: $(READY)
 
@@ -154,3 +154,7 @@ bench: $(READY)
 
 bench-peers: $(READY)
 	$(BIN)/python -m tests.long.bench_peers $(PEERS)
+
+# Judges that are not ours, from PyPI, below .peers: what do they find in what is sent? make judges JUDGED="adaptive eager"
+judges: $(READY)
+	$(BIN)/python -m tests.long.judges $(JUDGED)

@@ -82,13 +82,13 @@ async def measured(server: Server) -> Row:
 
 async def peer_row(stage: Stage, name: str) -> Row:
     try:
-        await install(name)
+        await install(name, PEERS[name])
         return await measured(await started(stage, name))
     except (RuntimeError, ValueError, OSError, TimeoutError) as error:
         return Row(name, trouble=" ".join(str(error).split())[-160:] or type(error).__name__)
 
 
-async def install(name: str) -> None:
+async def install(name: str, peer: Peer) -> None:
     folder = PEERS_FOLDER / name
     ready = folder / ".ready"
     if ready.exists():
@@ -96,7 +96,7 @@ async def install(name: str) -> None:
     print(f"installing {name}", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(venv.create, folder, with_pip=True)
-    words = ("install", "--quiet", "--disable-pip-version-check", PEERS[name].package)
+    words = ("install", "--quiet", "--disable-pip-version-check", peer.package)
     pip = await asyncio.create_subprocess_exec(folder / "bin" / "pip", *words, stderr=asyncio.subprocess.PIPE)
     _, errors = await pip.communicate()
     if pip.returncode:
