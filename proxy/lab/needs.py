@@ -9,8 +9,9 @@ Laws
   a line of old text from `SHORTEST` characters on.
   Arguments are read as what they mean: neither their JSON nor an escape before a name is part of it.
   What the model recalled is in sight, and no part of the history that is needed.
-  A stub connects where it, or the call whose output it stands for, holds the path, the first 40 characters of the
-  command, or else the function's name of what is hidden: then the model could know what to recall.
+  A stub connects where it, or the call whose output it stands for, holds the path or the first 40 characters of the
+  command of what is hidden, or else the function's name and the beginning of what it was asked: then the model could
+  know what to recall.
 """
 
 import json
@@ -39,6 +40,8 @@ _NO_NAME = re.compile(r"\\[ntr]|</")
 """An escape in code or JSON that a string holds, whose letter is no part of the word behind it; the end of an element,
 which is no path."""
 _ESCAPES = ("\\n", "\\t", "\\r")
+_PATCHED = re.compile(r"\*\*\* (?:Add|Update|Delete) File: ([^\s\\\"]+)")
+_FOLDERS, _LONGEST_PATH = re.compile(r"[\w./~-]*\Z"), 300
 _CHANGES_FOLDER = re.compile(r"\A\s*cd [^\s;&|]+\s*(?:&&|;)\s*")
 """What many commands begin with, so that it tells none from another."""
 
@@ -209,8 +212,9 @@ class _Request:
         call = self._call(at)
         if call is None:
             return self._blocks[at].kind
-        command, path = _known_by(self._blocks[call])
-        return " ".join(f"{self._blocks[call].tool} {command or path or self._blocks[call].text}".split())[:160]
+        command, paths = _known_by(self._blocks[call])
+        known = command or ", ".join(paths) or self._blocks[call].text
+        return " ".join(f"{self._blocks[call].tool} {known}".split())[:160]
 
     def _connects(self, at: int) -> bool:
         call = self._call(at)
@@ -219,13 +223,7 @@ class _Request:
         texts = [self._stubs[at]]
         if call not in self._folded:
             texts.append(f"{self._blocks[call].tool}{_APART}{self._seen_by_block[call]}")
-        command, path = _known_by(self._blocks[call])
-        return any(
-            (bool(path) and _names_path(text, path)) or (bool(command) and command[:_COMMAND] in " ".join(text.split()))
-            if command or path
-            else _holds(text, self._blocks[call].tool)
-            for text in texts
-        )
+        return any(_names_call(text, self._blocks[call]) for text in texts)
 
 
 def _names_in(part: Part) -> frozenset[str]:
@@ -234,21 +232,36 @@ def _names_in(part: Part) -> frozenset[str]:
     return frozenset(name for name in names if not name.isdigit() or (len(name) >= _DIGITS and name[-3:] != "000"))
 
 
-def _known_by(call: Block) -> tuple[str, str]:
-    """The command line on one line and the path by which a call is known; empty where it has none. In a text protocol
+def _known_by(call: Block) -> tuple[str, Sequence[str]]:
+    """The command line on one line and the paths by which a call is known; empty where it has none. In a text protocol
     the whole text is the command."""
     command = shell_command(call.text) if call.kind == "call" else call.text
-    return " ".join(_CHANGES_FOLDER.sub("", command).split()), path_of(call.tool, call.text)
+    path = path_of(call.tool, call.text)
+    paths = [path] if path else [] if command else _PATCHED.findall(call.text)
+    return " ".join(_CHANGES_FOLDER.sub("", command).split()), paths
+
+
+def _names_call(text: str, call: Block) -> bool:
+    """Whether a text names a call so that a model knows which one it was."""
+    command, paths = _known_by(call)
+    if any(_names_path(text, path) for path in paths):
+        return True
+    flat = " ".join(text.split())
+    if command or paths:
+        return bool(command) and command[:_COMMAND] in flat
+    asked = next(_leaves(arguments_of(call.text)), "")
+    return _holds(text, call.tool) and " ".join(asked.split())[:_COMMAND] in flat
 
 
 def _names_path(text: str, path: str) -> bool:
     """Whether a text names a path, or the end of it that is known."""
     last = path.rstrip("/").rpartition("/")[2]
-    named = re.findall(rf"[\w./~-]*(?<![\w-]){re.escape(last)}(?![\w-])", text) if last and last in text else ()
-    return any(
-        each and (path.endswith(each) or each.endswith(path))
-        for each in (normpath(name).lstrip("./~") for name in named)
-    )
+    for match in re.finditer(rf"(?<![\w-]){re.escape(last)}(?![\w-])", text) if last and last in text else ():
+        folders = _FOLDERS.search(text[max(0, match.start() - _LONGEST_PATH) : match.start()])
+        name = normpath(f"{folders[0] if folders else ''}{last}").lstrip("./~")
+        if name and (path.endswith(name) or name.endswith(path)):
+            return True
+    return False
 
 
 @lru_cache(maxsize=8_192)

@@ -161,8 +161,13 @@ STRIPPED = "make test TARGET=one VERBOSE=1 REPORT=here"
         (does("read", path="/repo/../repo/src/a.py"), "read /repo/../repo/src/a.py", True),
         (calls(LONG), f"`{STRIPPED[:40]}...`", True),
         (calls(LONG), "`cd /work/project && make lint`", False),
-        (does("get_order", id="x"), "get_order, ref 7", True),
-        (does("get_order", id="x"), "get_orders, ref 7", False),
+        (does("get_order", id="4711x"), "get_order 4711x, ref 7", True),
+        (does("get_order", id="4711x"), "get_orders 4711x, ref 7", False),
+        (does("get_order", id="4711x"), "get_order, ref 7", False),
+        (does("list_orders"), "list_orders, ref 7", True),
+        (does("exec", code="run(1)"), "exec: run(2), exec: other(1)", False),
+        (does("exec", code=json.dumps(PATCH)), "edited: src/a.py", True),
+        (does("exec", code=json.dumps(PATCH)), "edited: src/b.py", False),
     ],
 )
 def test_a_stub_connects_where_it_names_what_is_hidden(made: Json, stub: str, connects: bool) -> None:
