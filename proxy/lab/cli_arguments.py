@@ -110,6 +110,10 @@ Chain = Annotated[
 NoMarks = Annotated[
     bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
 ]
+ShowNeeds = Annotated[
+    bool,
+    typer.Option("--needs", help="Print each text that a next action needed and that was out of sight, and its stub."),
+]
 AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
 Groups = Annotated[
     list[str] | None,

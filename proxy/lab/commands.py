@@ -36,6 +36,7 @@ from proxy.lab.cli_arguments import (
     PresetNames,
     PriceTables,
     Refetch,
+    ShowNeeds,
     SummaryModel,
     TextProtocol,
     Upstream,
@@ -188,16 +189,16 @@ def replay(
     refetch: Refetch = 0.0,
     no_marks: NoMarks = False,
     summary_model: SummaryModel = "",
+    needs: ShowNeeds = False,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Run recorded sessions through a real Narrows.
 
-    Turn by turn, and every reply is checked. Shows the bill with and without Narrows, and what stayed in sight. With
-    --refetch the built-in provider's model recalls hidden text at that share of its uses. The bill includes recalls
-    and summaries, whatever becomes of them. More than one --preset ends with a table, more than one run with times. A
-    --chain runs in every order. It ends with the bill in money. Exit code 1 where a request or recall was not answered,
-    the prefix changed undeclared, or something was lost.
+    Turn by turn, and every reply is checked. Shows the bill with and without Narrows, what stayed in sight, and what
+    the next step needed that did not. With --refetch the built-in provider's model recalls hidden text at that share of
+    its uses. The bill includes recalls and summaries. More than one --preset ends with a table, more than one run with
+    times. Exit code 1 if a request or recall had no answer, the prefix changed undeclared, or something was lost.
     """
     from proxy.lab.replay.environment import Options
     from proxy.lab.replay.runs import replay_each
@@ -226,19 +227,23 @@ def replay(
         path = writable(html, files)
     with progress(len(names) * _requests_of(sessions, options)) as advance:
         reports = asyncio.run(replay_each(sessions, names, options, advance))
-    _print_reports(reports, path, as_json, timed=concurrency > 1 or repeat > 1)
+    _print_reports(reports, path, as_json, needs, timed=concurrency > 1 or repeat > 1)
     raise typer.Exit(int(any(report.faults for report in reports)))
 
 
-def _print_reports(reports: "Sequence[Report]", path: Path | None, as_json: bool, timed: bool) -> None:
+def _print_reports(reports: "Sequence[Report]", path: Path | None, as_json: bool, needs: bool, timed: bool) -> None:
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.reports import page
+    from proxy.lab.reports.needs import by_place, print_needs
     from proxy.lab.reports.text import print_replays
 
     means, results = averages(reports), preset_results(reports)
     if as_json:
-        print_json(values_of({"sessions": reports, "means": means, "presets": results, "timing": timing(reports)}))
+        rows = by_place(reports) if needs else values_of(reports)
+        print_json({"sessions": rows, **values_of({"means": means, "presets": results, "timing": timing(reports)})})
     else:
+        if needs:
+            print_needs(console(), reports)
         print_replays(console(), reports, means, timed, results)
     if path is not None:
         print_page(path, page.replayed(reports, means, results), as_json)

@@ -5,30 +5,45 @@ in its prose, and the old text that its edits quote. What of that the client had
 request as Narrows sent it, is out of sight: the model would have to recall it, or guess.
 
 Laws
-  A name counts as a whole word; a number from four digits on; a line of old text from `SHORTEST` characters on.
+  A name counts as a whole word; a number from four digits on, unless it is round: nobody looks up a timeout of 120000;
+  a line of old text from `SHORTEST` characters on.
+  Arguments are read as what they mean: neither their JSON nor an escape before a name is part of it.
   What the model recalled is in sight, and no part of the history that is needed.
-  A stub connects where it, or the call whose output it stands for, holds the path, the function's name or the first 40
-  characters of the command of what is hidden: then the model could know what to recall.
+  A stub connects where it, or the call whose output it stands for, holds the path or the first 40 characters of the
+  command of what is hidden, or else the function's name and the beginning of what it was asked: then the model could
+  know what to recall.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from posixpath import normpath
 from statistics import median
 from typing import ClassVar
 
 from policies.model.conversation import Block, Conversation, Part
-from policies.model.edits import Edit
+from policies.model.edits import Edit, Fold
 from policies.model.identifiers import identifiers_in
 from policies.tools import RECALL, arguments_of, path_of, shell_command
 from proxy.lab.breakdown import span
-from proxy.lab.quality import SHORTEST, quoted, strings_in
+from proxy.lab.quality import SHORTEST, quoted
 
 _DIGITS = 4
 _COMMAND = 40
 """Characters of a command by which it is known again."""
+_STUB = 300
+"""Characters of a stub that a person is shown."""
 _APART = "\0"
+_NO_NAME = re.compile(r"\\[ntr]|</")
+"""An escape in code or JSON that a string holds, whose letter is no part of the word behind it; the end of an element,
+which is no path."""
+_ESCAPES = ("\\n", "\\t", "\\r")
+_PATCHED = re.compile(r"\*\*\* (?:Add|Update|Delete) File: ([^\s\\\"]+)")
+_FOLDERS, _LONGEST_PATH = re.compile(r"[\w./~-]*\Z"), 300
+_CHANGES_FOLDER = re.compile(r"\A\s*cd [^\s;&|]+\s*(?:&&|;)\s*")
+"""What many commands begin with, so that it tells none from another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,7 @@ class HiddenNeed:
     """The call that it is the output of, or the kind of text."""
     turns_ago: int
     stub: str
-    """What stands in its place."""
+    """What stands in its place: its first 300 characters."""
     connects: bool
 
 
@@ -108,20 +123,23 @@ class Needs:
         request = _Request(conversation, edits)
         names, in_calls, lines = set[str](), set[str](), set[str]()
         for part in answer:
-            new = {name for name in identifiers_in(part.text) if not name.isdigit() or len(name) >= _DIGITS}
+            if part.kind not in ("call", "assistant"):
+                continue  # what the model thought is no action
+            new = request.missing(_names_in(part))
             names |= new
             if part.kind == "call":
                 in_calls |= new
-                old = {line for text in quoted(part.tool, part.text) for line in request.known_lines(text)}
-                self.edits += bool(old)
+                old = [
+                    line for text in quoted(part.tool, part.text, context=True) for line in request.known_lines(text)
+                ]
                 hidden = {line for line in old if not request.shows(line)}
+                self.edits += bool(old)
                 self.edits_out_of_sight += bool(hidden)
                 lines |= hidden
-        missing = {name for name in names if request.had(name) and not request.shows_name(name)}
         self.actions += 1
-        self.out_of_sight += bool(missing | lines)
-        self.out_of_sight_in_calls += bool(missing & in_calls or lines)
-        self.each += request.places(missing, missing & in_calls, lines)
+        self.out_of_sight += bool(names | lines)
+        self.out_of_sight_in_calls += bool(in_calls | lines)
+        self.each += request.places(names, in_calls, lines)
 
 
 class _Request:
@@ -130,85 +148,158 @@ class _Request:
     def __init__(self, conversation: Conversation, edits: Sequence[Edit]) -> None:
         self._blocks = conversation.blocks
         self._step = conversation.steps - 1
+        self._seen_by_block = [_readable(block.kind, block.text) for block in conversation.blocks]
         self._stubs: dict[int, str] = {}
-        seen = {i: _readable(block.kind, block.text) for i, block in enumerate(conversation.blocks)}
+        self._hidden: dict[int, str] = {}
+        self._folded = set[int]()
+        # a summary may stand for several runs: all have its origin, and one has its text
+        summaries = {
+            edit.origin.id: edit.text for edit in edits if isinstance(edit, Fold) and edit.origin and edit.text
+        }
         for edit in edits:
-            places = span(conversation, edit)
-            self._stubs |= dict.fromkeys(places, edit.text)
-            seen |= {places[0]: _readable(self._blocks[places[0]].kind, edit.text), **dict.fromkeys(places[1:], "")}
-        self._seen_by_block: Mapping[int, str] = seen
-        self._seen = _APART.join(seen.values())
-        self._written = {i: _readable(b.kind, b.text) for i, b in enumerate(self._blocks) if b.tool != RECALL}
-        self._history = _APART.join(self._written.values())
+            origin = edit.origin if isinstance(edit, Fold) else None
+            text = edit.text or (summaries.get(origin.id, "") if origin else "")
+            for at in (places := span(conversation, edit)):
+                if self._blocks[at].tool != RECALL:
+                    self._hidden[at] = _readable(self._blocks[at].kind, self._blocks[at].text)
+                self._stubs[at], self._seen_by_block[at] = text, ""
+            kind = self._blocks[places[0]].kind
+            if isinstance(edit, Fold):
+                kind = "user"
+                self._folded.update(places)
+            self._seen_by_block[places[0]] = _readable(kind, edit.text)
+        self._seen = _APART.join(self._seen_by_block)
+        # whatever the client had sent and is not in sight stands in one of these
+        self._behind = _APART.join(self._hidden.values())
+
+    def missing(self, names: frozenset[str]) -> set[str]:
+        """The names that the history holds, and that stand nowhere in what the model read."""
+        return {name for name in names if not _holds(self._seen, name) and _holds(self._behind, name)}
 
     def known_lines(self, text: str) -> Iterator[str]:
         """The lines of a quoted text that the history holds."""
         lines = (line.strip() for line in text.split("\n"))
-        return (line for line in lines if len(line) >= SHORTEST and line in self._history)
-
-    def had(self, name: str) -> bool:
-        return _holds(self._history, name)
+        return (line for line in lines if len(line) >= SHORTEST and (self.shows(line) or _quotes(self._behind, line)))
 
     def shows(self, line: str) -> bool:
-        return line in self._seen
-
-    def shows_name(self, name: str) -> bool:
-        return _holds(self._seen, name)
+        return _quotes(self._seen, line)
 
     def places(self, names: set[str], in_calls: set[str], lines: set[str]) -> Iterator[HiddenNeed]:
         """The hidden texts that hold what is needed, each item in the newest."""
         by_block: dict[int, set[str]] = {}
-        for item in sorted(names | lines):
-            holding = (i for i in reversed(self._written) if i in self._stubs and self._has(i, item, item in lines))
-            if (at := next(holding, None)) is not None:
+        newest = sorted(self._hidden, reverse=True)
+        for items, holds in ((names, _holds), (lines, _quotes)):
+            for item in items:
+                at = next(at for at in newest if holds(self._hidden[at], item))
                 by_block.setdefault(at, set()).add(item)
-        for at, items in sorted(by_block.items()):
+        for at, those in sorted(by_block.items()):
             yield HiddenNeed(
                 request=self._step + 1,
-                items=tuple(sorted(items)),
-                in_calls=bool(items & (in_calls | lines)),
-                quoted=bool(items & lines),
+                items=tuple(sorted(those)),
+                in_calls=bool(those & (in_calls | lines)),
+                quoted=bool(those & lines),
                 place=self._place(at),
                 turns_ago=self._step - self._blocks[at].turn,
-                stub=self._stubs[at],
+                stub=self._stubs[at][:_STUB],
                 connects=self._connects(at),
             )
 
-    def _has(self, at: int, item: str, is_line: bool) -> bool:
-        return item in self._written[at] if is_line else _holds(self._written[at], item)
-
-    def _call(self, at: int) -> Block | None:
-        block = self._blocks[at]
-        if block.kind == "call":
-            return block
-        return self._blocks[block.answers] if block.answers is not None else None
+    def _call(self, at: int) -> int | None:
+        """The block of the call that a block is, or answers."""
+        return at if self._blocks[at].kind == "call" else self._blocks[at].answers
 
     def _place(self, at: int) -> str:
         call = self._call(at)
         if call is None:
             return self._blocks[at].kind
-        arguments = shell_command(call.text) or path_of(call.tool, call.text) or call.text
-        return f"{call.tool} {' '.join(arguments.split())[:120]}"
+        command, paths = _known_by(self._blocks[call])
+        known = command or ", ".join(paths) or self._blocks[call].text
+        return " ".join(f"{self._blocks[call].tool} {known}".split())[:160]
 
     def _connects(self, at: int) -> bool:
-        call, stub = self._call(at), self._stubs[at]
+        call = self._call(at)
         if call is None:
             return False
-        words = shell_command(call.text).strip()[:_COMMAND] or path_of(call.tool, call.text) or call.tool
-        answered = self._blocks[at].answers
-        beside = self._seen_by_block[answered] if answered is not None else ""
-        name = words.rpartition("/")[2] if "/" in words and " " not in words else words
-        return name in stub or name in beside
+        texts = [self._stubs[at]]
+        if call not in self._folded:
+            texts.append(f"{self._blocks[call].tool}{_APART}{self._seen_by_block[call]}")
+        return any(_names_call(text, self._blocks[call]) for text in texts)
+
+
+def _names_in(part: Part) -> frozenset[str]:
+    """What an action names, as `identifiers_in`, but for short and round numbers."""
+    names = identifiers_in(_NO_NAME.sub(" ", _readable(part.kind, part.text)))
+    return frozenset(name for name in names if not name.isdigit() or (len(name) >= _DIGITS and name[-3:] != "000"))
+
+
+def _known_by(call: Block) -> tuple[str, Sequence[str]]:
+    """The command line on one line and the paths by which a call is known; empty where it has none. In a text protocol
+    the whole text is the command."""
+    command = shell_command(call.text) if call.kind == "call" else call.text
+    path = path_of(call.tool, call.text)
+    paths = [path] if path else [] if command else _PATCHED.findall(call.text)
+    return " ".join(_CHANGES_FOLDER.sub("", command).split()), paths
+
+
+def _names_call(text: str, call: Block) -> bool:
+    """Whether a text names a call so that a model knows which one it was."""
+    command, paths = _known_by(call)
+    if any(_names_path(text, path) for path in paths):
+        return True
+    flat = " ".join(text.split())
+    if command or paths:
+        return bool(command) and command[:_COMMAND] in flat
+    asked = next(_leaves(arguments_of(call.text)), "")
+    return _holds(text, call.tool) and " ".join(asked.split())[:_COMMAND] in flat
+
+
+def _names_path(text: str, path: str) -> bool:
+    """Whether a text names a path, or the end of it that is known."""
+    last = path.rstrip("/").rpartition("/")[2]
+    for match in re.finditer(rf"(?<![\w-]){re.escape(last)}(?![\w-])", text) if last and last in text else ():
+        folders = _FOLDERS.search(text[max(0, match.start() - _LONGEST_PATH) : match.start()])
+        name = normpath(f"{folders[0] if folders else ''}{last}").lstrip("./~")
+        if name and (path.endswith(name) or name.endswith(path)):
+            return True
+    return False
 
 
 @lru_cache(maxsize=8_192)
+def _decoded(text: str) -> str:
+    values = arguments_of(text)
+    return _APART.join(_leaves(values)) if values else text
+
+
 def _readable(kind: str, text: str) -> str:
-    """A text as the model means it: arguments with their strings decoded, too."""
-    if kind != "call":
-        return text
-    return _APART.join([text, *(value for _, value in strings_in(arguments_of(text)))])
+    """A text as the model means it: of arguments the values, decoded."""
+    return _decoded(text) if kind == "call" else text
+
+
+def _leaves(value: object) -> Iterator[str]:
+    """The texts and numbers in arguments."""
+    if isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(each)
+    else:
+        yield str(value)
 
 
 def _holds(text: str, name: str) -> bool:
     """Whether a name stands in a text as a whole word."""
-    return name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        is_begun = at > 0 and _is_word(text[at - 1]) and text[max(0, at - 2) : at] not in _ESCAPES
+        if not is_begun and not _is_word(text[end : end + 1]):
+            return True
+        at = text.find(name, at + 1)
+    return False
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _quotes(text: str, line: str) -> bool:
+    """Whether a line stands in a text, as it is or as JSON."""
+    return line in text or ((escaped := json.dumps(line, ensure_ascii=False)[1:-1]) != line and escaped in text)

@@ -46,6 +46,8 @@ _BEHIND: Sequence[Where] = get_args(Where)[1:-1]
 _OLD = OLD | {"search", "find"}
 _EDITS = ("edits", "replacements", "replacementchunks")
 _PATCH = re.compile(r"^(?:\*\*\* Begin Patch|--- \S.*\n\+\+\+ \S|@@ -\d)", re.M)
+_PATCH_IN_CODE = re.compile(r'(?<!\\)"\*\*\* Begin Patch(?:\\.|[^"\\])*"')
+_SEARCH, _DIVIDER = re.compile(r"(?:<{5,9}|-{5,9}) SEARCH>?[ \t]*"), re.compile(r"={5,9}[ \t]*")
 _REPLACED = re.compile(r"replace\(\s*(?P<q>'''|\"\"\"|'|\")(?P<old>.{1,8000}?)(?P=q)\s*,", re.S)
 _LITERAL = re.compile(r"""(?<=[\s(\[=,{])(?P<q>["'])(?P<old>(?:(?!(?P=q))[^\n]){20,400})(?P=q)(?=[\s)\],:}])""")
 _SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d))[^\\\n])+)(?P=d)")
@@ -221,17 +223,23 @@ def needed(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[P
     return list(_View(conversation, edits, answer).needed())
 
 
-def quoted(tool: str, arguments: str) -> Iterator[str]:
-    """The old text that an edit may quote: `old_string` and its like, in lists of edits too; the lines that a patch
-    takes out; in shell edits every text to be replaced, and every string of 20 characters or more. What the history did
-    not hold before does not count: `tally` leaves it out.
+def quoted(tool: str, arguments: str, *, context: bool = False) -> Iterator[str]:
+    """The old text that an edit may quote: `old_string` and its like, in lists of edits too; SEARCH blocks; the lines
+    that a patch takes out, and with `context` those that it finds its place by; in shell edits every text to be
+    replaced, and every string of 20 characters or more. What the history did not hold before does not count: `tally`
+    leaves it out.
     """
     values = arguments_of(arguments)
     for name, text in strings_in(values or arguments):
         if name in _OLD and text.strip():
             yield text
+        elif blocks := [*_searched(text)]:
+            yield from blocks
         elif patch := _PATCH.search(text):
-            yield from _taken_out(text[patch.start() :])
+            yield from _taken_out(text[patch.start() :], context)
+        else:
+            for literal in _PATCH_IN_CODE.findall(text):
+                yield from _taken_out(_unquoted(literal), context)
     command = shell_command(arguments)
     if command and writes(tool, arguments):
         for pattern in (_REPLACED, _SED, _LITERAL):
@@ -265,12 +273,34 @@ def _json_list(text: str) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _taken_out(patch: str) -> Iterator[str]:
-    """The lines that a patch takes out, each run of them as one text."""
+def _searched(text: str) -> Iterator[str]:
+    """What SEARCH blocks look for, each up to its divider."""
+    lines: list[str] | None = None
+    for line in text.split("\n") if " SEARCH" in text else ():
+        if _SEARCH.fullmatch(line):
+            lines = []
+        elif lines is not None and _DIVIDER.fullmatch(line):
+            yield "\n".join(lines)
+            lines = None
+        elif lines is not None:
+            lines.append(line)
+
+
+def _unquoted(literal: str) -> str:
+    """The text that a string in code stands for, where it is written as in JSON; else none."""
+    try:
+        return str(msgspec.json.decode(literal))
+    except (msgspec.DecodeError, UnicodeError):
+        return ""
+
+
+def _taken_out(patch: str, context: bool) -> Iterator[str]:
+    """The lines that a patch takes out, and with `context` those around them, each run of them as one text."""
+    marks = ("-", " ") if context else ("-",)
     lines: list[str] = []
     for line, following in pairwise([*patch.split("\n"), "", ""]):
         is_header = line.startswith("--- ") and following.startswith("+++ ")
-        if line.startswith("-") and not is_header:
+        if line.startswith(marks) and not is_header:
             lines.append(line[1:])
         elif lines:
             if len("\n".join(lines).strip()) >= SHORTEST:

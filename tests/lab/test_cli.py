@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -43,7 +44,7 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
             "replay",
             [
                 *("--prices", "--cache", "--preset", "--config", "--chain", "--concurrency", "--repeat", "--upstream"),
-                *("--credential-env", "--text-protocol", "--json"),
+                *("--credential-env", "--text-protocol", "--needs", "--json"),
             ],
         ),
         ("demo", ["--prices"]),
@@ -89,6 +90,23 @@ def test_replay_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> No
     ]
     assert [row["group"] for row in found["means"]] == ["short", "short"]
     assert set(found["timing"]["added_ms"]) == {"p50", "p90", "p99"}
+
+
+def test_replay_prints_what_was_needed_and_hidden_where_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    session = str(Path(SHIPPED).with_name("long_day.json"))
+    words = ("replay", session, "--prices", "gpt-5.4", "--preset", "eager", "--json")
+    (row,) = json.loads(told(capsys, *words, "--needs")[1])["sessions"]
+    needs = row["needs"]
+    places = needs.pop("by_place")
+    assert len(places) == needs["hidden_texts"] > 0
+    assert needs["out_of_sight"] == len({place["request"] for place in places})
+    assert needs["share_out_of_sight"] == round(needs["out_of_sight"] / needs["actions"], 4) > 0
+    assert (needs["connected"], needs["actions"]) == (sum(place["connects"] for place in places), row["requests"])
+    assert json.loads(told(capsys, *words)[1])["sessions"][0]["needs"] == needs
+    _, out, _ = told(capsys, *words[:-1], "--needs")
+    assert len(re.findall(r"^request \d+, \d+ turns ago, (?:an edit|a call|prose): ", out, re.M)) == len(places)
+    assert len(re.findall(r"^    stub, which (?:connects|does not connect): ", out, re.M)) == len(places)
+    assert f"{needs['share_out_of_sight']:.1%}" in out
 
 
 def test_a_replay_that_finds_faults_ends_with_1_and_says_which(

@@ -15,6 +15,7 @@ from proxy import cli
 from proxy.lab.cli_arguments import presets_named
 from proxy.lab.cli_output import WIDE
 from proxy.lab.demo import recorded
+from proxy.lab.needs import Needs
 from proxy.lab.replay.bills import SessionBill, SummaryCosts
 from proxy.lab.replay.comparison import PresetResult, averages, preset_results
 from proxy.lab.replay.environment import Options
@@ -48,8 +49,10 @@ def test_sums_are_of_all_sessions_and_peaks_of_the_worst() -> None:
     first.bill.peak, second.bill.peak, first.baseline.peak, second.baseline.peak = 5, 3, 6, 9
     first.recalls.add(2, 0, [Usage(100, 0, 0, 1)])
     second.summaries = SummaryCosts(SessionBill(prices_for(MODEL), output=0.25), batch=1_000, calls=5, digests=2)
+    first.needs, second.needs = Needs(10, 1, 1, 8, 2), Needs(30, 9, 3, 0, 0)
     (row,) = preset_results([first, second])
     assert row.sessions == 2
+    assert (row.share_out_of_sight, row.share_out_of_sight_in_calls, row.share_edits_out_of_sight) == (0.25, 0.1, 0.25)
     assert (row.tokens_sent.with_, row.tokens_sent.without) == (30, 70)
     assert (row.peak_context.with_, row.peak_context.without) == (5, 9)
     assert row.input_bill.ratio == pytest.approx((1.0 + 2.0 + 0.25) / 4.0)

@@ -15,6 +15,7 @@ from policies.presets import PRESETS
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
 from proxy.lab.generators.loops import generated
+from proxy.lab.needs import Needs
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, session_of
 from proxy.lab.replay.report import Report
@@ -37,7 +38,7 @@ def figures(report: Report) -> dict[str, Any]:
     names = ("requests", "input_bill", "whole_bill", "worst_ratio_at_any_stop", "worst_ratio_past_request_20")
     values = {
         name: as_json(getattr(report, name))
-        for name in (*names, "prefix_changes", "used_by_later_turns", "marks_alone")
+        for name in (*names, "prefix_changes", "used_by_later_turns", "needs", "marks_alone")
     }
     return values | {"bill": as_json(report.bill), "baseline": as_json(report.baseline), "sent": report.tokens_sent}
 
@@ -192,7 +193,8 @@ def run(session: str, kind: str, bill: float, preset: str = "coding-agent", **ot
         "worst_past_request_20": bill + 0.1,
     }
     counts = dict.fromkeys(("sent", "peak", "breaks", "calls", "faults"), 1)
-    fields = {**values, **counts, "worst_at_any_stop": bill, "sight": sight, **others}
+    needs = {**dict.fromkeys(Needs.JSON, 0), "median_turns_ago": None}
+    fields = {**values, **counts, "worst_at_any_stop": bill, "sight": sight, "needs": needs, **others}
     return Run(session=session, kind=kind, preset=preset, bill=bill, **fields)
 
 
@@ -214,6 +216,21 @@ def test_a_mean_never_stands_alone() -> None:
     each = tables.sessions(RUNS, "coding-agent", ["gpt-5.4"])
     assert [line.split(" | ")[0] for line in each.split("\n")[2:]] == ["| a (long)", "| b (long)", "| c (chat)"]
     assert "| 0.900 | 1.00 | 0.500 / 0.500 / 0.500 / 0.500 / 0.500 |" in each
+
+
+def test_what_was_needed_stands_beside_the_bill_of_each_session() -> None:
+    found = {"out_of_sight": 3, "actions": 10, "edits_out_of_sight": 1, "edits": 2, "connected": 4, "hidden_texts": 5}
+    none = dict.fromkeys(found, 0) | {"actions": 7, "median_turns_ago": None}
+    given = [
+        run("a", "long", 0.5, needs=found | {"median_turns_ago": 12.5}),
+        run("b", "chat", 1.0, needs=none),
+        RUNS[3],
+    ]
+    rows = tables.needs(given, "coding-agent", ["gpt-5.4", "other"]).split("\n")[2:]
+    assert rows == [
+        "| a (long) | 0.500 | 3 of 10 | 1 of 2 | 4 of 5 | 12.5 | - | - | - | - | - |",
+        "| b (chat) | 1.000 | 0 of 7 | - | - | - | - | - | - | - | - |",
+    ]
 
 
 def test_a_group_that_a_person_named_stands_behind_the_kinds() -> None:

@@ -190,6 +190,12 @@ DIFF = """--- a/src/a.py
         ({"diff": DIFF}, ["    first = line.split()", "short\nanother line of b"]),
         ({"command": f"git apply <<'E'\n{DIFF}\nE"}, ["    first = line.split()", "short\nanother line of b"]),
         ({"content": "- a list of words\n- and another entry"}, []),
+        ({"diff": "------- SEARCH\na b\n  c\n=======\nx\n+++++++ REPLACE"}, ["a b\n  c"]),
+        ({"diff": "<<<<<<< SEARCH\na b\n=======\nx\n>>>>>>> REPLACE\n<<<<<<< SEARCH\nno divider"}, ["a b"]),
+        (
+            {"input": f"const patch = {json.dumps(PATCH)};"},
+            ["    first = line.split()\n    return first", "- a list of one"],
+        ),
     ],
 )
 def test_edits_quote_in_lists_and_patches_too(arguments: Json, found: list[str]) -> None:
@@ -198,6 +204,11 @@ def test_edits_quote_in_lists_and_patches_too(arguments: Json, found: list[str])
 
 def test_a_patch_need_not_be_json() -> None:
     assert [*quoted("apply_patch", PATCH)] == ["    first = line.split()\n    return first", "- a list of one"]
+
+
+def test_a_patch_quotes_the_lines_that_it_finds_its_place_by_where_they_are_asked_for() -> None:
+    old = [*quoted("apply_patch", PATCH, context=True)]
+    assert old == ["    first = line.split()\n    return first", "the end\n- a list of one"]
 
 
 def later(*messages: Json) -> Conversation:
@@ -237,7 +248,13 @@ def test_old_text_counts_by_its_lines_where_it_stands_as_none() -> None:
     assert (found.at_risk_quoted_lines.used, found.at_risk_quoted_lines.recoverable_by_recall) == (1, 1)
 
 
-@pytest.mark.parametrize("hostile", ["s/" + "\\a" * 5000, "replace('" * 5000, "s/" * 50_000, "s|a" * 50_000])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        *("s/" + "\\a" * 5000, "replace('" * 5000, "s/" * 50_000, "s|a" * 50_000),
+        *('\\"*** Begin Patch' * 50_000, '"*** Begin Patch' * 50_000, "\n<<<<<<< SEARCH" * 50_000),
+    ],
+)
 def test_x9_hostile_edits_end(hostile: str) -> None:
     """The first took time that doubled with every two characters."""
     assert isinstance([*quoted("tool", json.dumps({"command": f"tee x {hostile}"}))], list)

@@ -15,6 +15,7 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
+from proxy.lab.needs import Needs
 from proxy.lab.provider import TURN_HEADER, Provider, start
 from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import averages, percentiles
@@ -270,6 +271,7 @@ def test_means_are_by_price_table_and_group() -> None:
     reports.append(report_of(70, 0.5, model="n"))
     reports[1].used_by_later_turns.quoted.add("visible")
     reports[2].used_by_later_turns.quoted.add("recoverable_by_recall")
+    reports[1].needs, reports[2].needs = Needs(10, 1, 1, 8, 2), Needs(100, 30, 20, 2, 2)
     found = averages(reports)
     assert [(mean.prices, mean.group, mean.sessions) for mean in found] == [
         ("m", "long", 2),
@@ -280,6 +282,9 @@ def test_means_are_by_price_table_and_group() -> None:
     ]
     assert [mean.input_bill_ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.725, 0.5])
     assert found[0].share_visible_quoted == 0.5
+    # of actions by session, of edits as one
+    assert (found[0].share_out_of_sight, found[0].share_out_of_sight_in_calls) == pytest.approx((0.2, 0.15))
+    assert (found[0].share_edits_out_of_sight, found[0].share_connected) == (0.4, None)
     repeated = joined([report_of(30, 0.9), report_of(30, 0.9)])
     assert (repeated.requests, repeated.group) == (60, "short")
 

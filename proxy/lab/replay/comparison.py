@@ -1,7 +1,8 @@
 """Replayed sessions taken together: averages of those that are alike, and presets beside each other.
 
 Laws
-  Averages are over sessions, but what edits quote and what is at risk is counted as one: many sessions hold little.
+  Averages are over sessions, but what edits quote and need, what is at risk and which stubs connect is counted as one:
+  many sessions hold little.
   Presets are compared over all sessions as one: one bill, one tally of what turns used; peaks and the worst ratio are
   those of the worst. A preset is ahead where no other at the same prices has a bill as low and as much in sight, and
   better in either.
@@ -13,6 +14,7 @@ from math import floor, log10
 from statistics import fmean, quantiles
 from typing import Any
 
+from proxy.lab.needs import Needs
 from proxy.lab.quality import Tally, Visibility
 from proxy.lab.replay.bills import ModelCalls
 from proxy.lab.replay.report import GROUPS, Report
@@ -41,6 +43,10 @@ class Average:
     worst_ratio_past_request_20: float
     worst_ratio_at_any_stop: float
     recall_share_of_input_bill: float
+    share_out_of_sight: float
+    share_out_of_sight_in_calls: float
+    share_edits_out_of_sight: float | None
+    share_connected: float | None
     share_visible: float
     share_visible_rare: float
     share_visible_at_risk_rare: float | None
@@ -66,6 +72,10 @@ class PresetResult:
     worst_ratio_past_request_20: float
     worst_ratio_at_any_stop: float
     peak_context: Compared
+    share_out_of_sight: float
+    share_out_of_sight_in_calls: float
+    share_edits_out_of_sight: float | None
+    share_connected: float | None
     share_visible: float
     share_visible_rare: float | None
     share_visible_at_risk_rare: float | None
@@ -113,7 +123,10 @@ def _average(prices: str, preset: str, group: str, reports: Sequence[Report]) ->
         recall_share_of_input_bill=fmean(report.recall_share_of_input_bill for report in reports),
         **_worst(reports),
         **_shares_visible(joined(used))
+        | _shares_of_needs(joined([report.needs for report in reports]))
         | {
+            "share_out_of_sight": fmean(report.needs.share_out_of_sight for report in reports),
+            "share_out_of_sight_in_calls": fmean(report.needs.share_out_of_sight_in_calls for report in reports),
             "share_visible": fmean(each.all.share_visible for each in used),
             "share_visible_rare": fmean(each.rare.share_visible for each in used),
         },
@@ -136,6 +149,12 @@ def _shares_visible(used: Visibility) -> dict[str, Any]:
     return {"share_visible": used.all.share_visible, **shares}
 
 
+def _shares_of_needs(needs: Needs) -> dict[str, Any]:
+    """Of actions and of edits, as both tables name them; None where there was nothing to see."""
+    names = ("share_out_of_sight", "share_out_of_sight_in_calls", "share_edits_out_of_sight", "share_connected")
+    return {name: getattr(needs, name) for name in names}
+
+
 def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
     """By price table and preset, in the order in which they come; those that are ahead are marked."""
     by_prices: dict[str, list[PresetResult]] = {}
@@ -156,6 +175,7 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
             **_worst(members),
             peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
             **_shares_visible(whole),
+            **_shares_of_needs(joined([report.needs for report in members])),
             share_recoverable=used.recoverable / used.used if used.used else 0.0,
             behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
             lost=used.lost,

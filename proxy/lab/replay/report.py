@@ -11,6 +11,7 @@ from typing import ClassVar
 from policies.context import Aim
 from policies.model.tokens import Calibration
 from proxy.lab.breakdown import Breakdown, PolicyEffect
+from proxy.lab.needs import Needs
 from proxy.lab.quality import Visibility
 from proxy.lab.replay.bills import ModelCalls, RecallCosts, SessionBill, SummaryCosts
 from proxy.lab.replay.recorded import CHAIN
@@ -95,7 +96,7 @@ class Report:
         *("whole_bill", "recall_share_of_input_bill"),
         *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
         *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
-        *("recorded_usage", "used_by_later_turns"),
+        *("recorded_usage", "used_by_later_turns", "needs"),
     )
 
     session: str
@@ -131,7 +132,8 @@ class Report:
     """The highest after more than `EARLY` requests; 0 where there are no more."""
     recorded_usage: RecordedUsage = field(default_factory=RecordedUsage, metadata=FIRST)
     used_by_later_turns: Visibility = field(default_factory=Visibility, metadata=FIRST)
-    """By one run, as the one above and the two below: the others are alike."""
+    """By one run, as the one above and the three below: the others are alike."""
+    needs: Needs = field(default_factory=Needs, metadata=FIRST)
     each_request: list[RequestResult] = field(default_factory=list, metadata=FIRST)
     last_request: Breakdown | None = field(default=None, metadata=FIRST)
     """None where its sizes are not known."""

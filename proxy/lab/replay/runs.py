@@ -117,7 +117,9 @@ def _add_visibility(
     report.protocol = "tools" if has_calls else "text"
     for end, request, answer in zip(session.turns, sent, answers, strict=True):
         conversation = request.conversation if request else session.conversation(count, end)
-        tally(conversation, request.edits if request else (), answer, report.used_by_later_turns)
+        edits = request.edits if request else ()
+        tally(conversation, edits, answer, report.used_by_later_turns)
+        report.needs.add(conversation, edits, answer)
     report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden * report.runs
     if sent and (last := sent[-1]):
         order = order_of(environment.options.chosen.policies)

@@ -45,6 +45,11 @@ COLUMNS: Mapping[str, Sequence[str]] = {
             "quote, by texts and by lines; lines at risk, for lines that last occurred more than 5 turns before."
         ),
         (
+            "Columns, out of sight: needs, of the model's next actions, the share that needs a path, name, number or "
+            "old text which the client had sent and which stood nowhere in the prompt; edits, the same for the old "
+            "text of edits. --needs prints each."
+        ),
+        (
             "Columns, presets beside each other: * where no other preset is as cheap with as much in sight; calls "
             "and $, those of a model for recalls and summaries; back, of what was used but not in the prompt, the "
             "share that a recall or another run of a tool brings back."
@@ -100,7 +105,7 @@ LAST_LINES: Mapping[str, str] = {
     "replay": (
         "x/none: with Narrows and without. ratio, end, past 20, any stop: the bill with Narrows divided by that "
         "without, so below 1 it saves. visible to lines at risk: of what later turns used, the share that stood in "
-        "the prompt. "
+        "the prompt. needs, edits: of next actions, and of edits, the share that needs what stood nowhere in it. "
         "`narrows replay --help` explains every column."
     ),
     "presets": (

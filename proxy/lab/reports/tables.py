@@ -74,6 +74,12 @@ _SHARES = {
     name: Column(head, "share_visible" if name == "all" else f"share_visible_{name}", _share)
     for name, head in _TALLIES.items()
 }
+_NEEDS = (
+    Column("needs", "needs.share_out_of_sight", _share),
+    Column("edits", "needs.share_edits_out_of_sight", _share),
+)
+_NEEDS_TOGETHER = tuple(Column(head, path.removeprefix("needs."), written) for head, path, written in _NEEDS)
+"""Beside every bill: what it was paid for with."""
 _LOST = Column("lost", "used_by_later_turns.all.lost", _count)
 
 COSTS: Sequence[Column] = (
@@ -83,8 +89,9 @@ COSTS: Sequence[Column] = (
     _RATIO,
     Column("whole $/none", "whole_bill", _bills),
     Column("ratio", "whole_bill.ratio", _ratio),
+    *_NEEDS,
 )
-"""What a session cost, for a terminal."""
+"""What a session cost and what it hid, for a terminal."""
 MARKS: Sequence[Column] = (
     Column("marks alone $/none", "input_bill_of_marks_alone", _bills),
     Column("ratio", "input_bill_of_marks_alone.ratio", _ratio),
@@ -105,7 +112,7 @@ SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS)
 """What was in sight, and the share of recall rounds."""
 SESSION_BILLS: Sequence[Column] = (
     Column("input bill", "input_bill", lambda bill: f"{money(bill.dollars_without)} → {money(bill.dollars_with)}"),
-    *(_RATIO, _WHOLE, *_STOPS),
+    *(_RATIO, _WHOLE, *_STOPS, *_NEEDS),
 )
 SESSION_SIGHT: Sequence[Column] = (
     *(_SIGHT["all"], _SIGHT["at_risk_rare"], _LOST),
@@ -116,11 +123,11 @@ AVERAGE_BILLS: Sequence[Column] = (
     Column("sessions", "sessions", _count),
     Column("ratio", "input_bill_ratio", _ratio),
     Column("whole", "whole_bill_ratio", _ratio),
-    *(_END, *_STOPS, _RECALLS),
+    *(_END, *_STOPS, _RECALLS, *_NEEDS_TOGETHER),
 )
 AVERAGE_SIGHT: Sequence[Column] = tuple(_SHARES.values())
 PRESET_BILLS: Sequence[Column] = (
-    *(_TOKENS, _PEAK, _RATIO, _WHOLE, _END, *_STOPS),
+    *(_TOKENS, _PEAK, _RATIO, _WHOLE, _END, *_STOPS, *_NEEDS_TOGETHER),
     Column("calls", "model_calls.total", _count),
     Column("$", "model_calls.dollars", lambda amount: money(amount).lstrip("$")),
 )
@@ -130,7 +137,7 @@ PRESET_SIGHT: Sequence[Column] = (
     Column("lost", "lost", _count),
 )
 PRESET_BILLS_ON_A_PAGE: Sequence[Column] = (
-    *(_RATIO, _WHOLE, _END, *_STOPS),
+    *(_RATIO, _WHOLE, _END, *_STOPS, *_NEEDS_TOGETHER),
     Column("calls", "model_calls", lambda calls: f"{calls.total:,}, {money(calls.dollars)}" if calls.total else "0"),
 )
 PRESET_SIGHT_ON_A_PAGE: Sequence[Column] = (

@@ -96,6 +96,7 @@ def tables_of(runs: Sequence[Run], preset_prices: Sequence[str]) -> dict[str, di
         "policies/README.md": {
             "kinds": tables.kinds(runs, PRESET),
             "sessions": tables.sessions(runs, PRESET, preset_prices),
+            "needs": tables.needs(runs, PRESET, preset_prices),
             "presets": tables.presets(by_preset),
         },
     }

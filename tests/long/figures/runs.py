@@ -19,6 +19,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
+from proxy.lab.needs import Needs
 from proxy.lab.quality import Visibility
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
@@ -66,6 +67,8 @@ class Run:
     faults: int
     sight: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """By tally: how many items turns used, and how many of them stood in sight."""
+    needs: Mapping[str, float | None] = field(default_factory=dict)
+    """What actions needed that was out of sight, as `Needs` names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,7 @@ def _figures(report: Report, kind: str) -> Run:
         breaks=report.prefix_changes,
         calls=report.summaries.calls,
         faults=report.faults,
+        needs={name: getattr(report.needs, name) for name in Needs.JSON},
         sight={name: [getattr(used, name).used, getattr(used, name).visible] for name in Visibility.JSON},
     )
 

@@ -99,6 +99,7 @@ class _Lane:
         report.prefix_changes += digests[: len(self.digests)] != self.digests
         self.digests = digests
         tally(recorded.conversation, result.edits, recorded.answer, report.used_by_later_turns)
+        report.needs.add(recorded.conversation, result.edits, recorded.answer)
 
 
 def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str, Report]:

@@ -93,6 +93,21 @@ def sessions(runs: Runs, preset: str, prices: Sequence[str]) -> str:
     return table(heads, rows, left=1)
 
 
+def needs(runs: Runs, preset: str, prices: Sequence[str]) -> str:
+    """What the next actions of each session needed and had not in sight, beside its bill, of one preset."""
+    runs = [run for run in runs if run.preset == preset and run.kind != CHAIN]
+    heads = (
+        "session",
+        *(f"{each}: {head}" for each in prices for head in ("bill", "actions", "edits", "connected", "turns ago")),
+    )
+    rows = []
+    for name in _order(run.session for kind in _kinds(runs) for run in runs if run.kind == kind):
+        own = [run for run in runs if run.session == name]
+        cells = (cell for each in prices for cell in _cells_of_needs(_at(own, each)))
+        rows.append((f"{_short_name(name)} ({own[0].kind})", *cells))
+    return table(heads, rows, left=1)
+
+
 def presets(runs: Runs) -> str:
     """Every preset by kind of session and prices, and what it leaves in sight over all sessions but chains."""
     present = _kinds(runs)
@@ -163,6 +178,19 @@ def _mean(alike: Runs, figure: Callable[[Run], float]) -> str:
 
 def _cells(one: Runs) -> tuple[str, str, str]:
     return (f"{one[0].bill:.3f}", _past_20(one), _sight(one)) if one else ("-", "-", "-")
+
+
+def _cells_of_needs(one: Runs) -> Sequence[str]:
+    """Of one run; how many of how many, and the median of turns."""
+    if not one:
+        return ["-"] * 5
+    found, pairs = (
+        one[0].needs,
+        (("out_of_sight", "actions"), ("edits_out_of_sight", "edits"), ("connected", "hidden_texts")),
+    )
+    shares = (f"{found[part]} of {found[whole]}" if found[whole] else "-" for part, whole in pairs)
+    ago = found["median_turns_ago"]
+    return (f"{one[0].bill:.3f}", *shares, "-" if ago is None else f"{ago:g}")
 
 
 def _sight(alike: Runs) -> str:
