@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from policies.dialects.overflow import Overflow, overflow_in
-from proxy.lab.provider.overflows import IN_BODY, STREAMS, WORDINGS, Excess, Wording
+from proxy.lab.provider.answers import Excess, Wording
 from proxy.sse import Events, data
+from tests.kit.overflows import IN_BODY, STREAMS, WORDINGS
 
 EXCESS = Excess(prompt=40_123, answer=4_000, window=32_768)
 FITTING = Excess(prompt=30_001, answer=4_000, window=32_768)

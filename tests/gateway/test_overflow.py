@@ -22,12 +22,13 @@ from proxy.app import App
 from proxy.compaction.prepare import Compactor
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Answer, Received, Say, Send
-from proxy.lab.provider.overflows import IN_BODY, STREAMS, WORDINGS, Excess, Wording
+from proxy.lab.provider.answers import Excess, Wording
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.store import Key
 from proxy.store.cached import CachedStore
 from tests.kit.apis import APIS, Api, plays
 from tests.kit.histories import Json
+from tests.kit.overflows import IN_BODY, STREAMS, WORDINGS
 from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, spaced
 from tests.kit.recalling import recall
 from tests.kit.speaking import speaking

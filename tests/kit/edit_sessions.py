@@ -5,8 +5,8 @@ with even seeds are for choosing, those with odd seeds for judging; each half ha
 import json
 from collections.abc import Sequence
 
-from proxy.lab.generators.edits import KIND, editing
 from proxy.lab.replay.recorded import Session, session_of
+from tests.kit.editing import KIND, editing
 
 SESSIONS: Sequence[tuple[int, int, int]] = (
     *((1, 10, 5), (2, 10, 6), (3, 10, 8), (4, 10, 10), (5, 10, 7), (6, 10, 9)),

@@ -6,15 +6,13 @@ import re
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from proxy.cli import command_line
-from proxy.lab.generators.edits import editing
 from proxy.lab.provider import PREFIX, find_violation
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import requests, session_of
 from proxy.lab.replay.runs import replay_all
 from tests.kit.edit_sessions import SESSIONS, edit_sessions
+from tests.kit.editing import editing
 
 EACH = pytest.mark.parametrize(("seed", "turns", "files"), SESSIONS)
 
@@ -97,15 +95,3 @@ async def test_it_can_be_replayed_at_the_prices_of_either_kind_of_cache(prices: 
     (report,) = await replay_all([session], Options(prices=(prices,)))
     assert report.requests == 12
     assert report.faults == 0
-
-
-def test_the_command_prints_it() -> None:
-    printed = CliRunner().invoke(command_line(), ["generate", "edits", "--seed", "3", "--turns", "9", "--files", "5"])
-    assert json.loads(printed.stdout) == editing(3, 9, 5)
-
-
-@pytest.mark.parametrize("words", [["edits", "--requests", "9"], ["chat", "--files", "9"], ["edit"]])
-def test_what_makes_no_session_is_refused(words: list[str]) -> None:
-    refused = CliRunner().invoke(command_line(), ["generate", *words])
-    assert refused.exit_code == 2
-    assert "edits" in refused.stderr or "--files" in refused.stderr

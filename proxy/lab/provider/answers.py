@@ -88,6 +88,19 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Excess:
+    """A prompt that is too long: its tokens, those allowed for the answer, and those of the window."""
+
+    prompt: int
+    answer: int
+    window: int
+
+
+Wording = Callable[[Excess], Send]
+"""How a provider says that a prompt is too long."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reflect:
     """What arrived, as JSON: method, target, headers as pairs, body as latin-1 text (every byte shows)."""
 

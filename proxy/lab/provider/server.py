@@ -18,12 +18,14 @@ from proxy.lab.provider.answers import (
     JSON_REPLY,
     Abort,
     Answer,
+    Excess,
     Json,
     ModelReply,
     ProviderReply,
     Reflect,
     Say,
     Send,
+    Wording,
     call_texts,
     http_reply,
 )
@@ -31,7 +33,6 @@ from proxy.lab.provider.api import Api
 from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.chat.api import OpenAIChat
 from proxy.lab.provider.messages.api import AnthropicMessages
-from proxy.lab.provider.overflows import Excess, Wording
 from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
 from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation, refusal, template_violation

@@ -1,23 +1,10 @@
 """How providers and servers say that a prompt is too long: an answer in the words of each, for a script."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.lab.provider import jsontext
-from proxy.lab.provider.answers import STREAMING, Send, Wire, server_sent_event
-
-
-@dataclass(frozen=True, slots=True)
-class Excess:
-    """A prompt that is too long: its tokens, those allowed for the answer, and those of the window."""
-
-    prompt: int
-    answer: int
-    window: int
-
-
-Wording = Callable[[Excess], Send]
+from proxy.lab.provider.answers import STREAMING, Excess, Send, Wire, Wording, server_sent_event
 
 
 def _openai(message: str, status: int = 400, code: object = None, **more: object) -> Send:

@@ -1,5 +1,5 @@
 """Sessions that read a few files in one turn and edit them for many, as people's coding agents do: Anthropic's Messages
-with the tools of Claude Code, for `narrows replay`.
+with the tools of Claude Code.
 
 Laws
   The same seed, number of turns and of files give the same session, byte for byte.
@@ -16,7 +16,7 @@ from proxy.lab.generators.code import Project, SourceFile
 from proxy.lab.generators.loops import AgentTurn, Json
 
 KIND, MODEL, TURNS, FILES = "edits", "claude-opus-5-5", 30, 8
-"""How `narrows generate` names it, whose prices count, and what is usual: turns of edits, and files."""
+"""Its name, whose prices count, and what is usual: turns of edits, and files."""
 _ROOT = "/home/dev/workspace"
 _FILE_TOKENS = (2_000, 6_000)
 """Of the smallest and the largest file: 100 to 400 lines."""
@@ -36,7 +36,7 @@ def editing(seed: int, turns: int = TURNS, files: int = FILES) -> Json:
     ValueError where there are too few of either."""
     if turns < 2 or files < 2:
         raise ValueError("such a session has 2 turns of edits and 2 files at least")
-    random = Random(f"{KIND} {seed}")  # noqa: S311 - the same session for the same seed, and no secret
+    random = Random(f"{KIND} {seed}")
     work = _Work(random, files)
     task = f"Review {files} modules, and change one passage at a time. {work.project.sentence()}"
     messages = [{"role": "user", "content": task}]
