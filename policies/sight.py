@@ -30,7 +30,7 @@ _SEEN_ANYWAY = 4.0
 words hold the rest. Measured on cc-*, codex-*, pi-* and mini-* sessions that were not chosen on."""
 _USUAL: Mapping[int, int] = {4: 14, 12: 5, 20: 3, 36: 5, 60: 2, 90: 1}
 _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
-"""How far 30 actions of a coding agent reach, in turns, and of one that has a shell alone; these count beside its own."""
+"""How far 30 actions of a coding agent reach, in turns, and of one with a shell alone; these count beside its own."""
 _ESCAPED = re.compile(r"\\+[nrt\"]")
 
 

@@ -8,20 +8,19 @@ Laws
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
 from pydantic_settings import SettingsConfigDict
 
 from policies.model.parameters import Parameter, parameters_of
 from policies.model.windows import Trigger, amounts
-from policies.presets import POLICIES, PRESETS, SMALL_WINDOW, Preset, StaleOptions
+from policies.presets import PRESETS, SMALL_WINDOW, Preset, StaleOptions
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
 from proxy.config.units import duration
-from proxy.lab.preset_choice import FOR_WHOM, MeasuredPreset
+from proxy.lab.preset_choice import FOR_WHOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class PresetDescription:
     name: str
     about: str
     for_whom: str
-    """Empty, as `measured` is None, of one of one's own."""
-    measured: MeasuredPreset | None
+    """Empty of one of one's own."""
     own: bool
     base: str | None
     policies: tuple[PolicyDescription, ...]
@@ -101,19 +99,17 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     exceptions = [f"a summary may stand for system text that is {text} (system)" for text in preset.exceptions.system]
     if preset.exceptions.first_sight:
         exceptions = ["results are cut before the model has seen them whole (first_sight)", *exceptions]
-    for_whom, measured = FOR_WHOM.get(name, ("", None))  # one of your own, or one that is new
     return PresetDescription(
         name=name,
         about=preset.about,
-        for_whom=for_whom,
-        measured=measured,
+        for_whom=FOR_WHOM.get(name, ""),
         own=name in own,
         base=base or None,
         policies=tuple(policies),
         left_out_of_base=tuple(policy for policy in in_base if policy not in here),
         exceptions=tuple(exceptions),
-        aim=_aim(preset),
-        base_aim=_aim(presets[base]) if base and _aim(presets[base]) != _aim(preset) else None,
+        aim=aim_of(preset),
+        base_aim=aim_of(presets[base]) if base and aim_of(presets[base]) != aim_of(preset) else None,
         writer=_writer(preset),
     )
 
@@ -135,41 +131,7 @@ def in_words(value: Any, parameter: Parameter) -> str:
     return f"{value:,} {parameter.unit}" if isinstance(value, int) else str(value)
 
 
-def preset_table() -> str:
-    """The table of all presets in the documentation, as Markdown, in the words of `narrows presets`."""
-    rows = ["| preset | aim | what it does |", "|---|---|---|"]
-    for name, preset in PRESETS.items():
-        rows.append(f"| `{name}` | {_aim(preset)} | {preset.about} |")
-    return "\n".join(rows)
-
-
-def parameter_table() -> str:
-    """The table of all parameters in the documentation, as Markdown: what a value may be, and its usual value."""
-    rows = ["| policy | parameter | value | usual | meaning |", "|---|---|---|---|---|"]
-    for policy in POLICIES.values():
-        for each in parameters_of(policy):
-            usual = in_words(getattr(policy, each.name), each)
-            rows.append(f"| `{policy.name}` | `{each.name}` | {_allowed(each)} | {usual} | {each.meaning} |")
-    return "\n".join(rows)
-
-
-def _allowed(parameter: Parameter) -> str:
-    """The values that a parameter may have."""
-    inner = get_args(parameter.type) or (parameter.type,)
-    tables = [f"`{{ {', '.join(p.name for p in parameters_of(each))} }}`" for each in inner if is_dataclass(each)]
-    if get_origin(parameter.type) is Literal:
-        return ", ".join(f"`{each}`" for each in inner)
-    if bool in inner:
-        return "`true`, `false`"
-    if float in inner:
-        return f"{parameter.unit}, 0 to {'less than ' if parameter.below == 1 else ''}1"
-    if int not in inner:
-        return f"a list of {tables[0]}"
-    number = f"{parameter.unit}, {parameter.minimum} or more" if parameter.minimum else parameter.unit
-    return " or ".join([number, *tables, *(["`false`"] if NoneType in inner else [])])
-
-
-def _aim(preset: Preset) -> str:
+def aim_of(preset: Preset) -> str:
     small = f"; {preset.small_chat_aim} in chats without tools, in windows up to {SMALL_WINDOW:,} tokens"
     sight = f"; sight: at most {preset.sight:.0%} of actions should need something hidden"
     return preset.aim + (small if preset.small_chat_aim else "") + (sight if preset.sight else "")

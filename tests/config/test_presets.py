@@ -17,7 +17,8 @@ from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
 from proxy.lab.cli_output import WIDE
-from proxy.lab.preset_descriptions import describe, parameter_table
+from proxy.lab.preset_descriptions import describe
+from tests.docs.preset_tables import parameter_table
 from tests.kit.settings import settings_with
 from tests.lab.test_cli import SHIPPED, told
 

@@ -1,4 +1,4 @@
-"""Each column of a report is explained in the help of its command; what presets cost is what was measured."""
+"""Each column of a report is explained in the help of its command."""
 
 import re
 from io import StringIO
@@ -12,7 +12,6 @@ from policies.presets import PRESETS
 from proxy import cli
 from proxy.lab.agree import display
 from proxy.lab.load.latencies import PERCENTILES
-from proxy.lab.preset_choice import FOR_WHOM
 from proxy.lab.preset_descriptions import describe
 from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import preset_results
@@ -21,7 +20,6 @@ from proxy.lab.reports import tables
 from proxy.lab.reports.columns import COLUMNS, LAST_LINES
 from proxy.lab.reports.presets import print_presets
 from proxy.lab.usage import COLUMNS as OF_USAGE
-from tests.kit.paths import ROOT
 
 REPLAY = (
     *(tables.COSTS, tables.MARKS, tables.FAULTS, tables.SIGHT, tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT),
@@ -32,7 +30,7 @@ HEADS = {
     "replay": tuple(
         {word for columns in REPLAY for column in columns for word in re.split(r" \$/none|/none| \$/|/", column.head)}
     ),
-    "presets": ("for whom", "long", "short", "worst", "seen", "calls"),
+    "presets": ("for whom",),
     "usage": (*OF_USAGE, "chkp"),
     "agree": display.HEADS,
     "load": ("count", "max", *(f"p{at:g}" for at in (PERCENTILES[0], PERCENTILES[-1]))),
@@ -47,24 +45,6 @@ def test_every_column_is_in_the_help_of_its_command(capsys: pytest.CaptureFixtur
     told = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
     columns = told[told.index("Columns") : told.index("Options:")]
     assert [head for head in HEADS.get(command, ()) if head and head not in columns] == []
-
-
-def test_presets_cost_what_was_measured() -> None:
-    """Figures of policies/README.md, at the prices of gpt-5.4."""
-    text = (ROOT / "policies" / "README.md").read_text(encoding="utf-8")
-    rows = text[text.index("<!-- figures: presets -->") :].splitlines()
-    heads = [head.strip() for head in rows[2].split("|")]
-    wanted = ("long", "short", "worst end", next(head for head in heads if head.startswith("visible")), "calls")
-    measured = {}
-    for row in rows:
-        cells = [cell.strip() for cell in row.split("|")]
-        if cells[2:3] == ["gpt-5.4"]:
-            figures = [cells[heads.index(head)].partition(" /")[0] for head in wanted]
-            measured[cells[1].strip("`")] = [float(each.replace(",", "")) for each in figures]
-    assert measured.keys() == FOR_WHOM.keys() == PRESETS.keys()
-    for name, (_, of) in FOR_WHOM.items():
-        figures = [of.long_bill_ratio, of.short_bill_ratio, of.worst_bill_ratio, of.share_visible, of.model_calls]
-        assert figures == measured[name], f"put {measured[name]} into proxy/lab/preset_choice.py for {name}"
 
 
 def test_all_presets_stand_on_80_columns_with_for_whom_they_are() -> None:

@@ -15,13 +15,13 @@ import pytest
 from policies.presets import PRESETS
 from policies.tools import RECALL
 from proxy.lab.provider import Received, Say, find_violation
-from proxy.lab.provider.rules import template_violation
 from tests.kit.apis import APIS, Api
 from tests.kit.histories import Json
 from tests.kit.prefixes import ask, moved
 from tests.kit.rolling import material_of, notes_of
 from tests.kit.stage import Exchange, Stage, ends
 from tests.kit.talk import signed
+from tests.kit.templates import template_violation
 
 HERE = Path(__file__).parent
 LINES = [case["text"] for case in tomllib.loads((HERE.parent / "text/cases/rank.toml").read_text())["lines"]]
@@ -161,12 +161,12 @@ async def test_k1_where_calls_are_signed_no_line_of_a_tool_gains_rank(stage: Sta
 @pytest.mark.parametrize("preset", sorted(set(PRESETS) - SYSTEM_SUMMARIES))
 async def test_k2_templates_render_what_they_rendered_before(stage: Stage, preset: str) -> None:
     """Of an agent's session those of Mistral and Qwen, of a chat that of Gemma, too; and the strict provider with the
-    mode `templates` takes all of it, and shows that it can refuse."""
+    rule of templates takes all of it, and shows that it can refuse."""
     for session, tools, names in (
         (attacked(), True, ("mistral", "qwen")),
         (attacked(24, with_tools=False), False, ("gemma", "mistral", "qwen")),
     ):
-        stage.provider.templates = True
+        stage.provider.refuse = template_violation
         fields: Json = {} if tools else {"tools": None}
         grown = await sent_by(stage, APIS["openai_chat"], preset, session, **fields)
         for exchange in grown:
@@ -174,7 +174,7 @@ async def test_k2_templates_render_what_they_rendered_before(stage: Stage, prese
             for name in names:
                 rendered(name, json.loads(exchange.given)["messages"])
                 rendered(name, messages)
-            assert template_violation(messages) is None
+            assert template_violation({"messages": messages}) is None
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ async def test_k2_templates_render_what_they_rendered_before(stage: Stage, prese
         ),
     ],
 )
-def test_the_mode_templates_refuses_what_templates_do(messages: list[Json], why: str) -> None:
-    violation = template_violation(messages)
+def test_the_rule_of_templates_refuses_what_templates_do(messages: list[Json], why: str) -> None:
+    violation = template_violation({"messages": messages})
     assert violation is not None
     assert why in violation.message
 

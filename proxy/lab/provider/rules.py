@@ -78,39 +78,6 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --- what chat templates of local models refuse ---
-
-
-def template_violation(entries: Iterable[Json]) -> Violation | None:
-    """Why the templates of Gemma, Mistral or Qwen would not render a history, whose entries are those of any API: a
-    person and the model take turns, calls and results apart; system text stands at the beginning; a result follows a
-    call."""
-    turn, before, why = "user", "", ""
-    for at, role in enumerate(filter(None, map(_spoken_role, entries))):
-        if at and role in ("system", "developer"):
-            why = "System message must be at the beginning."
-        elif role == "tool" and before not in ("call", "tool"):
-            why = "A tool message must follow a tool call."
-        elif role in ("user", "assistant"):
-            why = "" if role == turn else "Conversation roles must alternate user/assistant/user/assistant/..."
-            turn = "assistant" if role == "user" else "user"
-        if why:
-            return Violation(why, "messages")
-        before = role
-    return None
-
-
-def _spoken_role(entry: Json) -> str:
-    """The role of an entry; `call` where it makes calls, "" where it says nothing."""
-    kind, content = str(entry.get("type", "message")), entry.get("content")
-    kinds = {block.get("type") for block in content if isinstance(block, dict)} if isinstance(content, list) else set()
-    if entry.get("tool_calls") or kind == "function_call" or "tool_use" in kinds:
-        return "call"
-    if kind == "function_call_output" or "tool_result" in kinds:
-        return "tool"
-    return str(entry.get("role", "")) if kind == "message" else ""
-
-
 # --- in the words of OpenAI's APIs ---
 
 

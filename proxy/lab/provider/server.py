@@ -35,7 +35,7 @@ from proxy.lab.provider.chat.api import OpenAIChat
 from proxy.lab.provider.messages.api import AnthropicMessages
 from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
 from proxy.lab.provider.responses.api import OpenAIResponses
-from proxy.lab.provider.rules import Violation, first_violation, refusal, template_violation
+from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
 CHAT = "openai_chat"
@@ -129,8 +129,8 @@ class Provider:
     the answer counts against the window."""
     unmarkable: Container[str] = ()
     """Models for which a cache mark is an unknown field, as with providers that only took the API over."""
-    templates: bool = False
-    """Whether histories are refused that the chat templates of local models do not render."""
+    refuse: Callable[[Json], Violation | None] = lambda _: None
+    """A rule beside those of the API."""
     keep: int = 100
     """How many requests are remembered, with all that they carried."""
     requests: deque[Received] = field(init=False)
@@ -183,8 +183,7 @@ class Provider:
         def violation(body: Json) -> Violation | None:
             missing = api.missing_header(body, received.headers)
             refused = missing or first_violation(checks, body, self._rule(received.model)) or self._unknown_mark(body)
-            entries = body.get("messages", body.get("input")) if self.templates and not refused else ()
-            return refused or template_violation(entries if isinstance(entries, list) else ())
+            return refused or self.refuse(body)
 
         try:
             received.json = jsontext.read(_decoded(received))

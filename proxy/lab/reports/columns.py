@@ -57,11 +57,8 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
     "presets": (
         (
-            "Columns: for whom it is; long and short, the mean input bill of sessions with tools and 60 or more "
-            "requests, and with fewer, divided by that without Narrows; worst, the highest of any session; seen, of "
-            "what later turns used, the share that stood in the prompt; calls, those of a model for summaries and "
-            "digests, in all of these sessions. Measured on public recordings at the prices of gpt-5.4. A preset of "
-            "your own has no figures: `narrows replay` measures it."
+            "Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows "
+            "replay --preset NAME` measures it on your sessions."
         ),
     ),
     "audit": (
@@ -109,10 +106,7 @@ LAST_LINES: Mapping[str, str] = {
         "`narrows replay --help` explains every column."
     ),
     "presets": (
-        "long, short: the mean input bill of such sessions, divided by that without Narrows; worst: the highest of any "
-        "session; seen: of what later turns used, the share that stood in the prompt; calls: those of a model, for "
-        "summaries. Measured on public recordings at the prices of gpt-5.4 (policies/README.md). `narrows presets "
-        "NAME` says what one of them does."
+        "What each costs and leaves in sight: policies/README.md. `narrows presets NAME` says what one of them does."
     ),
     "audit": (
         "Messages are counted from 0, as in the request. A cost is that of the model that wrote, at list prices. "

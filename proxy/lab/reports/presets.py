@@ -1,6 +1,6 @@
 """Presets for a terminal: all of them with a line each, or one with everything that it does."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -23,22 +23,10 @@ def print_presets(console: Console, presets: Sequence[PresetDescription]) -> Non
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("preset", no_wrap=True)
     table.add_column("for whom")
-    for head in ("long", "short", "worst", "seen", "calls"):
-        table.add_column(head, justify="right", no_wrap=True)
     for preset in presets:
-        table.add_row(Text(preset.name, style="bold"), Text(preset.for_whom or _about(preset)), *_figures(preset))
+        table.add_row(Text(preset.name, style="bold"), Text(preset.for_whom or _about(preset)))
     console.print(table)
     print_last_line(console, "presets")
-
-
-def _figures(preset: PresetDescription) -> Iterator[str]:
-    """What was measured of it; nothing of one that is a person's own."""
-    if preset.measured is None:
-        return
-    of = preset.measured
-    yield from (f"{ratio:.2f}" for ratio in (of.long_bill_ratio, of.short_bill_ratio, of.worst_bill_ratio))
-    yield f"{of.share_visible:.1%}"
-    yield f"{of.model_calls:,}"
 
 
 def print_preset(console: Console, preset: PresetDescription) -> None:
