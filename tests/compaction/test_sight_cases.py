@@ -219,3 +219,42 @@ async def test_n4_of_forty_hits_each_is_in_sight_when_its_turn_comes_or_a_stub_n
     played = await play(stage, api, model, worked_off())
     for at, (path, line, text) in zip(HIT_TURNS, HITS, strict=True):
         assert played[at].shows(f"{path}:{line}:    {text}") or played[at].points_at("get_rate")
+
+
+@CLIENTS
+async def test_n2_each_of_forty_hits_is_in_sight_when_its_turn_comes(stage: Stage, api: Api, model: str) -> None:
+    played = await play(stage, api, model, worked_off())
+    turns = zip(HIT_TURNS, HITS, strict=True)
+    hidden = [path for at, (path, line, _) in turns if not played[at].shows(f"{path}:{line}:")]
+    assert hidden == []
+
+
+# --- files that are edited long after they were read ---
+
+FILES = {f"{ROOT}/{file.path}": file.text.rstrip() for file in (PROJECT.file(2_400, COUNT) for _ in range(6))}
+PATH = [*FILES][2]
+READS = turn(*(("Read", {"file_path": path}, numbered(FILES[path])) for path in FILES), text="I read them first.")
+
+
+def hidden_lines(request: Request, path: str) -> list[str]:
+    return [line for line in FILES[path].split("\n") if not request.shows(line)]
+
+
+@CLIENTS
+async def test_n2_a_file_is_in_sight_when_it_is_edited_35_turns_after_it_was_read(
+    stage: Stage, api: Api, model: str
+) -> None:
+    *_, newest = await play(stage, api, model, READS, work(34))
+    assert hidden_lines(newest, PATH) == []
+
+
+@CLIENTS
+async def test_n2_the_text_of_a_file_is_back_in_sight_once_an_edit_of_it_failed(
+    stage: Stage, api: Api, model: str
+) -> None:
+    old = "    return total  # in cents"
+    failed = f"<tool_use_error>String to replace not found in file.\nString: {old}</tool_use_error>"
+    edit = turn(("Edit", {"file_path": PATH, "old_string": old, "new_string": f"{old}, rounded"}, failed))
+    *_, before, newest = await play(stage, api, model, READS, work(90), edit)
+    assert hidden_lines(before, PATH)
+    assert hidden_lines(newest, PATH) == []
