@@ -25,12 +25,13 @@ DOUBLINGS = 4
 """How often the window is doubled, for what is still in use when it leaves it."""
 _FEWEST = 8
 """Turns of the narrowest window."""
-_SEEN_ANYWAY = 4.0
+_SEEN_ANYWAY = 3.0
 """Of so many actions that reach beyond the window one needs something out of sight: stubs, records and the model's own
 words hold the rest. Measured on cc-*, codex-*, pi-* and mini-* sessions that were not chosen on."""
-_USUAL: Mapping[int, int] = {4: 14, 12: 5, 20: 3, 36: 5, 60: 2, 90: 1}
+_USUAL: Mapping[int, int] = {4: 28, 12: 10, 20: 6, 36: 10, 60: 4, 90: 2}
 _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
-"""How far 30 actions of a coding agent reach, in turns, and of one with a shell alone; these count beside its own."""
+"""How far actions of a coding agent reach, in turns: 60 of one that names files to its tools, 30 of one with a shell
+alone. They count beside its own."""
 _ESCAPED = re.compile(r"\\+[nrt\"]")
 
 

@@ -1,7 +1,7 @@
 """What chat templates of local models refuse."""
 
-from proxy.lab.provider import Json
 from proxy.lab.provider.rules import Violation
+from tests.kit.histories import Json
 
 
 def template_violation(body: Json) -> Violation | None:
