@@ -117,10 +117,8 @@ def _as_read(conversation: Conversation, at: int, path: str, old: Sequence[str])
     reads = _READS_OF_FILES.of(conversation).get(path, [])
     before = bisect_left(reads, at)
     lines = {line.strip() for text in old for line in text.split("\n")[:_LOOK_BACK]}
-    shown = (
-        (sum(line in conversation.blocks[i].text for line in lines), i) for i in reads[max(0, before - 8) : before]
-    )
-    plain = (each for each in shown if not says_unchanged(conversation.blocks[each[1]].text))
+    fits = ((sum(line in conversation.blocks[i].text for line in lines), i) for i in reads[max(0, before - 8) : before])
+    plain = (each for each in fits if not says_unchanged(conversation.blocks[each[1]].text))
     return max(plain, default=(0, None))[1]
 
 

@@ -73,7 +73,7 @@ def edited_tokens(block: Block, text: str, count: TokenCounter) -> int:
 def fold_tokens(conversation: Conversation, fold: Fold, count: TokenCounter) -> int:
     """Tokens of the messages that a fold becomes; the call that one of them answers counts as a message, too."""
     pieces = pieces_of(conversation, fold)
-    calls = [RECALL, fold.ref] if fold.ref else []
+    calls = [RECALL, f'{{"ref":"{fold.ref}"}}'] if fold.ref else []
     framing = conversation.blocks[conversation.index[fold.first]].frame
     return sum(map(count, [*calls, *(piece.text for piece in pieces)])) + framing * (len(pieces) + bool(calls))
 

@@ -178,7 +178,7 @@ class PresetTable(Table):
             ),
             self.aim or base.aim,
             None if self.aim else base.small_chat_aim,
-            base.sight if self.sight is None else self.sight,
+            sight=base.sight if self.sight is None else self.sight,
         )
 
 

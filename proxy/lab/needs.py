@@ -213,8 +213,8 @@ class _Request:
         if call is None:
             return self._blocks[at].kind
         command, paths = _known_by(self._blocks[call])
-        known = command or ", ".join(paths) or self._blocks[call].text
-        return " ".join(f"{self._blocks[call].tool} {known}".split())[:160]
+        words = command or ", ".join(paths) or self._blocks[call].text
+        return " ".join(f"{self._blocks[call].tool} {words}".split())[:160]
 
     def _connects(self, at: int) -> bool:
         call = self._call(at)
@@ -249,8 +249,8 @@ def _names_call(text: str, call: Block) -> bool:
     flat = " ".join(text.split())
     if command or paths:
         return bool(command) and command[:_COMMAND] in flat
-    asked = next(_leaves(arguments_of(call.text)), "")
-    return _holds(text, call.tool) and " ".join(asked.split())[:_COMMAND] in flat
+    first = next(_leaves(arguments_of(call.text)), "")
+    return _holds(text, call.tool) and " ".join(first.split())[:_COMMAND] in flat
 
 
 def _names_path(text: str, path: str) -> bool:

@@ -61,6 +61,8 @@ class PresetDescription:
     """And that for chats without tools, where it is another one."""
     base_aim: str | None
     """The same of the base, where it differs."""
+    sight: float
+    """The share of actions that may need something out of sight; 0 where windows are as wide as the policies say."""
     writer: str | None
 
 
@@ -110,6 +112,7 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
         exceptions=tuple(exceptions),
         aim=aim_of(preset),
         base_aim=aim_of(presets[base]) if base and aim_of(presets[base]) != aim_of(preset) else None,
+        sight=preset.sight,
         writer=_writer(preset),
     )
 
@@ -133,8 +136,7 @@ def in_words(value: Any, parameter: Parameter) -> str:
 
 def aim_of(preset: Preset) -> str:
     small = f"; {preset.small_chat_aim} in chats without tools, in windows up to {SMALL_WINDOW:,} tokens"
-    sight = f"; sight: at most {preset.sight:.0%} of actions should need something hidden"
-    return preset.aim + (small if preset.small_chat_aim else "") + (sight if preset.sight else "")
+    return preset.aim + (small if preset.small_chat_aim else "")
 
 
 def _stale(options: StaleOptions) -> str:

@@ -57,8 +57,8 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
     "presets": (
         (
-            "Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows "
-            "replay --preset NAME` measures it on your sessions."
+            "Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; "
+            "`narrows replay --preset NAME` measures it on your sessions."
         ),
     ),
     "audit": (

@@ -39,6 +39,8 @@ def print_preset(console: Console, preset: PresetDescription) -> None:
     for aim, means in _AIMS.items():
         if aim in preset.aim:
             console.print(Text(f"  {aim}: {means}", style="dim"))
+    if preset.sight:
+        console.print(Text(f"sight: windows so wide that {preset.sight:.0%} of actions may need something hidden"))
     for exception in preset.exceptions:
         console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
     console.print(Text(printable(preset.writer, 500) if preset.writer else "no model is asked"))
