@@ -183,7 +183,6 @@ PRESETS: Mapping[str, Preset] = {
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
         "as coding-agent, but a model summarizes old turns where that pays (in place of `recap`): this costs model "
         "calls and hides more",
-        sight=_SIGHT,
     ),
     "chat": Preset(
         (

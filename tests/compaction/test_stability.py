@@ -64,10 +64,10 @@ def rereading() -> list[Json]:
 
 async def test_s1_a_pointer_is_rewritten_with_its_copy_after_a_restart_too(stage: Stage) -> None:
     session = rereading()
-    one = await stage.grow(await stage.start(store="sqlite://", preset="coding-agent"), session)
+    one = await stage.grow(await stage.start(store="sqlite://", preset="rolling"), session)
     grown = []
     for end in ends(session):
-        app = await stage.start(preset="coding-agent", tenant="restarted")
+        app = await stage.start(preset="rolling", tenant="restarted")
         grown.append(await stage.ask(app, session[:end]))
         await app.close(1)
     assert any("same output as above" in exchange.text for exchange in one)

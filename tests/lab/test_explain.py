@@ -96,7 +96,7 @@ def test_a_tight_window_leaves_out_turns_and_says_where() -> None:
 def test_the_addresses_lead_to_what_changed() -> None:
     body = body_of("long_day")
     told = explained(body, "gentle")  # without records of turns, which move what follows them
-    sent = json.loads(compact(body, policies=PRESETS["gentle"].policies, recall=True).body)["messages"]
+    sent = json.loads(compact(body, policies="gentle", recall=True).body)["messages"]
     for change in told.edits:
         found = sent
         for index, key in re.findall(r"\[(\d+)]|\.(\w+)", change.where):
@@ -123,7 +123,7 @@ def test_an_offer_that_does_not_pay_yet_is_said() -> None:
     first[0]["tool_calls"][0]["function"] = {"name": "read_file", "arguments": '{"path": "values.py"}'}
     later = [message for i in range(1, 13) for message in called(i, f"target {i} is made, " * 8)]
     dear = Prices("m", 1.0, 1.0, read=0.0001, write=1.0, window=100_000, listed=True)
-    told = explained(chat(said("user", "go"), *first, *later, tools=TOOLS), PRESET, prices=dear)
+    told = explained(chat(said("user", "go"), *first, *later, tools=TOOLS), "rolling", prices=dear)
     assert not told.edits
     assert re.fullmatch(r"1 edits? would save [\d,]+ tokens, but .* has not paid for itself yet", told.verdict)
 

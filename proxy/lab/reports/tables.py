@@ -84,7 +84,7 @@ _LOST = Column("lost", "used_by_later_turns.all.lost", _count)
 
 COSTS: Sequence[Column] = (
     Column("req", "requests", str),
-    *(_TOKENS, _PEAK),
+    _TOKENS,
     Column("input $/none", "input_bill", _bills),
     _RATIO,
     Column("whole $/none", "whole_bill", _bills),
@@ -105,9 +105,9 @@ FAULTS: Sequence[Column] = (
     Column("undeclared", "undeclared_prefix_changes", str),
     Column("fail-open", "failed_open", str),
     Column("chkp", "checkpoints", str),
-    *(_LOST, *_STOPS),
+    *(_LOST, *_STOPS, _PEAK),
 )
-"""What went wrong in a session, its checkpoints, and its worst bills."""
+"""What went wrong in a session, its checkpoints, its worst bills and largest prompt."""
 SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS)
 """What was in sight, and the share of recall rounds."""
 SESSION_BILLS: Sequence[Column] = (
