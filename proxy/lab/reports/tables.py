@@ -105,11 +105,11 @@ FAULTS: Sequence[Column] = (
     Column("undeclared", "undeclared_prefix_changes", str),
     Column("fail-open", "failed_open", str),
     Column("chkp", "checkpoints", str),
-    *(_LOST, *_STOPS, _PEAK),
+    *(_LOST, *_STOPS),
 )
-"""What went wrong in a session, its checkpoints, its worst bills and largest prompt."""
-SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS)
-"""What was in sight, and the share of recall rounds."""
+"""What went wrong in a session, its checkpoints, and its worst bills."""
+SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS, _PEAK)
+"""What was in sight, the share of recall rounds, and the largest prompt."""
 SESSION_BILLS: Sequence[Column] = (
     Column("input bill", "input_bill", lambda bill: f"{money(bill.dollars_without)} → {money(bill.dollars_with)}"),
     *(_RATIO, _WHOLE, *_STOPS, *_NEEDS),

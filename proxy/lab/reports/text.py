@@ -197,7 +197,7 @@ def print_replays(
 
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     """The sessions under one price table and preset."""
-    widest = max(16, console.width - 84)  # the figures beside the name of a session take 84 columns
+    widest = max(16, console.width - 76)  # the figures beside the name of a session take 76 columns
     set_marks = any(report.marks_matter for report in reports)
     for columns in (tables.COSTS, *([tables.MARKS] if set_marks else ()), tables.FAULTS, tables.SIGHT):
         table = plain_table("session", *(column.head for column in columns))
