@@ -52,16 +52,16 @@ class _Reach:
 
     def begin(self, share: float) -> None:
         """Look at the history again from its first step on."""
-        self.share, self.step, self.in_shell = share, -1, True
+        self.share, self.step, self.end, self.in_shell = share, -1, 0, True
         self.last: dict[str, int] = {}
         self.reached = Counter[int]()
         self.begins: list[tuple[int, ...]] = []
 
     def go_on(self, conversation: Conversation) -> None:
         """Look at the blocks that came with the next step: the calls of the last action, then what they returned."""
-        self.step += 1
+        self.step, self.end = self.step + 1, conversation.ends[self.step + 1]
         blocks = [conversation.blocks[at] for at in conversation.arrived(self.step)]
-        names = [(block.kind == "call", _names(block.text)) for block in blocks]
+        names = [(block.kind == "call", _names(block)) for block in blocks]
         self.in_shell &= all(shell_command(block.text) for block in blocks if block.kind == "call")
         used = frozenset[str]().union(*(some for is_call, some in names if is_call))
         if self.step and any(is_call for is_call, _ in names):
@@ -84,8 +84,8 @@ class _Reach:
         return 0
 
 
-def _names(text: str) -> frozenset[str]:
-    return identifiers_in(_ESCAPED.sub(" ", text) if "\\" in text else text)
+def _names(block: Block) -> frozenset[str]:
+    return identifiers_in(_ESCAPED.sub(" ", block.text) if block.kind == "call" else block.text)
 
 
 _REACH = Index[Block, _Reach](_Reach, lambda *_: None, lambda reach, *_: reach.begin(reach.share))
@@ -94,7 +94,8 @@ _REACH = Index[Block, _Reach](_Reach, lambda *_: None, lambda reach, *_: reach.b
 def sight_window(conversation: Conversation, step: int, share: float) -> SightWindow:
     """The window at a step, with which a `share` of actions may need something out of sight."""
     reach = _REACH.of(conversation)
-    if reach.share != share or step < reach.step - 1:
+    grown = reach.step >= 0 and conversation.ends[reach.step] != reach.end  # more came with a step that was looked at
+    if reach.share != share or grown:
         reach.begin(share)
     while reach.step < step:
         reach.go_on(conversation)

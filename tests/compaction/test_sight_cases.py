@@ -115,8 +115,8 @@ def _called(name: str, arguments: str) -> str:
     return "\n".join([name, *map(str, json.loads(arguments).values())])
 
 
-async def play(stage: Stage, api: Api, model: str, *parts: Sequence[Json], mode: str = "compacted") -> list[Request]:
-    """All requests of a session, up to that which answers its newest message; `mode` is that of the last, "" for any."""
+async def play(stage: Stage, api: Api, model: str, *parts: Sequence[Json]) -> list[Request]:
+    """All requests of a session, up to that which answers its newest message."""
     app, messages = await stage.start(preset=None, models=None, floor=None), session(*parts)
     played = await grow(stage, app, api, messages, model=model, tools=TOOLS)
     played.append(await ask(stage, app, api, messages, model=model, tools=TOOLS))

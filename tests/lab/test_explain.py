@@ -17,7 +17,7 @@ from policies.model.edits import Replace
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.rereads import REREAD
-from policies.presets import POLICIES, PRESETS
+from policies.presets import POLICIES
 from proxy import cli
 from proxy.drawing.words import WHY
 from proxy.lab import sessions

@@ -14,7 +14,7 @@ from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.money.budget import Budget
 from policies.planning.plan import plan
-from policies.planning.rereads import MOST, REREAD, says_unchanged
+from policies.planning.rereads import MOST, REREAD, says_edit_failed, says_unchanged
 from policies.planning.state import Plan, PlanSettings
 from policies.recall import answer
 from policies.rules.digest import Digest
@@ -304,3 +304,57 @@ def test_s2_each_request_extends_the_one_before_when_an_answer_gets_its_text() -
     assert two[: len(one)] == one
     assert three[: len(two)] == two
     assert CODE in two[-1]["content"]
+
+
+FAILED = "<tool_use_error>String to replace not found in file.\nString: def value_8(): return 1</tool_use_error>"
+
+
+def edits(answer: str, old: str, path: str = "src/a.py", id_: str = "call_9") -> list[Json]:
+    """A call of an editor, and what it answers."""
+    asks = call(id_, "Edit", {"file_path": path, "old_string": old, "new_string": "pass"})
+    return [{"role": "assistant", "content": None, "tool_calls": [asks]}, gives(answer, id_)]
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        (FAILED, True),
+        ("Error: old_string not found in src/a.py", True),
+        ("No replacement was performed, old_str `x` did not appear verbatim in /a.py.", True),
+        ("Could not find the exact text in src/a.py. The old text must match exactly.", True),
+        ("Found 3 matches of the string to replace, but replace_all is false.", True),
+        ("Failed to find expected lines in src/a.py", True),
+        ("The file src/a.py has been updated successfully.", False),
+        ("", False),
+        (f"{'row ' * 300} not found", False),
+    ],
+)
+def test_n2_wordings_of_failed_edits_are_recognized(text: str, failed: bool) -> None:
+    assert says_edit_failed(text) == failed
+
+
+@pytest.mark.parametrize("recall", [True, False])
+def test_n2_a_failed_edit_gets_the_file_as_it_was_last_read(recall: bool) -> None:
+    history = [*reads(CODE), *works(4), *edits(FAILED, "def value_8(): return 1")]
+    conversation, planned = planned_of(*history, settings=settings_of(recall=recall))
+    assert CODE not in sent(conversation, planned, 2)
+    given = sent(conversation, planned, len(conversation.blocks) - 1)
+    ref = f", ref {conversation.ref(2)}" if recall else ""
+    assert given == f"{FAILED}\n[narrows: the file as last read{ref}, word for word; later edits are not in it]\n{CODE}"
+    assert planned.reason in ("", "tail-cut")
+
+
+def test_n2_of_several_reads_it_gets_the_one_that_shows_what_the_edit_looked_for() -> None:
+    first, second = CODE[: len(CODE) // 2], CODE[len(CODE) // 2 :]
+    parts = [*reads(first, offset=1), *reads(second, id_="call_1", offset=200)]
+    for part, old in ((first, "return 1\n2\tdef value_2()"), (second, "def value_390(): return 0")):
+        conversation, planned = planned_of(*parts, *works(4), *edits(FAILED, old))
+        assert sent(conversation, planned, len(conversation.blocks) - 1).endswith(part)
+
+
+def test_n2_an_edit_that_was_made_and_one_of_a_file_in_sight_get_nothing() -> None:
+    done = "The file src/a.py has been updated successfully."
+    for history in ([*reads(CODE), *works(4), *edits(done, "x")], [*reads(CODE), *edits(FAILED, "x")]):
+        conversation, planned = planned_of(*history)
+        last = len(conversation.blocks) - 1
+        assert sent(conversation, planned, last) == conversation.blocks[last].text
