@@ -9,6 +9,7 @@ The map, from the ground up; a folder imports only what stands above it here
   money/      what a request costs: prices, caches and how far they look back, the ledger, places of
               cache marks, bills, the baseline, the arms of a holdout
   keep        what people want left as it is: patterns for tools, paths and texts
+  sight       how far back the calls of the model reach, and the window that follows
   context     what a policy sees and must respect
   text/       how shortened text reads: stubs, excerpts, sections, tidying, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers

@@ -6,7 +6,6 @@ prompt      a prompt as the blocks that its provider's cache sees
 cache       from a request to its prompt; what a prompt cache reads and writes, by prefix or by breakpoint
 rules       what is answered with 400, as far as the APIs agree
 answers     what can be answered, and how it travels
-overflows   that a prompt is too long, in the words of each provider and server
 api         what an API is, and what two of them have in common
 chat, messages, responses   one API each: its rules, its prompts, its replies
 server      the provider, without I/O
