@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import identifiers_in
 from policies.model.indexes import Index
-from policies.tools import shell_command
+from policies.tools import RECALL, shell_command
 
 TOGETHER = 8
 DOUBLINGS = 4
@@ -60,7 +60,8 @@ class _Reach:
     def go_on(self, conversation: Conversation) -> None:
         """Look at the blocks that came with the next step: the calls of the last action, then what they returned."""
         self.step, self.end = self.step + 1, conversation.ends[self.step + 1]
-        blocks = [conversation.blocks[at] for at in conversation.arrived(self.step)]
+        arrived = (conversation.blocks[at] for at in conversation.arrived(self.step))
+        blocks = [block for block in arrived if block.tool != RECALL]
         names = [(block.kind == "call", _names(block)) for block in blocks]
         self.in_shell &= all(shell_command(block.text) for block in blocks if block.kind == "call")
         used = frozenset[str]().union(*(some for is_call, some in names if is_call))

@@ -297,9 +297,10 @@ LONG = recorded("long_day")
 
 
 async def recalling_thrice(start: int) -> Report:
-    """A long session whose model recalls the oldest text that is hidden, at this turn and twice after it."""
+    """A long session whose model recalls the oldest text that is hidden, at this turn and twice after it. With windows
+    that follow the history, one late rewrite would weigh more than the recalls."""
     refs: dict[int, str] = {}
-    async with environment_for(MODEL, Options()) as stage, aiohttp.ClientSession() as http:
+    async with environment_for(MODEL, Options(preset="eager")) as stage, aiohttp.ClientSession() as http:
         assert stage.provider is not None
 
         def answered(received: Received) -> Say | None:
