@@ -180,8 +180,8 @@ def _with_text(conversation: Conversation, context: Context, at: int, source: in
         end = end * most * 97 // (size * 100)
         end = earlier.text.rfind("\n", end // 2, end) + 1 or end
         size = context.count(earlier.text[:end])
-    words = earlier_result if says_unchanged(answer.text) else last_read
-    lines = [answer.text, words(ref), earlier.text[:end]]
+    note = earlier_result if says_unchanged(answer.text) else last_read
+    lines = [answer.text, note(ref), earlier.text[:end]]
     if end < len(earlier.text):
         lines.append(way_back(kind, ref, f"chars {end}-{len(earlier.text)}"))
     return "\n".join(lines)
