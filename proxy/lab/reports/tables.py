@@ -112,10 +112,10 @@ SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS, _PEAK)
 """What was in sight, the share of recall rounds, and the largest prompt."""
 SESSION_BILLS: Sequence[Column] = (
     Column("input bill", "input_bill", lambda bill: f"{money(bill.dollars_without)} → {money(bill.dollars_with)}"),
-    *(_RATIO, _WHOLE, *_STOPS, *_NEEDS),
+    *(_RATIO, _WHOLE, *_STOPS),
 )
 SESSION_SIGHT: Sequence[Column] = (
-    *(_SIGHT["all"], _SIGHT["at_risk_rare"], _LOST),
+    *(_SIGHT["all"], _NEEDS[0], _LOST),
     Column("breaks", "prefix_changes", _count),
 )
 """A session in two lines, for a page."""
@@ -123,9 +123,10 @@ AVERAGE_BILLS: Sequence[Column] = (
     Column("sessions", "sessions", _count),
     Column("ratio", "input_bill_ratio", _ratio),
     Column("whole", "whole_bill_ratio", _ratio),
-    *(_END, *_STOPS, _RECALLS, *_NEEDS_TOGETHER),
+    *(_END, *_STOPS, _RECALLS),
 )
 AVERAGE_SIGHT: Sequence[Column] = tuple(_SHARES.values())
+AVERAGE_NEEDS: Sequence[Column] = _NEEDS_TOGETHER
 PRESET_BILLS: Sequence[Column] = (
     *(_TOKENS, _PEAK, _RATIO, _WHOLE, _END, *_STOPS, *_NEEDS_TOGETHER),
     Column("calls", "model_calls.total", _count),
@@ -137,11 +138,11 @@ PRESET_SIGHT: Sequence[Column] = (
     Column("lost", "lost", _count),
 )
 PRESET_BILLS_ON_A_PAGE: Sequence[Column] = (
-    *(_RATIO, _WHOLE, _END, *_STOPS, *_NEEDS_TOGETHER),
+    *(_RATIO, _WHOLE, _END, *_STOPS),
     Column("calls", "model_calls", lambda calls: f"{calls.total:,}, {money(calls.dollars)}" if calls.total else "0"),
 )
 PRESET_SIGHT_ON_A_PAGE: Sequence[Column] = (
-    *(_SHARES["all"], _SHARES["at_risk_rare"]),
+    *(_SHARES["all"], _NEEDS_TOGETHER[0]),
     Column("recoverable", "share_recoverable", percent),
     Column("lost", "lost", _count),
 )

@@ -234,7 +234,7 @@ def meanings(averages: Sequence[Average]) -> Iterator[str]:
 def _print_averages(console: Console, rows: Sequence[Average]) -> None:
     several = len({row.preset for row in rows}) > 1
     heads = ("prices", "preset", "means of") if several else ("prices", "means of")
-    for columns in (tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT):
+    for columns in (tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT, tables.AVERAGE_NEEDS):
         table = plain_table(*heads, *(column.head for column in columns), left=len(heads))
         for row in rows:
             group = (printable(row.preset, 24), row.group) if several else (row.group,)
