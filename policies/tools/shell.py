@@ -60,7 +60,7 @@ _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "yq"})
 _IN_PLACE = re.compile(r"-[nErszpel0]{0,8}i|--in-place")
 _SKIPPED = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
 """Options, settings of variables and numbers."""
-_WITH_WORD = frozenset({"-encoding", "-erroraction", "-delimiter"})
+_WITH_WORD = frozenset({"-encoding", "-erroraction", "-delimiter", "-value"})
 """Options of PowerShell whose value is a word that is no path."""
 _CHANGES_DIRECTORY = frozenset({"cd", "set-location", "sl", "chdir"})
 
@@ -69,6 +69,10 @@ _AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-
 _EVERYWHERE = re.compile(r"-[a-zA-Z]{0,8}[rR]|--recursive|--(?:files|count)")
 SUFFIX = re.compile(r"\.\w{1,10}$")
 
+_HERE_STRING = re.compile(r"@(['\"])[ \t]{0,8}\r?\n(?:(?!\1@).*(?:\n|\Z))*+\1@")
+"""A text of several lines in PowerShell: its end stands at the beginning of a line."""
+_SETS_CONTENT = frozenset({"set-content", "out-file"})
+"""Programs of PowerShell that write the text which they are given or read."""
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]{0,8}['\"\\]?([A-Za-z_]\w{0,63})")
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r]++|#[^\n]*+)"
@@ -151,6 +155,8 @@ def _stages(command: str, depth: int) -> Iterator[ShellStage]:
 def _without_heredocs(command: str) -> str:
     """The command without the text of its heredocs; a heredoc that does not end is left in."""
     joined = _READ_BY_NET.sub(r"; get-content \1 ;", command.replace("\\\n", " "))
+    if "'@" in joined or '"@' in joined:
+        joined = _HERE_STRING.sub("echo ", joined)
     ends: dict[str, list[int]] = {word: [] for word in _HEREDOC.findall(joined)}
     if not ends:
         return joined
@@ -248,6 +254,8 @@ def _written(stage: ShellStage) -> Iterator[str]:
     yield from (*stage.overwrites, *stage.appends)
     if stage.program in ("tee", "ed"):
         yield from stage.operands
+    elif stage.program in _SETS_CONTENT or stage.program == "add-content":
+        yield from stage.operands[:1] or ("-",)
     elif stage.program in ("patch", "apply_patch") or (stage.program == "git" and stage.operands[:1] == ("apply",)):
         yield "-"
     elif stage.program in ("sed", "perl") and any(_IN_PLACE.match(word) for word in stage.words[1:]):
@@ -317,8 +325,13 @@ def all_patched_in(text: str) -> Iterator[str]:
 
 
 def replaces_file(command: str) -> bool:
-    """Whether a command line holds the whole text of a file: a heredoc or words redirected into it."""
-    for stage in stages(command) if ">" in command or "<<" in command else ():  # nearly never
+    """Whether a command line holds the whole text of a file: a heredoc, a here-string or words redirected into it."""
+    may_write = ">" in command or "<<" in command or "@'" in command or '@"' in command
+    before = ""
+    for stage in stages(command) if may_write else ():  # nearly never
+        if stage.piped and stage.program in _SETS_CONTENT and before == "echo":
+            return "-append" not in map(str.lower, stage.words)
+        before = stage.program
         writes_words = stage.program in ("echo", "printf") or (stage.program == "cat" and stage.heredoc)
         overwrites = stage.program == "tee" and stage.operands and not {"-a", "--append"} & {*stage.words}
         if (stage.overwrites and writes_words) or (overwrites and stage.heredoc):

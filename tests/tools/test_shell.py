@@ -175,3 +175,24 @@ def test_x9_hostile_commands_end(start: str) -> None:
         assert len(stages(command)) <= 200
         assert len(path_in(command)) <= 2_048
         assert replaces_file(command) in (True, False)
+
+
+HERE_STRINGS = [
+    ("@'\nfrom x import y\n# it's > a\n'@ | Set-Content app\\core\\x.py", "app/core/x.py", True),
+    ('@"\nb | rm\n"@ | Out-File -FilePath b.py -Encoding utf8', "b.py", True),
+    ("@'\nb\n'@ | out-file b.py -Append", "b.py", False),
+    ("$text = @'\nfoo\n'@\nSet-Content -Encoding utf8 -Value $text -Path a.md", "a.md", False),
+    ("Add-Content notes.md 'one more'", "notes.md", False),
+]
+
+
+@pytest.mark.parametrize(("command", "path", "is_whole"), HERE_STRINGS)
+def test_a_here_string_of_powershell_is_the_text_of_a_file(command: str, path: str, is_whole: bool) -> None:
+    assert changes_files(command)
+    assert path_in(command) == path
+    assert replaces_file(command) is is_whole
+    assert "b | rm" not in str(stages(command))
+
+
+def test_a_here_string_that_does_not_end_is_read_once() -> None:
+    assert stages("@'\n" * 50_000)
