@@ -106,9 +106,9 @@ def drawn(runs: Sequence[Run]) -> str:
                 preset: (fmean(run.bill for run in alike), share(alike, "actions", "out_of_sight") or 0.0)
                 for preset, alike in by_preset.items()
             }
-            panels.append((f"{kind}, {each}: actions out of sight", points))
+            panels.append((f"{kind}, {each}", points))
         rows.append(panels)
-    return picture(rows, PRESET, [*FIXED])
+    return picture(rows, "actions", PRESET, [*FIXED])
 
 
 def passed(runs: Sequence[Run]) -> Iterator[str]:
