@@ -53,7 +53,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return
         for folder in _FOLDERS:
             target = self._made / folder
-            shutil.copytree(Path(self.root) / folder, target, ignore=shutil.ignore_patterns("__pycache__", "README.md"))
+            shutil.copytree(
+                Path(self.root) / folder, target, ignore=shutil.ignore_patterns("__pycache__", "README.md", "*.svg")
+            )
             for file in target.rglob("*.py"):
                 text = file.read_text(encoding="utf-8")
                 file.write_text(_IMPORT.sub(r"\1narrows.\2", text), encoding="utf-8")

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from proxy.lab.needs import Needs
 from proxy.lab.quality import Visibility
-from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
+from tests.long.figures.fixed import options_for
 from tests.long.figures.simulated import simulated
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +32,8 @@ _DRAWING = (
     "tests/long/figures/tables.py",
     "tests/long/figures/__main__.py",
     "tests/long/figures/windows.py",
+    "tests/long/figures/curve.py",
+    "tests/long/figures/picture.py",
     "proxy/lab/reports/",
 )
 """Sources that only write these figures down, or measure others."""
@@ -129,8 +131,7 @@ def run_job(job: Job) -> list[Run]:
         reports = simulated(job.session, job.presets, job.prices)
         for preset in job.presets:
             if preset not in reports:
-                options = Options(prices=(job.prices,), preset=preset)
-                (reports[preset],) = asyncio.run(replay_all([job.session], options))
+                (reports[preset],) = asyncio.run(replay_all([job.session], options_for(preset, job.prices)))
     except Exception as error:
         error.add_note(f"in the run of {job.name}")
         raise
