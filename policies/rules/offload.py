@@ -2,8 +2,8 @@
 
 Outputs of commands, listings and searches are cut as soon as the model has answered them, down to the share that costs
 nothing at the provider's cache prices (read/write, see policies.money.ledger). What may be edited next (file reads, the
-output of edits) waits for a checkpoint. A result that the model still works with is looked at again when it is twice as
-old.
+output of edits) waits for a checkpoint; so do documents, within windows of sight. A result that the model still works
+with is looked at again when it is twice as old.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ class Offload(OutputPolicy):
         for window, files in ((self.keep, False), (self.keep_files, True)):
             for i in self._old(conversation, context, window, files):
                 kind = context.kind(conversation, i)
-                if context.may_save(i) and _may_be_edited(conversation, i, kind) == files:
+                if context.may_save(i) and _waits(conversation, context, i, kind) == files:
                     share = _RELEVANT_OF_FILES if kind in FILES else _RELEVANT
                     tokens = context.text_at(conversation, i).tokens
                     budget = _POINTER + max(relevant, int(share * tokens) if relevant else 0)
@@ -68,8 +68,8 @@ class Offload(OutputPolicy):
         arrived = () if self.when else conversation.arrived(context.step)
         for i in large_outputs(conversation, context, arrived, self.over):
             unseen = context.exceptions.first_sight and conversation.blocks[i].tokens > self.first_sight_over
-            may_be_edited = _may_be_edited(conversation, i, context.kind(conversation, i))
-            if not unseen and (self.first_cut_files or not may_be_edited):
+            waits = _waits(conversation, context, i, context.kind(conversation, i))
+            if not unseen and (self.first_cut_files or not waits):
                 yield i
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
@@ -80,7 +80,7 @@ class Offload(OutputPolicy):
             for i in large_outputs(conversation, context, context.aged(conversation, age, self.when), self.over):
                 kind, tokens = context.kind(conversation, i), context.text_at(conversation, i).tokens
                 unseen = context.exceptions.first_sight and tokens > self.first_sight_over
-                if unseen == (age == 0) and (self.first_cut_files or not _may_be_edited(conversation, i, kind)):
+                if unseen == (age == 0) and (self.first_cut_files or not _waits(conversation, context, i, kind)):
                     budget = max(_POINTER, int(tokens * (self.first_sight_share if unseen else cached_share)))
                     names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
                     yield _shortened(conversation, context, i, kind, budget, names)
@@ -112,11 +112,12 @@ def _in_few_lines(conversation: Conversation, at: int) -> bool:
     return text.count("\n") < _FEW_LINES and bool(identifiers_in(text))
 
 
-def _may_be_edited(conversation: Conversation, at: int, kind: ToolKind) -> bool:
-    """Whether a result shows what may be edited next: a file, or what an edit made of it."""
+def _waits(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> bool:
+    """Whether a result is needed for longer than the answer to it: a file or what an edit made of it, which may be
+    edited next; within windows of sight a document too, by which the model works."""
     block = conversation.blocks[at]
     call = conversation.blocks[block.answers].text if block.answers is not None else ""
-    return kind in FILES or writes(block.tool, call)
+    return kind in FILES or (kind == "web" and context.sight is not None) or writes(block.tool, call)
 
 
 def _shortened(

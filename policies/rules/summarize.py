@@ -124,8 +124,8 @@ class Summarize(ConfiguredPolicy):
         turns = context.step - _turns_inside(conversation, _earlier(self.keep, not summarizing.waits), context)
         if context.pressed:
             turns = max(turns, context.step - _turns_with_room(conversation, context))
-        elif context.sight is not None:
-            turns = min(turns, context.sight.now[0])
+        elif context.sight is not None:  # it takes all at once, also what is in use: from a window twice as wide
+            turns = min(turns, context.sight.now[1])
         last = _last_whole(conversation, min(turns, context.step - summarizing.waits))
         while run := context.run_around(last):
             last = _last_whole(conversation, conversation.blocks[run.start].turn)

@@ -17,9 +17,9 @@ from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from proxy.config import Configured
+from proxy.config.groups.store import default_store
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
-from proxy.config.state import default_store
 from proxy.config.store_url import whole_store_url
 from proxy.store import Store, StoreTrouble, open_store
 

@@ -179,6 +179,16 @@ FOUND: dict[str, tuple[list[Json], str, str]] = {
 
 
 @CLIENTS
+async def test_n2_a_document_stays_in_sight_for_as_long_as_files_do(stage: Stage, api: Api, model: str) -> None:
+    documents = [
+        f"{PAGE}\n{prose(400)}\n{option}" for option in ("Option `rate_limit_burst`", "Field `per_tenant_cap`")
+    ]
+    reads = turn(*(("WebFetch", {"url": f"{WEB}/{at}", "prompt": "Read"}, text) for at, text in enumerate(documents)))
+    *_, newest = await play(stage, api, model, reads, work(14))
+    assert all(newest.shows(line) for text in documents for line in text.split("\n"))
+
+
+@CLIENTS
 @pytest.mark.parametrize("turns", [8, 45])
 @pytest.mark.parametrize("case", FOUND)
 async def test_n4_what_was_found_is_in_sight_or_a_stub_names_where(

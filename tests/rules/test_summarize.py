@@ -15,6 +15,7 @@ from policies.model.windows import Keep, Trigger, Window
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.rules.summarize import Summarize
+from policies.sight import SightWindow
 from policies.text.transcript import size
 from tests.kit import messages as claude
 from tests.kit.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, letters, runs, says, system, user
@@ -170,6 +171,18 @@ def test_w2_near_the_hard_mark_no_trigger_is_waited_for_and_less_stays() -> None
     # what has to stay anyway leaves no room: everything else goes
     (want,) = wants(conversation, {**tight, "head": 1_900}, **never, keep=20)
     assert span(conversation, want) == (2, 60)
+
+
+def test_n2_with_windows_of_sight_it_covers_what_is_twice_as_old() -> None:
+    """It takes everything at once, also what is in use, so the window is doubled for it; near the hard mark none is."""
+    conversation = chat(30)
+    (without,) = wants(conversation)
+    (within,) = wants(conversation, {"sight": SightWindow((20, 9, 0, 0, 0), (20, 10, 0, 0, 0))})
+    assert span(conversation, within)[1] == 2 + 2 * 10 - 2 < span(conversation, without)[1]
+    assert wants(conversation, {"sight": SightWindow((20, 0, 0, 0, 0), (20, 0, 0, 0, 0))}) == []
+    tight = {"pressed": True, "sight": SightWindow((0,) * 5, (0,) * 5)}
+    (pressed,) = wants(conversation, tight)
+    assert span(conversation, pressed)[1] > span(conversation, within)[1]
 
 
 def test_m7_a_record_of_old_turns_is_covered_whole_or_not_at_all() -> None:

@@ -1,13 +1,18 @@
 """The settings about what outlives a process."""
 
+from platformdirs import user_state_path
 from pydantic import ByteSize, Field
 
 from proxy.config.sources import Configured
-from proxy.config.state import default_store
 from proxy.config.store_url import StoreUrl
 
 MOST_BYTES = 2**60
 """More than any store has."""
+
+
+def default_store() -> str:
+    """The URL of the store where none is set: a file in the user's state directory."""
+    return f"sqlite:///{user_state_path('narrows', appauthor=False) / 'narrows.db'}"
 
 
 class StoreGroup(Configured):

@@ -12,8 +12,7 @@ from typing import Any
 
 from policies.money.catalog import prices_for
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.lab.local.findings import Finding
-from proxy.lab.local.upstreams import check_upstream, upstreams_of
+from proxy.lab.local.upstreams import Finding, check_upstream, upstreams_of
 from proxy.store import StoreTrouble, open_store, public_url
 
 _LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")

@@ -13,6 +13,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import Literal
 
 from multidict import CIMultiDict
 from yarl import URL
@@ -22,8 +23,9 @@ from proxy.config import Settings, UpstreamRow
 from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
 from proxy.gateway.upstream import Upstream
-from proxy.lab.local.findings import Finding
 from proxy.telemetry import Telemetry
+
+Status = Literal["ok", "warn", "fail"]
 
 _SECONDS = 15.0
 """For a whole answer."""
@@ -31,6 +33,15 @@ _MOST_BYTES = 8 * 2**20
 _SKEW = 60.0
 """Seconds by which clocks may differ: both are rounded, and the answer takes its time."""
 _ANTHROPIC = "anthropic_messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `narrows doctor`. Nothing works with a failure; a warning may be meant."""
+
+    status: Status
+    about: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
