@@ -52,7 +52,7 @@ class _Reach:
 
     def begin(self, share: float) -> None:
         """Look at the history again from its first step on."""
-        self.share, self.step, self.end, self.in_shell = share, -1, 0, True
+        self.share, self.step, self.end, self.in_shell, self.names_read = share, -1, 0, True, 0
         self.last: dict[str, int] = {}
         self.reached = Counter[int]()
         self.begins: list[tuple[int, ...]] = []
@@ -60,15 +60,17 @@ class _Reach:
     def go_on(self, conversation: Conversation) -> None:
         """Look at the blocks that came with the next step: the calls of the last action, then what they returned."""
         self.step, self.end = self.step + 1, conversation.ends[self.step + 1]
-        arrived = (conversation.blocks[at] for at in conversation.arrived(self.step))
-        blocks = [block for block in arrived if block.tool != RECALL]
-        names = [(block.kind == "call", _names(block)) for block in blocks]
-        self.in_shell &= all(shell_command(block.text) for block in blocks if block.kind == "call")
-        used = frozenset[str]().union(*(some for is_call, some in names if is_call))
-        if self.step and any(is_call for is_call, _ in names):
-            ago = (self.step - 1 - self.last[name] for name in used if name in self.last)
-            self.reached[max(ago, default=0)] += 1
-        self.last |= dict.fromkeys(frozenset[str]().union(*(some for _, some in names)), self.step)
+        calls = [block for block in _arrived(conversation, self.step) if block.kind == "call"]
+        if calls:
+            while self.names_read < self.step:  # nobody needs them before: prose without a call is never read
+                names = frozenset[str]().union(*map(_names, _arrived(conversation, self.names_read)))
+                self.last |= dict.fromkeys(names, self.names_read)
+                self.names_read += 1
+            self.in_shell &= all(shell_command(block.text) for block in calls)
+            used = frozenset[str]().union(*map(_names, calls))
+            if self.step:
+                ago = (self.step - 1 - self.last[name] for name in used if name in self.last)
+                self.reached[max(ago, default=0)] += 1
         window = max(_FEWEST, self._turns())
         before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
         aims = [self.step - (window << doubling) for doubling in range(DOUBLINGS + 1)]
@@ -83,6 +85,12 @@ class _Reach:
             if left < 0:
                 return turns
         return 0
+
+
+def _arrived(conversation: Conversation, step: int) -> Sequence[Block]:
+    """The blocks that came with a step, but for recalls: these are no actions of the agent."""
+    arrived = (conversation.blocks[at] for at in conversation.arrived(step))
+    return [block for block in arrived if block.tool != RECALL]
 
 
 def _names(block: Block) -> frozenset[str]:

@@ -19,9 +19,8 @@ import typer
 from proxy.archive.recordings import Recordings
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import print_json, refusing
-from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
+from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, tenants_secret
 from proxy.lab.reports.tables import printable
-from proxy.lab.store_keys import KeySettings, tenants_secret
 from proxy.store import TEXT_KINDS, Event, Key, Store, conversation_id
 from proxy.store.forgetting import Scope, announce, delete_stored, sent_with
 

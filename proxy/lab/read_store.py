@@ -1,4 +1,4 @@
-"""The store of `narrows serve`, read by other commands for people.
+"""The store of `narrows serve`, and the keys of the gateway in it, read by other commands for people.
 
 Law: they only read, but for rows of keys and for what `narrows delete` deletes, and where there is no store, none is
 created. An older file is brought up to date, as by any opening.
@@ -6,21 +6,22 @@ created. An older file is brought up to date, as by any opening.
 
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from proxy.config import Configured
+from proxy.config import Configured, KeyRow
 from proxy.config.groups.store import default_store
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
 from proxy.config.store_url import whole_store_url
+from proxy.identity import STANDS_FOR, owner_of
 from proxy.store import Store, StoreTrouble, open_store
 
 T = TypeVar("T")
@@ -43,6 +44,17 @@ class StoreSettings(Configured):
     tenant: str | None = None
     config: str | None = None
     encryption_key_env: str = ""
+
+
+class KeySettings(StoreSettings):
+    """The settings that name the store, and the keys beside those of the store."""
+
+    keys: tuple[KeyRow, ...] = ()
+    upstreams: tuple[Mapping[str, Any], ...] = ()
+    """As they stand there: of these only the names are wanted."""
+    upstream: str | None = None
+    anthropic_upstream: str | None = None
+    tenant_secret: SecretStr | None = None
 
 
 S = TypeVar("S", bound=StoreSettings)
@@ -107,3 +119,21 @@ def _is_foreign(file: Path) -> bool:
     except sqlite3.Error as error:
         return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
     return not tables >= {"secret", "conversation", "step"}
+
+
+async def stored_keys(store: Store) -> Sequence[KeyRow]:
+    """The rows of the store. Raises StoreTrouble."""
+    answer = await store.key_rows()
+    return answer[1] if answer is not None else ()
+
+
+async def tenants_secret(store: Store, settings: KeySettings) -> bytes:
+    """The key of the hashes that name tenants and owners, as far as it is known here. Raises StoreTrouble."""
+    configured = settings.tenant_secret
+    return configured.get_secret_value().encode() if configured else await store.secret("tenant")
+
+
+async def key_names(store: Store, settings: KeySettings) -> Mapping[str, str]:
+    """The names of keys by the digest that stands for their holders in records. Raises StoreTrouble."""
+    secret = await tenants_secret(store, settings)
+    return {owner_of(secret, STANDS_FOR + row.name): row.name for row in (*settings.keys, *await stored_keys(store))}

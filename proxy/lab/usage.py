@@ -17,11 +17,10 @@ from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.drawing.figures import dollars, percent, short
 from proxy.lab.cli_arguments import AsJson, offers
 from proxy.lab.cli_output import console, print_json, refusing
-from proxy.lab.read_store import StoreConfig, StoreUrl, read_store, settings_of
+from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.lab.reports.columns import LAST_LINES, explains_columns
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
-from proxy.lab.store_keys import KeySettings, key_names
 from proxy.store import Store
 
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
