@@ -27,8 +27,8 @@ BESIDE = ("eager", "lossless", *FIXED)
 MARKS = {"README.md": "sight", "policies/README.md": "curve"}
 PICTURE = Path("policies/sight.svg")
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "claude-code": (0.10, 0.085),
-    "codex": (0.23, 0.325),
+    "claude-code": (0.085, 0.07),
+    "codex": (0.12, 0.155),
     "pi-opencode": (0.07, 0.125),
     "autonomous": (0.08, 0.05),
 }
