@@ -26,11 +26,17 @@ def run(preset: str, bill: float, hidden: int) -> Run:
 RUNS = [run(PRESET, 0.7, 10), run("eager", 0.6, 20), run("turns-24", 0.65, 15), run("turns-48", 0.7, 12)]
 
 
+@pytest.fixture(autouse=True)
+def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of the runs here: the real ones move with what is measured."""
+    monkeypatch.setattr(curve, "BOUNDS", {"codex": (0.21, 0.2)})
+
+
 def test_a_kind_has_the_shares_of_all_its_actions_and_the_bounds_below() -> None:
     head, _, default, bounds, *others = curve.of_all(RUNS).split("\n")
     assert head == "| sessions | preset | gpt-5.4: actions | gpt-5.4: edits | gpt-5.4: bill |"
     assert default == f"| codex (1) | `{PRESET}` | 20.0 % | 10.0 % | 0.70 |"
-    assert bounds == "|  | its bounds | 23.0 % | 32.5 % |  |"
+    assert bounds == "|  | its bounds | 21.0 % | 20.0 % |  |"
     assert len(others) == 3
     assert curve.of_default(RUNS).split("\n")[2:] == ["| codex (1) | 20.0 % | 10.0 % | 0.70 |"]
 
