@@ -227,7 +227,7 @@ class _Standing:
 
     def begin(self, kinds: Kinds, room: int) -> None:
         """Look at the history again from its first step on. `kinds` are those that people configured."""
-        self.under, self.step, self.tokens = (kinds, room), -1, 0
+        self.under, self.step, self.end, self.tokens = (kinds, room), -1, 0, 0
         self.newest: dict[str, int] = {}
         self.result = NOTHING
 
@@ -243,6 +243,7 @@ class _Standing:
                 if kind and block.tokens >= _LEAST[kind]:
                     lasting.append((at, subject_of(block.tool, arguments)))
         self.step += 1  # nothing was changed until here, where planning may be stopped
+        self.end = conversation.ends[self.step]
         for at, subject in lasting:
             older = self.newest.get(subject)
             if older is not None and blocks[older].text == blocks[at].text:
@@ -272,7 +273,8 @@ def in_force(
 ) -> LastingTexts:
     """What is in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
     standing, under = _STANDING.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
-    if standing.under != under or step < standing.step:
+    grown = standing.step >= 0 and conversation.ends[standing.step] != standing.end  # results that came one by one
+    if standing.under != under or step < standing.step or grown:
         standing.begin(*under)
     while standing.step < step:
         standing.go_on(conversation, toolbox, pause)

@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from policies.compact import Compacted, compact
+from policies.dialects import DIALECTS
+from policies.keep import in_force
+from policies.model.conversation import Message
+from policies.model.converse import converse
 from policies.money.budget import Budget
 from policies.presets import PRESETS
+from policies.tools import Toolbox
 from tests.kit.figure import NO_CACHE
+from tests.kit.histories import body_of
 from tests.kit.talk import Json, call
 
 ROOMY = Budget(window=200_000, reserve=1_000, high=180_000, low=150_000, floor=0)
@@ -35,6 +41,13 @@ def session(first: Sequence[tuple[str, Mapping[str, object], str]], turns: int =
         messages.append({"role": "assistant", "content": f"Step {n} goes on.", "tool_calls": [made]})
         messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": output})
     return messages
+
+
+def history(messages: Sequence[Json]) -> list[Message]:
+    api = DIALECTS["openai_chat"]
+    request = api.split(body_of(list(messages)))
+    assert request is not None
+    return [api.read(request.raw(at), len) for at in range(len(request.spans))]
 
 
 def plan_of(messages: Sequence[Json], preset: str = "coding-agent", budget: Budget = ROOMY) -> Compacted:
@@ -103,3 +116,23 @@ def test_n2_they_stay_in_each_request_of_a_session() -> None:
     messages = session([SKILL, AGENT], 45)
     for end in range(5, len(messages) + 1, 2):
         assert {REPORT, RULES} <= {*outputs(plan_of(messages[:end]))}
+
+
+def test_n2_a_report_that_comes_after_the_other_results_of_its_reply_is_in_force() -> None:
+    """A client may send the results of parallel calls one after the other, without an answer of the model between."""
+    made = [call(f"p{at}", "Agent", {"prompt": f"look at {at}"}) for at in range(2)]
+    reports = [words(f"report_{at}", 20) for at in range(2)]
+    results: list[Json] = [
+        {"role": "tool", "tool_call_id": f"p{at}", "content": text} for at, text in enumerate(reports)
+    ]
+    messages: list[Json] = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "I ask.", "tool_calls": made},
+    ]
+    first = history([*messages, results[0]])
+    earlier = converse(first)
+    last = earlier.steps - 1
+    assert len(in_force(earlier, last, Toolbox(), 200_000, lambda _: None).blocks) == 1
+    grown = converse(history([*messages, *results]), earlier)
+    assert grown.steps - 1 == last
+    assert len(in_force(grown, last, Toolbox(), 200_000, lambda _: None).blocks) == 2
