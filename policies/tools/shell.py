@@ -69,8 +69,8 @@ _AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-
 _EVERYWHERE = re.compile(r"-[a-zA-Z]{0,8}[rR]|--recursive|--(?:files|count)")
 SUFFIX = re.compile(r"\.\w{1,10}$")
 
-_HERE_STRING = re.compile(r"@(['\"])[ \t]{0,8}\r?\n(?:(?!\1@).*(?:\n|\Z))*+\1@")
-"""A text of several lines in PowerShell: its end stands at the beginning of a line."""
+_HERE_STRINGS = {quote: re.compile(rf"@{quote}[ \t]{{0,8}}\r?\n(?:(?!{quote}@).*\n)*+{quote}@") for quote in ("'", '"')}
+"""A text of several lines in PowerShell, by its quote: its end stands at the beginning of a line."""
 _SETS_CONTENT = frozenset({"set-content", "out-file"})
 """Programs of PowerShell that write the text which they are given or read."""
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]{0,8}['\"\\]?([A-Za-z_]\w{0,63})")
@@ -155,8 +155,9 @@ def _stages(command: str, depth: int) -> Iterator[ShellStage]:
 def _without_heredocs(command: str) -> str:
     """The command without the text of its heredocs; a heredoc that does not end is left in."""
     joined = _READ_BY_NET.sub(r"; get-content \1 ;", command.replace("\\\n", " "))
-    if "'@" in joined or '"@' in joined:
-        joined = _HERE_STRING.sub("echo ", joined)
+    for quote, here_string in _HERE_STRINGS.items():
+        end = joined.rfind(f"\n{quote}@") + 3  # behind it none ends, and each that begins would be read to the end
+        joined = here_string.sub("echo ", joined[:end]) + joined[end:]
     ends: dict[str, list[int]] = {word: [] for word in _HEREDOC.findall(joined)}
     if not ends:
         return joined

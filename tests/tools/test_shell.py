@@ -194,5 +194,8 @@ def test_a_here_string_of_powershell_is_the_text_of_a_file(command: str, path: s
     assert "b | rm" not in str(stages(command))
 
 
-def test_a_here_string_that_does_not_end_is_read_once() -> None:
-    assert stages("@'\n" * 50_000)
+@pytest.mark.parametrize("end", ["", "'@", "\n'@", "x'@\n\"@"])
+def test_here_strings_that_do_not_end_are_read_once(end: str) -> None:
+    """Read to the end once for each beginning, these would take an hour."""
+    for begin in ("@'\n", '@"\n', "@'\n@\"\n"):
+        assert stages(begin * 400_000 + end)
