@@ -146,7 +146,7 @@ def test_each_need_is_placed_in_the_newest_text_with_its_distance_and_its_stub()
     assert (found.hidden_texts, found.median_turns_ago) == (2, 2.5)
 
 
-LONG = "cd /work/project && make test TARGET=one VERBOSE=1 REPORT=here"
+LONG = "cd /srv/project && make test TARGET=one VERBOSE=1 REPORT=here"
 STRIPPED = "make test TARGET=one VERBOSE=1 REPORT=here"
 
 
@@ -160,7 +160,7 @@ STRIPPED = "make test TARGET=one VERBOSE=1 REPORT=here"
         (does("read", path="/repo/src/a.py"), "read src/a.py", True),
         (does("read", path="/repo/../repo/src/a.py"), "read /repo/../repo/src/a.py", True),
         (calls(LONG), f"`{STRIPPED[:40]}...`", True),
-        (calls(LONG), "`cd /work/project && make lint`", False),
+        (calls(LONG), "`cd /srv/project && make lint`", False),
         (does("get_order", id="4711x"), "get_order 4711x, ref 7", True),
         (does("get_order", id="4711x"), "get_orders 4711x, ref 7", False),
         (does("get_order", id="4711x"), "get_order, ref 7", False),
