@@ -2,7 +2,8 @@
 
 A name that a call uses was last sent some turns before: so far the call reaches. A model that reads ten files and then
 edits them one after the other reaches back for forty turns, one that works in a shell for few. The window holds as many
-turns as all calls so far needed, but for a share of them; at first, as many as is usual.
+turns as all calls so far needed, but for a share of them; at first, as many as is usual. A recall reaches back to what
+it asks for, and was surely needed.
 
 Laws
   It follows from the history alone. It only moves forward, and `TOGETHER` turns leave it at once: what waits for others
@@ -11,14 +12,15 @@ Laws
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import identifiers_in
 from policies.model.indexes import Index
-from policies.tools import RECALL, shell_command
+from policies.tools import RECALL, arguments_of, shell_command
 
 TOGETHER = 8
 DOUBLINGS = 4
@@ -33,6 +35,8 @@ _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
 """How far actions of a coding agent reach, in turns: 60 of one that names files to its tools, 30 of one with a shell
 alone. They count beside its own."""
 _ESCAPED = re.compile(r"\\+[nrt\"]")
+_DIGITS = 4
+"""Of the shortest number that is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class _Reach:
         """Look at the history again from its first step on."""
         self.share, self.step, self.end, self.in_shell, self.names_read = share, -1, 0, True, 0
         self.last: dict[str, int] = {}
+        self.newest: dict[str, int] = {}
+        """The names that the newest action uses, with the step at which each was sent last."""
         self.reached = Counter[int]()
         self.begins: list[tuple[int, ...]] = []
 
@@ -61,6 +67,7 @@ class _Reach:
         """Look at the blocks that came with the next step: the calls of the last action, then what they returned."""
         self.step, self.end = self.step + 1, conversation.ends[self.step + 1]
         calls = [block for block in _arrived(conversation, self.step) if block.kind == "call"]
+        self.newest = {}
         if calls:
             while self.names_read < self.step:  # nobody needs them before: prose without a call is never read
                 names = frozenset[str]().union(*map(_names, _arrived(conversation, self.names_read)))
@@ -69,8 +76,10 @@ class _Reach:
             self.in_shell &= all(shell_command(block.text) for block in calls)
             used = frozenset[str]().union(*map(_names, calls))
             if self.step:
-                ago = (self.step - 1 - self.last[name] for name in used if name in self.last)
-                self.reached[max(ago, default=0)] += 1
+                self.newest = {name: self.last[name] for name in used if name in self.last}
+                self.reached[self.step - 1 - min(self.newest.values(), default=self.step - 1)] += 1
+        for recalled in _recalled(conversation, self.step):
+            self.reached[max(0, self.step - 1 - recalled)] += int(_SEEN_ANYWAY)
         window = max(_FEWEST, self._turns())
         before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
         aims = [self.step - (window << doubling) for doubling in range(DOUBLINGS + 1)]
@@ -93,6 +102,17 @@ def _arrived(conversation: Conversation, step: int) -> Sequence[Block]:
     return [block for block in arrived if block.tool != RECALL]
 
 
+def _recalled(conversation: Conversation, step: int) -> Iterator[int]:
+    """The steps of the texts that the model recalled at a step."""
+    for block in (conversation.blocks[at] for at in conversation.arrived(step)):
+        if block.kind == "call" and block.tool == RECALL:
+            ref = str(arguments_of(block.text).get("ref", ""))
+            at = conversation.find(ref)
+            at = conversation.find_first(ref.partition("+")[0]) if at is None else at
+            if at is not None:
+                yield bisect_right(conversation.ends, at)
+
+
 def _names(block: Block) -> frozenset[str]:
     return identifiers_in(_ESCAPED.sub(" ", block.text) if block.kind == "call" else block.text)
 
@@ -109,3 +129,15 @@ def sight_window(conversation: Conversation, step: int, share: float) -> SightWi
     while reach.step < step:
         reach.go_on(conversation)
     return SightWindow(reach.begins[max(0, step - 1)], reach.begins[step])
+
+
+def names_reached(conversation: Conversation) -> Mapping[str, int]:
+    """The names that the newest calls use, with the step at which each was sent last; round and short numbers apart,
+    which nobody looks up. Empty where the window of the newest step was not asked for in this process."""
+    reach = _REACH.of(conversation)
+    newest = reach.newest if reach.step == conversation.steps - 1 else {}
+    return {name: step for name, step in newest.items() if not name.isdigit() or _is_looked_up(name)}
+
+
+def _is_looked_up(number: str) -> bool:
+    return len(number) >= _DIGITS and not number.endswith("000")

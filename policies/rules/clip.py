@@ -17,7 +17,10 @@ from policies.model.rawjson import Path, UnreadableError, replaced
 from policies.model.windows import Keep, Large, Trigger, is_large
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import clipped_argument
-from policies.tools import arguments_of, writes
+from policies.tools import arguments_of, known_by, writes
+
+_WORDS, _SURE = 60, 30
+"""Characters by which a call is known, and by how many of them it is found in a value."""
 
 
 @policy
@@ -44,23 +47,30 @@ class Clip(ConfiguredPolicy):
                     continue
                 if not is_large(block.text, block.tokens, self.over) or writes(block.tool, block.text) != writing:
                     continue
-                if text := _clipped(block.text, self.over, context, context.ref(conversation, i)):
+                if text := _clipped(conversation, i, self.over, context):
                     yield Replace(block.anchor, text, "clip")
 
 
-def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:
-    """The arguments with each long string left out; empty where there is none."""
+def _clipped(conversation: Conversation, at: int, over: Large, context: Context) -> str:
+    """The arguments of a call with each long string left out; empty where there is none."""
+    block, ref = conversation.blocks[at], context.ref(conversation, at)
+    words = known_by(block.tool, block.text, _WORDS)
     changes = {
-        path: msgspec.json.encode(clipped_argument(len(value), ref))
-        for path, value in _strings(arguments_of(arguments))
+        path: msgspec.json.encode(clipped_argument(len(value), ref, words if _holds(value, words) else ""))
+        for path, value in _strings(arguments_of(block.text))
         if is_large(value, context.count(value), over)
     }
     if not changes:
         return ""
     try:
-        return replaced(arguments.encode(), changes).decode()
+        return replaced(block.text.encode(), changes).decode()
     except (UnreadableError, UnicodeEncodeError):
         return ""
+
+
+def _holds(value: str, words: str) -> bool:
+    """Whether what the call is known by stands in this value, on one line or on several."""
+    return words.partition(", ")[0][:_SURE] in " ".join(value.split())
 
 
 def _strings(value: object) -> Iterator[tuple[Path, str]]:

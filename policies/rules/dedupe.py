@@ -18,7 +18,7 @@ from policies.model.windows import Large, is_large
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
-from policies.tools import FILES, RECALL, path_of, rewrites, shell_command
+from policies.tools import FILES, RECALL, known_by, path_of, rewrites
 
 _REFUSED = re.compile(
     r"reject|denied|refus|cancel|abort|interrupt|declin|cannot|can't|unable|not been|not found|not allowed"
@@ -71,7 +71,7 @@ def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator
     if older is None:
         return
     call = conversation.blocks[older.answers].text if older.answers is not None else ""
-    words = (shell_command(call) or call)[:60] if older.kind == "result" else ""
+    words = known_by(older.tool, call, 60) if older.kind == "result" else ""
     hidden = hidden_output(context.way_back(conversation, at), context.ref(conversation, at))
     yield Replace(
         conversation.blocks[at].anchor,

@@ -25,7 +25,7 @@ from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
 from policies.text.stubs import framed, recorded_turns
-from policies.tools import FILES, RECALL, arguments_of, path_of, shell_command, subject_of
+from policies.tools import FILES, RECALL, arguments_of, known_by, path_of, paths_of, shell_command, writes
 
 _MENTIONED, _RARE = 4.0, 3.0
 """The worth of a name that the model has used since; and of any other, shared by the blocks and the names of its form
@@ -40,8 +40,10 @@ _SHORT = 160
 """Characters of the longest line of prose that is not weighed by its sentences."""
 _LONGEST = 400
 """Characters of the longest line that is repeated."""
-_CALLED = 120
-"""Characters of a call that are repeated."""
+_BESIDE = 0.33
+"""How much beside the record, as a share of it, names the files."""
+_CALLED = 60
+"""Characters of a call that are repeated, its files apart."""
 _LINES = 1_000
 """Lines of either end of a text that are weighed."""
 _LARGE = 250
@@ -148,8 +150,11 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
         names = fsum(map(worths.__getitem__, line.names - covered)) if line.names else 0.0  # whatever their order
         return (line.worth + names) / (line.cost + 2)
 
-    for i in (*reversed(errors), *reversed(refs)):
+    for i in reversed(errors):
         left -= choose(i)
+    named = 0
+    for i in reversed(refs):  # files are named beside what else a record has room for, as far as there is as much room
+        named += choose(i) if named < budget * _BESIDE else 0
     rest = max(0, left - int(budget * _OUTLINE))
     left -= rest
     for i in outline:
@@ -178,18 +183,27 @@ _Lines = Sequence[tuple[int, Sequence[_Candidate]]]
 
 
 def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> dict[int, str]:
-    """The lines that name the file which a call read, with the reference of what it returned; of calls that read the
-    same, the newest."""
+    """The lines that name the files which a call read or wrote, with the reference of what it returned, or of what it
+    wrote; of calls that did the same, the newest."""
     newest, start = dict[str, tuple[int, str]](), 0
     for at, lines in of_blocks:
         block, results = conversation.blocks[at], conversation.results.get(at, ())
-        names_file = bool(lines) and lines[0].is_call and path_of(block.tool, block.text)
-        if names_file and results and context.kind(conversation, results[0]) in FILES:
-            subject = subject_of(block.tool, block.text)
+        subject = known_by(block.tool, block.text) if lines and lines[0].is_call else ""
+        if subject and (source := _shows_file(conversation, context, at, results)) is not None:
             newest.pop(subject, None)
-            newest[subject] = start, context.ref(conversation, results[0])
+            newest[subject] = start, context.ref(conversation, source)
         start += len(lines)
     return dict(newest.values())
+
+
+def _shows_file(conversation: Conversation, context: Context, at: int, results: Sequence[int]) -> int | None:
+    """The block that shows what a call read or wrote: what it returned, or the call itself; None where it did neither
+    to a file that it names."""
+    block = conversation.blocks[at]
+    if writes(block.tool, block.text):
+        return at if paths_of(block.text) else None
+    is_read = results and path_of(block.tool, block.text) and context.kind(conversation, results[0]) in FILES
+    return results[0] if is_read else None
 
 
 def _last_errors(conversation: Conversation, context: Context, of_blocks: _Lines) -> list[int]:
@@ -323,8 +337,8 @@ def _lines_of_block(block: Block) -> list[_TextLine]:
         return []
     if block.kind != "call":
         return _lines_of(block.text, prose=block.kind == "assistant")
-    command = shell_command(block.text).strip().partition("\n")[0]
-    called = f"{block.tool}: {command or path_of(block.tool, block.text) or block.text}"[:_CALLED].replace("\n", " ")
+    command = shell_command(block.text).strip()
+    called = f"{block.tool}: {known_by(block.tool, block.text, _CALLED)}"
     lines = [_TextLine(called, outline=True, is_output=False, is_call=True)]
     for value in arguments_of(block.text).values():
         if isinstance(value, str) and value.strip() != command:
@@ -344,5 +358,7 @@ def _lines_of(text: str, prose: bool = False) -> list[_TextLine]:
         return [_TextLine(line) for line in lines if len(line) <= _LONGEST]
     last = len(lines) - 1
     return [
-        _TextLine(each, _FIRST * (i == 0), i == last, False) for i, each in enumerate(lines) if len(each) <= _LONGEST
+        _TextLine(each, _FIRST * (i == 0), i in (0, last), False)
+        for i, each in enumerate(lines)
+        if len(each) <= _LONGEST
     ]

@@ -16,7 +16,7 @@ from policies.model.lines import SHORT
 from policies.model.parameters import parameter
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
-from policies.tools import FILES, RECALL, path_of, shell_command
+from policies.tools import FILES, RECALL
 
 _MOST = 50_000
 """Lines of one output that are looked up."""
@@ -132,4 +132,4 @@ def _name(conversation: Conversation, at: int, before: int) -> str:
     arguments = call.text if call else ""
     same = conversation.outputs_by_call[block.tool, arguments.strip()]
     nth = same.index(at) + 1 if len(same) > 1 and same[1] < before else 0
-    return named_call(block.tool, shell_command(arguments), path_of(block.tool, arguments) or arguments, nth)
+    return named_call(block.tool, arguments, nth)

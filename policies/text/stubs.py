@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from policies.tools import WayBack
+from policies.tools import WayBack, known_by, shell_command
 
 MARK = "[narrows:"
 
@@ -24,8 +24,6 @@ _FRAME_WORDS = ("narrows", "agent_summary", "user_message")
 
 _NAME = 36
 """Characters of a call that tell it from others."""
-_PREPARES = re.compile(r"\A\s{0,16}(?:cd [^\s;&|]{1,400}\s{0,16}(?:&&|;)\s{0,16})?")
-"""What most commands of an agent begin with."""
 
 
 def omitted(characters: int) -> str:
@@ -67,9 +65,11 @@ def last_read(ref: str) -> str:
     return f"{MARK} the file as last read{_at(ref)}, word for word; later edits are not in it]"
 
 
-def clipped_argument(characters: int, ref: str) -> str:
-    """An argument that is left out as a whole, so that no part of it can be copied by mistake."""
-    return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written]"
+def clipped_argument(characters: int, ref: str, words: str = "") -> str:
+    """An argument that is left out whole, so that no part of it can be copied by mistake. `words`: what the call is
+    known by, where nothing else in it says that."""
+    did = f": {words}" if words and not framed(words) else ""
+    return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written{did}]"
 
 
 def repeated_output(tool: str, first_words: str) -> str:
@@ -77,12 +77,12 @@ def repeated_output(tool: str, first_words: str) -> str:
     return f"{MARK} same output as above{f', {tool} `{first_words}`' if first_words else ''}]"
 
 
-def named_call(tool: str, command: str, subject: str, nth: int = 0) -> str:
+def named_call(tool: str, arguments: str, nth: int = 0) -> str:
     """A call as the model remembers it: its command line, or its tool and what that was asked for. Of a long text both
     ends. `nth`: which one, where the same call was made several times."""
-    words = " ".join(_PREPARES.sub("", command or subject).split())
+    words = known_by(tool, arguments)
     words = words if len(words) <= _NAME else f"{words[: _NAME - 18]}...{words[-15:]}"
-    called = f"`{words}`" if command or not tool else f"{tool} {words}".rstrip()
+    called = f"`{words}`" if shell_command(arguments) or not tool else f"{tool} {words}".rstrip()
     return f"{called} #{nth}" if nth else called
 
 

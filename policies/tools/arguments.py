@@ -185,9 +185,10 @@ class CallArguments:
 
     @property
     def _patches(self) -> Iterator[str]:
-        """The strings that may be patches."""
+        """The strings that may be patches; a program holds one with the ends of its lines escaped."""
         strings = (value for value in self.values.values() if isinstance(value, str)) if self.values else (self.text,)
-        return (text for text in strings if "*** " in text or "+++ " in text)
+        patches = (text for text in strings if "*** " in text or "+++ " in text)
+        return (text.replace("\\n", "\n") if "\\n*** " in text else text for text in patches)
 
     @property
     def kind(self) -> ToolKind | None:

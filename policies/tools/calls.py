@@ -23,6 +23,8 @@ _CACHED = 16_000
 """Characters of arguments whose path is cached."""
 _LONGEST_NAME = 256
 _LONGEST_PATH, _MOST_PATHS = 512, 100
+_MOST_NAMED = 8
+"""Files by which a call is known, where it changes several."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
 """Tools that are named as a program is, whatever they are asked for."""
@@ -66,6 +68,8 @@ _INSTRUCTS = re.compile(
     re.I,
 )
 """Paths of files that instruct agents."""
+_CHANGES_FOLDER = re.compile(r"\A\s{0,16}cd [^\s;&|]{1,400}[^\S\n]{0,16}(?:&&|;|\n)\s{0,16}")
+"""What most commands of an agent begin with, so that it tells none from another."""
 _FIRST_LINE = re.compile(
     r"\bsed\s[^|;]{0,40}?(\d{1,9}),|(?:offset|start_?line|view_?range|-Skip)\W{1,5}(\d{1,9})", re.I
 )
@@ -137,6 +141,21 @@ def subject_of(tool: str, arguments: str) -> str:
     return (
         f"{path}:{first[first.lastindex or 0].lstrip('0')}" if path and first else path or f"{tool} {arguments.strip()}"
     )
+
+
+def known_by(tool: str, arguments: str, most: int = _LONGEST_NAME) -> str:
+    """What a model knows a call by, on one line of about `most` characters: its command line without the change of
+    folder before it, and the file where that comes late; else the file that it reads, from which line on, or the files
+    that it changes; else its arguments."""
+    command, path = _CHANGES_FOLDER.sub("", shell_command(arguments)), path_of(tool, arguments)
+    if command:
+        words = " ".join(command.split())[:most]
+        return f"{words} ... {path}" if path and path.rpartition("/")[2] not in words else words
+    if call_of(arguments).changes:
+        path = path or ", ".join(islice(paths_of(arguments), _MOST_NAMED))
+    elif path:
+        path = subject_of(tool, arguments)
+    return path or " ".join(arguments.split())[:most]
 
 
 def _words(name: str) -> frozenset[str]:

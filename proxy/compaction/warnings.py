@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from cachetools import LRUCache
 
 from policies.laws import protected_users
+from policies.planning.out_of_sight import was_out_of_sight
 from policies.text.stubs import MARK
 from policies.tools import writes
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
@@ -12,6 +13,8 @@ from proxy.store import Key
 from proxy.telemetry import Telemetry
 
 _CONVERSATIONS = 4_096
+_FEWEST_HIDDEN = 3
+"""Actions that needed something out of sight before that is warned of."""
 _IN_A_ROW = 3
 """Requests in a row for which room was made: then what cannot be taken away is looked at."""
 
@@ -24,6 +27,8 @@ class ReplyWarnings:
         self._context_tokens_of = context_tokens_of
         self._rows: LRUCache[Key, tuple[int, int]] = LRUCache(_CONVERSATIONS)
         """The newest step of each conversation for which room was made, and how many steps in a row that is."""
+        self._hidden: LRUCache[Key, tuple[int, int]] = LRUCache(_CONVERSATIONS)
+        """The newest step of each conversation that was looked at, and how many actions needed what was hidden."""
 
     def header(self, planned: PlannedRequest) -> dict[str, str]:
         """The header for a request; none where there is nothing to warn of."""
@@ -38,6 +43,7 @@ class ReplyWarnings:
                 "no-recall" if hides else "",
                 "planning-shed" if planned.plan.shed else "",
                 self._thrash(planned),
+                self._sight(planned),
             ]
         )
 
@@ -73,6 +79,24 @@ class ReplyWarnings:
                 "thrashing", conversation=key.conversation, protected=protected, window=budget.window, percent=share
             )
         return f"protected-{share}-percent"
+
+    def _sight(self, planned: PlannedRequest) -> str:
+        """A word for a conversation in which more actions than the preset allows needed what was out of sight."""
+        context, most = planned.context, planned.context.plan_settings.sight
+        step = context.conversation.steps - 1
+        needed = was_out_of_sight(context.conversation, planned.plan) if most and planned.plan.edits else None
+        before, hidden = self._hidden.get(context.key, (-1, 0))
+        if needed is not None and before < step:
+            hidden += needed
+            self._hidden[context.key] = step, hidden
+            self._telemetry.metrics.count("actions", "hidden" if needed else "shown")
+        if hidden < _FEWEST_HIDDEN or hidden <= most * step:
+            return ""
+        if needed and before < step:
+            self._telemetry.log.warning(
+                "out_of_sight", conversation=context.key.conversation, actions=step, hidden=hidden
+            )
+        return "sight"
 
 
 def protected_tokens(planned: PlannedRequest) -> int:

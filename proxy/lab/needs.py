@@ -10,8 +10,8 @@ Laws
   Arguments are read as what they mean: neither their JSON nor an escape before a name is part of it.
   What the model recalled is in sight, and no part of the history that is needed.
   A stub connects where it, or the call whose output it stands for, holds the path or the first 40 characters of the
-  command of what is hidden, or else the function's name and the beginning of what it was asked: then the model could
-  know what to recall.
+  command of what is hidden, or else the function's name and the beginning of what it was asked; of the model's own
+  prose, its first 40 characters. Then the model could know what to recall.
 """
 
 import json
@@ -42,7 +42,7 @@ which is no path."""
 _ESCAPES = ("\\n", "\\t", "\\r")
 _PATCHED = re.compile(r"\*\*\* (?:Add|Update|Delete) File: ([^\s\\\"]+)")
 _FOLDERS, _LONGEST_PATH = re.compile(r"[\w./~-]*\Z"), 300
-_CHANGES_FOLDER = re.compile(r"\A\s*cd [^\s;&|]+\s*(?:&&|;)\s*")
+_CHANGES_FOLDER = re.compile(r"\A\s*cd [^\s;&|]+\s*?(?:&&|;|\n)\s*")
 """What many commands begin with, so that it tells none from another."""
 
 
@@ -218,9 +218,9 @@ class _Request:
 
     def _connects(self, at: int) -> bool:
         call = self._call(at)
-        if call is None:
-            return False
         texts = [self._stubs[at]]
+        if call is None:
+            return _flat(self._blocks[at].text)[:_COMMAND] in _flat(texts[0])
         if call not in self._folded:
             texts.append(f"{self._blocks[call].tool}{_APART}{self._seen_by_block[call]}")
         return any(_names_call(text, self._blocks[call]) for text in texts)
@@ -238,7 +238,11 @@ def _known_by(call: Block) -> tuple[str, Sequence[str]]:
     command = shell_command(call.text) if call.kind == "call" else call.text
     path = path_of(call.tool, call.text)
     paths = [path] if path else [] if command else _PATCHED.findall(call.text)
-    return " ".join(_CHANGES_FOLDER.sub("", command).split()), paths
+    return _flat(_CHANGES_FOLDER.sub("", command)), paths
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _names_call(text: str, call: Block) -> bool:
@@ -246,11 +250,11 @@ def _names_call(text: str, call: Block) -> bool:
     command, paths = _known_by(call)
     if any(_names_path(text, path) for path in paths):
         return True
-    flat = " ".join(text.split())
+    flat = _flat(text)
     if command or paths:
         return bool(command) and command[:_COMMAND] in flat
     first = next(_leaves(arguments_of(call.text)), "")
-    return _holds(text, call.tool) and " ".join(first.split())[:_COMMAND] in flat
+    return _holds(text, call.tool) and _flat(first)[:_COMMAND] in flat
 
 
 def _names_path(text: str, path: str) -> bool:

@@ -57,6 +57,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "trouble": ("Requests that failed, by kind.", "kind"),
     "store_trouble": ("Store operations that failed or were slow.", "operation"),
     "trimmed": ("Conversations deleted because of `store_limit`.",),
+    "actions": ("Actions of models in edited requests, by whether all that they used was in sight.", "sight"),
     "marker_in_argument": ("New write arguments that contain a reference of Narrows.",),
     "marks_refused": ("Requests sent again without the cache marks of Narrows.",),
     "overflows": ("Requests whose prompt was too long for their model, by outcome.", "outcome"),

@@ -171,7 +171,10 @@ def test_law_3_fails_where_a_pointer_outlives_its_copy(monkeypatch: pytest.Monke
 
 
 def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policies.rules.clip._clipped", lambda arguments, *_: arguments[: len(arguments) // 2])
+    def half(conversation: Conversation, at: int, *_: object) -> str:
+        return (text := conversation.blocks[at].text)[: len(text) // 2]
+
+    monkeypatch.setattr("policies.rules.clip._clipped", half)
     monkeypatch.setattr("policies.planning.step.keeps_shape", lambda block, edit: True)
     cutting = (Clip(over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
