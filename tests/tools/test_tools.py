@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from policies.tools import Toolbox, arguments_of, kind_of, path_of, rewrites, shell_command, writes
+from policies.tools import Toolbox, arguments_of, kind_of, known_by, path_of, rewrites, shell_command, writes
 from tests.kit.paths import TRANSCRIPTS
 
 SESSIONS = TRANSCRIPTS
@@ -306,6 +306,30 @@ def test_a_tool_that_writes_is_known_by_name_where_its_arguments_do_not_tell() -
 )
 def test_a_call_that_says_the_whole_of_a_file(tool: str, said: Mapping[str, object], whole: bool) -> None:
     assert rewrites(tool, json.dumps(said)) == whole
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("bash", {"command": "cd /srv/app && make  test\nmake lint"}, "make test make lint"),
+        ("bash", {"command": "cd /srv/app\nmake test"}, "make test"),
+        ("bash", {"command": f"cat <<'EOF' > src/a.py\n{'x' * 80}\nEOF"}, f"cat <<'EOF' > src/a.py {'x' * 37}"),
+        ("bash", {"command": f"@'\n{'x' * 80}\n'@ | Set-Content src/a.py"}, f"@' {'x' * 57} ... src/a.py"),
+        ("Read", {"file_path": "/srv/app/src/a.py"}, "/srv/app/src/a.py"),
+        ("Read", {"file_path": "/srv/app/src/a.py", "offset": 120}, "/srv/app/src/a.py:120"),
+        ("Edit", {"file_path": "a.py", "old_string": "offset = 3", "new_string": "x"}, "a.py"),
+        (
+            "exec",
+            {"input": 'const patch = "*** Begin Patch\\n*** Add File: b.py\\n+1\\n*** Update File: c.py\\n*** End Patch"'},
+            "b.py, c.py",
+        ),
+        ("get_order", {"id": "4711"}, '{"id": "4711"}'),
+    ],
+)
+def test_n4_a_model_knows_a_call_by_its_command_its_files_or_what_it_was_asked(
+    tool: str, arguments: Mapping[str, object], words: str
+) -> None:
+    assert known_by(tool, json.dumps(arguments), 60) == words
 
 
 def test_a_path_has_one_spelling_and_is_not_guessed() -> None:
