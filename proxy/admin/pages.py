@@ -2,23 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.admin import live
-from proxy.admin.answers import PRIVATE
+from proxy.admin.answers import PRIVATE, PageParts, json_page
 from proxy.admin.conversations import ConversationPages
-from proxy.admin.targets import CONVERSATIONS, allow_only
-from proxy.admin.usage import USAGE, usage_page
+from proxy.admin.targets import CONVERSATIONS, READ, allow_only
 from proxy.admin.welcome import welcome
 from proxy.archive.texts import Originals
+from proxy.billing.usage import as_csv, as_json
+from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import ConfigurationError, Settings
 from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
-from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of
+from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of, viewer_of
 from proxy.store import conversation_id
 from proxy.telemetry import Telemetry
 
@@ -123,3 +125,29 @@ class AdminPages:
             **PRIVATE,
         }
         return web.Response(body=original.text.encode("utf-8", "surrogatepass"), headers=headers)
+
+
+# --- `GET /narrows/usage`: the report that `narrows usage` prints, as JSON or CSV, to whoever may see the figures ---
+
+USAGE = "/narrows/usage"
+_PARAMETERS = ("by", "since")
+
+
+async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response:
+    """The report. Raises ApiError."""
+    allow_only(request, READ)
+    viewer = viewer_of(request, parts.settings, parts.secret)
+    try:
+        fields = dict(parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=8))
+        if unknown := fields.keys() - set(_PARAMETERS):
+            raise ValueError(f"{min(unknown)!r} is not a parameter of this page; it takes {' and '.join(_PARAMETERS)}")
+        query = UsageQuery.read(fields.get("by", ""), fields.get("since", ""), parts.clock())
+    except ValueError as error:
+        raise ApiError(400, f"{error}.", "bad_parameter") from error
+    query = replace(query, tenant=viewer.tenant, owner=viewer.owner)
+    report = await parts.ask("usage", read_usage(parts.store, query))
+    if "text/csv" not in request.headers.get("Accept", ""):
+        return json_page(await asyncio.to_thread(as_json, report))
+    text = await asyncio.to_thread(as_csv, report)
+    headers = {"Content-Type": "text/csv; charset=utf-8", "Vary": "Accept", **PRIVATE}
+    return web.Response(body=text.encode(), headers=headers)

@@ -5,7 +5,6 @@ request_parser    a body becomes a conversation; only what is new in it is read
 recall_exchanges  put back into what the client sends
 learned_window    what an upstream has said of its window
 assembly          what a request is planned under, besides its history
-long_work         what a thread does, so that nobody else waits
 turns             large work, one owner after the other
 deadline          when planning is to stop
 cold              a spare process for large histories that are seen for the first time

@@ -32,7 +32,7 @@ from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.gateway.address_check import AddressCheck
 from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
-from proxy.gateway.troubles import trouble
+from proxy.gateway.connector import trouble
 from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
 from proxy.sse import ENCODINGS
 from proxy.telemetry import Telemetry

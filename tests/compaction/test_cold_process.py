@@ -22,7 +22,7 @@ from policies.planning.plan import plan
 from policies.planning.state import PlanSettings
 from policies.presets import PRESETS, Preset
 from proxy.compaction import cold as module
-from proxy.compaction import long_work
+from proxy.compaction import runs
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.runs import plan_and_render
 from proxy.lab.generators.loops import generated
@@ -210,7 +210,7 @@ async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_MANY_STEPS", "_MANY_NEW_BLOCKS"):
-        monkeypatch.setattr(long_work, limit, 0)
+        monkeypatch.setattr(runs, limit, 0)
     monkeypatch.setattr(module, "FEWEST_BYTES", 0)
     with_it, without = [
         await stage.start(store=f"sqlite:///{stage.path}.{is_on}", cold_process=is_on) for is_on in (True, False)

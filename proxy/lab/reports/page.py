@@ -16,7 +16,7 @@ from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import request_page, session_page, tables
-from proxy.lab.reports.sheet import sheet
+from proxy.lab.reports.page_file import sheet
 from proxy.lab.reports.text import meanings
 from proxy.lab.results import ComparedBill
 
