@@ -79,6 +79,8 @@ def _stays(conversation: Conversation, settings: PlanSettings, context: Context)
 
 
 # --- how far back a provider looks for an entry of its prompt cache, on caches that match only at boundaries ---
+# A boundary is a mark, or the end of a message where the provider counts those. An entry that ends before the oldest
+# position that is looked up is not found any more, although it may still be there; a mark at its end finds it again.
 
 
 def oldest_in_reach(conversation: Conversation, end: int, rule: CacheRule) -> int:

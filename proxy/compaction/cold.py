@@ -32,8 +32,7 @@ from policies.model.tokens import Counter
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
 from policies.render import RenderCache, Rendering, render
-from proxy.compaction.deadline import Deadline, LeftError
-from proxy.compaction.turns import Turns
+from proxy.compaction.turns import Deadline, LeftError, Turns
 from proxy.event_loop import in_thread
 from proxy.warmup import trim, tune
 

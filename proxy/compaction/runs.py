@@ -21,8 +21,7 @@ from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.rules.base import ConfiguredPolicy
 from proxy.compaction.cold import FEWEST_BYTES, ColdProcess
-from proxy.compaction.deadline import Deadline
-from proxy.compaction.turns import Turns
+from proxy.compaction.turns import Deadline, Turns
 from proxy.event_loop import in_thread
 from proxy.requests import RequestContext
 

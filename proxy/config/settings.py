@@ -17,9 +17,8 @@ from pydantic_settings import SettingsConfigDict
 from proxy.config.errors import refused_at, unknown
 from proxy.config.groups.access import AccessGroup
 from proxy.config.groups.compaction import CompactionGroup
-from proxy.config.groups.keeping import KeepingGroup
+from proxy.config.groups.keeping import KeepingGroup, StoreGroup
 from proxy.config.groups.process import LimitsGroup, ListenGroup, LoggingGroup
-from proxy.config.groups.store import StoreGroup
 from proxy.config.groups.summaries import SummariesGroup
 from proxy.config.groups.upstream import UpstreamGroup
 from proxy.config.keys import faults_in

@@ -147,6 +147,9 @@ def _patterns(lines: Sequence[str]) -> Patterns:
 
 
 # --- names that clients give their conversations in headers of their own ---
+# Laws
+#   A name that is given to Narrows, as in `x-narrows-conversation`, counts before these.
+#   A header only names. Histories that share a name stay apart, because each is recognized by its own messages.
 
 LONGEST = 200
 SESSIONS: tuple[tuple[str, str | None], ...] = (

@@ -234,8 +234,7 @@ def replay(
 def _print_reports(reports: "Sequence[Report]", path: Path | None, as_json: bool, needs: bool, timed: bool) -> None:
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.reports import page
-    from proxy.lab.reports.text import by_place, print_needs
-    from proxy.lab.reports.text import print_replays
+    from proxy.lab.reports.text import by_place, print_needs, print_replays
 
     means, results = averages(reports), preset_results(reports)
     if as_json:

@@ -19,10 +19,9 @@ from pydantic_settings import SettingsConfigDict
 from policies.dialects.common import as_json
 from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.config import Configured, KeyRow
-from proxy.config.groups.store import default_store
+from proxy.config.groups.keeping import default_store, whole_store_url
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
-from proxy.config.store_url import whole_store_url
 from proxy.identity import STANDS_FOR, owner_of
 from proxy.store import MESSAGES, Key, Store, StoreTrouble, conversation_id, open_store
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import ByteSize, Field, model_validator
 
 from proxy.config.errors import refused_at
-from proxy.config.groups.store import MOST_BYTES
+from proxy.config.groups.keeping import MOST_BYTES
 from proxy.config.sources import Configured
 from proxy.config.units import Seconds, size
 

@@ -7,10 +7,9 @@ Laws
 
 from collections.abc import Sequence
 
+from proxy.drawing.charts import asides, shortened
 from proxy.drawing.figures import change_of, counted, percent, signed
-from proxy.drawing.frame import headline, section
-from proxy.drawing.html import Markup, Node, element, table, together
-from proxy.drawing.rows import asides, shortened
+from proxy.drawing.html import Markup, Node, element, headline, section, table, together
 from proxy.drawing.words import glossary, head_of, term
 from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult

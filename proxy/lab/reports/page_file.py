@@ -16,8 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from proxy.drawing.frame import Imprint, framed
-from proxy.drawing.html import Node
+from proxy.drawing.html import Imprint, Node, framed
 
 _MOST = 100
 """Numbers that are tried in the name of a new file."""

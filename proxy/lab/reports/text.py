@@ -18,11 +18,11 @@ from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report, RequestResult
-from proxy.lab.reports import tables
+from proxy.lab.reports import tables, terminal
 from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
 from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import Bar, bars, columns, kind_bars, legend, message_bars, plain_table
+from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
 from proxy.lab.results import as_json, joined
 
 MOST_EDITS = 20
@@ -276,7 +276,7 @@ def print_long_chat(console: Console, report: Report) -> None:
 
 def _print_columns(console: Console, title: str, last: str, sizes: Sequence[BeforeAfter]) -> None:
     console.print(Text(f"{title}; at the end {last}", style="dim"))
-    for line in columns(sizes, _HEIGHT, console.options.ascii_only):
+    for line in terminal.columns(sizes, _HEIGHT, console.options.ascii_only):
         console.print(Text(line))
 
 
@@ -305,6 +305,7 @@ def _events(results: Sequence[RequestResult]) -> Iterator[tuple[int, RequestResu
 
 
 # --- each text that a next action needed and that was out of sight, so that a person can judge ---
+# Law: nothing that a request holds can move the cursor or change the colours.
 
 MOST_ITEMS = 5
 

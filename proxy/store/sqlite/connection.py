@@ -15,59 +15,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 
-from proxy.store import BILLS, DAY_ROWS, Announce, StoreTrouble
+from proxy.store import Announce, StoreTrouble
 from proxy.store.sqlite import statements as sql
-
-# --- the tables of bills in SQLite: a row for each bill, for each conversation, and for each day and its labels. A batch ---
-
-_OF_CONVERSATION = "tenant BLOB NOT NULL, conversation BLOB NOT NULL"
-_HAS_ROW = "EXISTS (SELECT 1 FROM bill_day WHERE tenant = new.tenant AND day = new.day AND name = new.name)"
-_HAS_ROOM = f"(SELECT count(*) FROM bill_day WHERE tenant = new.tenant AND day = new.day) < {DAY_ROWS}"
-_ADDED = "ON CONFLICT DO UPDATE SET content = day_sums(content, excluded.content)"
-
-BILL_TABLES = (
-    f"CREATE TABLE IF NOT EXISTS bill (number INTEGER PRIMARY KEY, {_OF_CONVERSATION}, id TEXT NOT NULL,"
-    " used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id))",
-    "CREATE INDEX IF NOT EXISTS bill_of_none ON bill (number) WHERE conversation = x''",
-    "CREATE TABLE IF NOT EXISTS bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL,"
-    " owner TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, day, name))",
-    "CREATE INDEX IF NOT EXISTS bill_day_day ON bill_day (day)",
-    f"CREATE TABLE IF NOT EXISTS bill_conversation ({_OF_CONVERSATION}, owner TEXT NOT NULL, at REAL NOT NULL,"
-    " content BLOB NOT NULL, PRIMARY KEY (tenant, conversation))",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_at ON bill_conversation (at)",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_tenant ON bill_conversation (tenant, at)",
-    "CREATE VIEW IF NOT EXISTS bill_added AS SELECT tenant, conversation, id, used AS at, content, used, x'' AS day,"
-    " x'' AS name, '' AS owner, x'' AS sums, x'' AS other_name, '' AS other_owner, x'' AS other_sums, x'' AS row"
-    " FROM bill",
-    "CREATE TRIGGER IF NOT EXISTS bill_added_inserted INSTEAD OF INSERT ON bill_added WHEN NOT EXISTS"
-    " (SELECT 1 FROM bill WHERE tenant = new.tenant AND conversation = new.conversation AND id = new.id) BEGIN"
-    " INSERT INTO bill_day SELECT new.tenant, new.day, new.name, new.owner, new.sums"
-    f" WHERE {_HAS_ROW} OR {_HAS_ROOM} {_ADDED};"
-    " INSERT INTO bill_day SELECT new.tenant, new.day, new.other_name, new.other_owner, new.other_sums"
-    f" WHERE NOT {_HAS_ROW} {_ADDED};"
-    " INSERT INTO bill_conversation SELECT new.tenant, new.conversation, new.owner, new.at, new.row"
-    " WHERE new.conversation <> x'' ON CONFLICT DO UPDATE"
-    " SET content = conversation_sums(content, excluded.content), at = max(at, excluded.at),"
-    " owner = iif(excluded.at >= at, excluded.owner, owner);"
-    " INSERT INTO conversation SELECT new.tenant, new.conversation, new.used WHERE new.conversation <> x''"
-    " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
-    " INSERT INTO bill (tenant, conversation, id, used, content)"
-    " VALUES (new.tenant, new.conversation, new.id, new.at, new.content); END",
-    "CREATE TRIGGER IF NOT EXISTS bill_inserted AFTER INSERT ON bill WHEN new.number % 16 = 0 BEGIN"
-    " DELETE FROM bill WHERE number IN (SELECT number FROM bill WHERE tenant = new.tenant"
-    f" AND conversation = new.conversation ORDER BY used DESC, number DESC LIMIT -1 OFFSET {BILLS}); END",
-    "CREATE TRIGGER IF NOT EXISTS bill_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM bill WHERE tenant = old.tenant AND conversation = old.name;"
-    " DELETE FROM bill_conversation WHERE tenant = old.tenant AND conversation = old.name; END",
-)
-"""As those of `statements` that a file of this version may be without."""
-
 
 MEMORY = ":memory:"
 Row = sqlite3.Row | tuple[object, ...]
@@ -304,10 +259,46 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
 
 
 async def _create_later_tables(connection: aiosqlite.Connection) -> None:
-    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *BILL_TABLES, *sql.KEYS_TABLE):
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *sql.BILL_TABLES, *sql.KEYS_TABLE):
         await connection.execute_fetchall(statement)
 
 
 async def _version(connection: aiosqlite.Connection) -> int:
     ((version,),) = await connection.execute_fetchall("PRAGMA user_version")
     return int(version)
+
+
+# --- how many recall exchanges the processes on one SQLite file have had: the size of a small file beside it ---
+# A store that answers late cannot say whether another process has had one meanwhile. The size of a file can be had in
+# microseconds, whatever SQLite does.
+
+
+class ExchangeAnnouncements:
+    """One byte for each exchange, in a file that only grows."""
+
+    def __init__(self, path: str) -> None:
+        self._file = None if path == MEMORY else f"{path}-exchanges"
+        self._own = 0
+
+    def add(self) -> None:
+        """Announce one. Where the disk takes no byte, SQLite does not take the exchange either."""
+        self._own += 1
+        if self._file is None:
+            return
+        with suppress(OSError):
+            file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, b"+")
+            finally:
+                os.close(file)
+
+    def foreign(self) -> int | None:
+        """How many others have announced; None where that cannot be read."""
+        if self._file is None:
+            return 0
+        try:
+            return os.stat(self._file).st_size - self._own
+        except FileNotFoundError:
+            return -self._own
+        except OSError:
+            return None
