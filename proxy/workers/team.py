@@ -87,8 +87,8 @@ class Team:
 
 # --- the metrics of all workers in one page: each sends what it has counted, and whoever is asked adds it up ---
 # Counters and histograms are sums. Gauges have the label `worker`: of two processes' memory neither the sum nor the
-# mean says anything. (The files of prometheus_client's own multiprocess mode take no collectors, and cost each count a lock
-# and a write.)
+# mean says anything. (The files of prometheus_client's own multiprocess mode take no collectors, and cost each count a
+# lock and a write.)
 
 
 class _Sample(NamedTuple):
