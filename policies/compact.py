@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from policies.assemble import PlanInput, PlanOptions, assemble
 from policies.context import Aim, Policy, Summarizing
-from policies.dialects import DIALECTS, Added
+from policies.dialects import DIALECTS, Added, dialect_of
 from policies.dialects.common import parsed
-from policies.dialects.detect import dialect_of
 from policies.keep import patterns_of
 from policies.model.conversation import Conversation
 from policies.model.converse import converse

@@ -15,9 +15,8 @@ from hashlib import sha256
 
 from policies.assemble import PlanOptions, assemble
 from policies.context import NO_TOOLS
-from policies.dialects import DIALECTS, Dialect, Request
+from policies.dialects import DIALECTS, Dialect, Request, dialect_of
 from policies.dialects.common import parsed
-from policies.dialects.detect import dialect_of
 from policies.dialects.limits import check_size
 from policies.digests import digested
 from policies.keep import names

@@ -19,7 +19,7 @@ from proxy.generation import Generation, Lasting, check_fixed
 from proxy.identity import CredentialStates
 from proxy.summaries.maker import SummaryMaker
 from proxy.telemetry import Telemetry
-from proxy.workers.listening import BACKLOG, cannot_listen
+from proxy.workers.team import BACKLOG, cannot_listen
 from proxy.workers.worker import Worker
 
 _CLOSING_SECONDS = 1.0

@@ -37,8 +37,8 @@ from proxy.billing.billing import Billing
 from proxy.billing.holdout import Holdout
 from proxy.billing.price_book import PriceBook
 from proxy.compaction.acceptance import Acceptance
-from proxy.compaction.bypass import Bypass
 from proxy.compaction.cold import ColdProcess
+from proxy.compaction.outgoing import Bypass
 from proxy.compaction.prepare import Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings

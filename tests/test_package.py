@@ -40,6 +40,8 @@ sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "_A
 from narrows.proxy.cli import main
 main(["presets"])
 main(["replay", {str(ROOT / "proxy/lab/sessions/write_once.json")!r}])
+from narrows.proxy.compaction import cold
+exec(cold._PROGRAM.partition(";")[0])
 assert not [name for name in sys.modules if name.partition(".")[0] in ("proxy", "policies")]
 """
     alone = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "HOME": str(tmp_path)}

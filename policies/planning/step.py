@@ -12,9 +12,8 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.money.ledger import SMALLEST
-from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import Folding
-from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
+from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark, oldest_in_reach
 from policies.planning.pointers import Pointers
 from policies.planning.prefix import SHED
 from policies.planning.rereads import REREAD, enter_answers, texts_given

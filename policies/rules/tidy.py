@@ -3,7 +3,10 @@
 Files are never touched: their white space may be quoted by the next edit. The recall tool has the output byte for byte.
 """
 
+import re
 from collections.abc import Iterator
+
+import msgspec
 
 from policies.context import Context
 from policies.model.conversation import Conversation
@@ -11,7 +14,7 @@ from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.stubs import tidied_output
-from policies.text.tidy import is_tidy, tidied
+from policies.tools import ToolKind
 
 
 @policy
@@ -32,3 +35,54 @@ class Tidy(OutputPolicy):
                 text = f"{tidy.rstrip()}\n{tidied_output(kind, context.ref(conversation, i))}"
                 if block.tokens - context.count(text) >= self.saves:
                     yield Replace(block.anchor, text, "tidy", lossless=True)
+
+
+# --- outputs without what means nothing to a reader ---
+# Terminal codes, overwritten progress, blanks, JSON's white space.
+# Laws: nothing a terminal would show of a command's output is removed but blanks at the ends of lines and blank lines
+# beyond one; of JSON only white space between tokens, so that names, order and spelling of every value stay; a diff
+# keeps its blanks, because they are those of a file. Linear in the text.
+
+_CODES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78])")
+"""Colours, movements of the cursor, titles of the window."""
+_BLANKS = re.compile(r"(?<![ \t])[ \t]{2,}+$", re.M)
+"""From the first blank of a run only: from each one, a long run would take quadratic time."""
+_BLANK_LINES = re.compile(r"\n{3,}")
+_DIFF = re.compile(r"^(?:diff --git |@@ -\d|--- \S|\*\*\* )", re.M)
+_TOKEN = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|[ \t\r\n]+')
+
+
+def tidied(text: str, kind: ToolKind) -> str:
+    """The text as a reader needs it; unchanged where it is neither a command's output nor JSON."""
+    if kind not in ("command", "data"):
+        return text
+    if text.lstrip()[:1] in ("{", "[") and _is_json(text):
+        return _TOKEN.sub(r"\1", text)
+    if kind == "data":
+        return text
+    text = _CODES.sub("", text) if "\x1b" in text else text
+    text = "\n".join(map(_final, text.split("\n"))) if "\r" in text else text
+    return text if _DIFF.search(text) else _BLANK_LINES.sub("\n\n", _BLANKS.sub("", text))
+
+
+def is_tidy(text: str) -> bool:
+    """Whether `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
+    marks = ("\x1b", "\r", "\n\n\n", " \n", "\t\n")
+    return not (text.lstrip()[:1] in ("{", "[") or text[-1:] in (" ", "\t") or any(mark in text for mark in marks))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def _final(line: str) -> str:
+    """A line as it stands after all that a carriage return had written over."""
+    line, end = (line[:-1], "\r") if line.endswith("\r") else (line, "")
+    final = ""
+    for written in reversed(line.split("\r")):
+        final += written[len(final) :]
+    return final + end

@@ -1,38 +1,21 @@
 """Tools: what kind each is, and what its calls do to files. One file for each thing that tells it."""
 
-from policies.tools.arguments import arguments_of
-from policies.tools.calls import (
-    Toolbox,
-    kind_of,
-    known_by,
-    path_of,
-    paths_of,
-    rewrites,
-    shell_command,
-    subject_of,
-    writes,
-)
-from policies.tools.kinds import FILES, HEAD, RECALL, Kinds, ToolKind, WayBack
-from policies.tools.specs import ToolSpec, kind_by_schema, kinds_by_schema
-
-__all__ = [
-    "FILES",
-    "HEAD",
-    "RECALL",
-    "Kinds",
-    "ToolKind",
-    "ToolSpec",
-    "Toolbox",
-    "WayBack",
-    "arguments_of",
-    "kind_by_schema",
-    "kind_of",
-    "kinds_by_schema",
-    "known_by",
-    "path_of",
-    "paths_of",
-    "rewrites",
-    "shell_command",
-    "subject_of",
-    "writes",
-]
+from policies.tools.arguments import arguments_of as arguments_of
+from policies.tools.calls import Toolbox as Toolbox
+from policies.tools.calls import kind_of as kind_of
+from policies.tools.calls import known_by as known_by
+from policies.tools.calls import path_of as path_of
+from policies.tools.calls import paths_of as paths_of
+from policies.tools.calls import rewrites as rewrites
+from policies.tools.calls import shell_command as shell_command
+from policies.tools.calls import subject_of as subject_of
+from policies.tools.calls import writes as writes
+from policies.tools.kinds import FILES as FILES
+from policies.tools.kinds import HEAD as HEAD
+from policies.tools.kinds import RECALL as RECALL
+from policies.tools.kinds import Kinds as Kinds
+from policies.tools.kinds import ToolKind as ToolKind
+from policies.tools.kinds import WayBack as WayBack
+from policies.tools.specs import ToolSpec as ToolSpec
+from policies.tools.specs import kind_by_schema as kind_by_schema
+from policies.tools.specs import kinds_by_schema as kinds_by_schema

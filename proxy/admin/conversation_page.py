@@ -8,10 +8,9 @@ from policies.money.bills import RequestBill
 from proxy.admin.conversation_view import ConversationView, RecallView, SummarySource, SummaryView, covers
 from proxy.admin.overview_page import address_of, error_of, navigation
 from proxy.drawing import charts
+from proxy.drawing.charts import figures, folded, row, rows, shortened
 from proxy.drawing.figures import counted, money, percent, short, signed
-from proxy.drawing.frame import Imprint, framed, headline, minute, section
-from proxy.drawing.html import Markup, Node, element, together
-from proxy.drawing.rows import figures, folded, row, rows, shortened
+from proxy.drawing.html import Imprint, Markup, Node, element, framed, headline, minute, section, together
 from proxy.drawing.words import OUTCOMES, WHY, glossary, outcome, term
 
 _TERMS = (

@@ -21,8 +21,7 @@ from proxy.admin.overview import imprint_json, list_json, newest, overview, over
 from proxy.admin.overview_page import list_page, overview_page
 from proxy.admin.targets import READ, allow_only
 from proxy.archive.texts import Originals
-from proxy.drawing.frame import Imprint
-from proxy.drawing.html import policy
+from proxy.drawing.html import Imprint, policy
 from proxy.errors import ApiError
 from proxy.identity import COOKIE, Viewer, credential_of, viewer_of
 from proxy.store import Key

@@ -22,8 +22,8 @@ from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
 from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
+from proxy.archive.recordings import HISTORY
 from proxy.archive.sent_requests import is_message
-from proxy.archive.sessions import HISTORY
 from proxy.errors import ApiError
 from proxy.store import MESSAGES, Key, StoredText
 

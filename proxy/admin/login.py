@@ -15,8 +15,7 @@ from aiohttp import web
 from cachetools import TTLCache
 
 from proxy.config import Settings
-from proxy.drawing.frame import Imprint, framed
-from proxy.drawing.html import Markup, element
+from proxy.drawing.html import Imprint, Markup, element, framed
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
 from proxy.identity import COOKIE, COOKIE_SECONDS, admin_cookie, is_admin

@@ -9,10 +9,9 @@ from policies.money.bills import BillSums, ConversationRow
 from proxy.admin.overview import Overview, covers
 from proxy.admin.targets import CONVERSATIONS
 from proxy.drawing import charts
+from proxy.drawing.charts import folded, row, rows, shortened
 from proxy.drawing.figures import counted, percent, short, signed
-from proxy.drawing.frame import Imprint, framed, headline, minute, section
-from proxy.drawing.html import Markup, Node, element, table, together
-from proxy.drawing.rows import folded, row, rows, shortened
+from proxy.drawing.html import Imprint, Markup, Node, element, framed, headline, minute, section, table, together
 from proxy.drawing.words import glossary, outcome, term
 from proxy.store import Key
 from proxy.telemetry.health import MINUTES

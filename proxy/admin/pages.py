@@ -1,24 +1,29 @@
 """Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out or summarized."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from textwrap import fill
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.admin import live
-from proxy.admin.answers import PRIVATE
+from proxy.admin.answers import PRIVATE, PageParts, json_page
 from proxy.admin.conversations import ConversationPages
-from proxy.admin.targets import CONVERSATIONS, allow_only
-from proxy.admin.usage import USAGE, usage_page
-from proxy.admin.welcome import welcome
+from proxy.admin.targets import CONVERSATIONS, READ, allow_only
 from proxy.archive.texts import Originals
+from proxy.billing.usage import as_csv, as_json
+from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import ConfigurationError, Settings
+from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.upstreams import is_public
+from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
-from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of
+from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of, viewer_of
 from proxy.store import conversation_id
 from proxy.telemetry import Telemetry
 
@@ -123,3 +128,94 @@ class AdminPages:
             **PRIVATE,
         }
         return web.Response(body=original.text.encode("utf-8", "surrogatepass"), headers=headers)
+
+
+# --- `GET /narrows/usage`: the report that `narrows usage` prints, as JSON or CSV, to whoever may see the figures ---
+
+USAGE = "/narrows/usage"
+_PARAMETERS = ("by", "since")
+
+
+async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response:
+    """The report. Raises ApiError."""
+    allow_only(request, READ)
+    viewer = viewer_of(request, parts.settings, parts.secret)
+    try:
+        fields = dict(parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=8))
+        if unknown := fields.keys() - set(_PARAMETERS):
+            raise ValueError(f"{min(unknown)!r} is not a parameter of this page; it takes {' and '.join(_PARAMETERS)}")
+        query = UsageQuery.read(fields.get("by", ""), fields.get("since", ""), parts.clock())
+    except ValueError as error:
+        raise ApiError(400, f"{error}.", "bad_parameter") from error
+    query = replace(query, tenant=viewer.tenant, owner=viewer.owner)
+    report = await parts.ask("usage", read_usage(parts.store, query))
+    if "text/csv" not in request.headers.get("Accept", ""):
+        return json_page(await asyncio.to_thread(as_json, report))
+    text = await asyncio.to_thread(as_csv, report)
+    headers = {"Content-Type": "text/csv; charset=utf-8", "Vary": "Accept", **PRIVATE}
+    return web.Response(body=text.encode(), headers=headers)
+
+
+# --- the page at `/`: what answers here, and how a client is pointed at it ---
+# Law: it is for everybody, so it says nothing of this Narrows: no version, no upstream, no figure, no setting.
+
+_HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
+"""What can stand in a line to paste; no other Host is repeated."""
+_WHAT = (
+    "This is Narrows, a proxy for the APIs of language models. It makes long conversations shorter on their way, and "
+    "passes on everything else as it is."
+)
+_HOW = "Point a client here with one of these lines. Its API key stays the same, unless you were given one for here."
+_COLUMNS = 80
+_CLIENTS = ("openai", "anthropic", "codex")
+_NEXT = {
+    "/narrows/": "what was saved, for those who may see it",
+    "/healthz": "whether it runs",
+}
+
+
+def welcome(request: web.BaseRequest) -> web.Response:
+    """The page: for a browser as HTML, else as text. Raises ApiError."""
+    allow_only(request, READ)
+    address = _address(request.headers)
+    if "text/html" in request.headers.get("Accept", ""):
+        kind, text = "text/html", _html(address)
+    else:
+        kind, text = "text/plain", _plain(address)
+    headers = {
+        "Content-Type": f"{kind}; charset=utf-8",
+        "Content-Security-Policy": f"{policy()}; frame-ancestors 'none'",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "Vary": "Accept",
+        **PRIVATE,
+    }
+    return web.Response(body=text.encode(), headers=headers)
+
+
+def _address(headers: Mapping[str, str]) -> str:
+    """By which address the client has asked here."""
+    host = headers.get("Host", "")
+    if not _HOST.fullmatch(host):
+        return DEFAULT_ADDRESS
+    return f"{'https' if headers.get('X-Forwarded-Proto', '').lower() == 'https' else 'http'}://{host}"
+
+
+def _lines(address: str) -> Iterator[tuple[str, str]]:
+    """Whose line to paste, and the line."""
+    for name in _CLIENTS:
+        for line in CLIENTS[name].lines(address, {}):
+            yield CLIENTS[name].about, line
+
+
+def _plain(address: str) -> str:
+    pasted = "".join(f"\n# {about}\n{line}\n" for about, line in _lines(address))
+    pages = "".join(f"{address}{path}  {what}\n" for path, what in _NEXT.items())
+    return f"{fill(_WHAT, _COLUMNS)}\n\n{fill(_HOW, _COLUMNS)}\n{pasted}\n{pages}"
+
+
+def _html(address: str) -> str:
+    pasted = [(element("p", f"{about}:"), element("pre", line)) for about, line in _lines(address)]
+    pages = [element("p", element("a", path, href=path), f": {what}") for path, what in _NEXT.items()]
+    clients = section("Point a client here", element("p", _HOW), pasted)
+    return document("Narrows", element("h1", "Narrows"), element("p", _WHAT), clients, section("Pages", pages))

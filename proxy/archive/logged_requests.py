@@ -16,8 +16,8 @@ from hashlib import sha256
 from typing import Any
 
 from policies.dialects.segments import joined, raw_of
+from proxy.archive.recordings import session_of
 from proxy.archive.sent_requests import BESIDE, RequestEntry, beside_texts, read_entries
-from proxy.archive.sessions import session_of
 from proxy.store import MESSAGES, Key, Store, StoredText
 
 

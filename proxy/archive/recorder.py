@@ -18,10 +18,9 @@ from pathlib import Path
 from cachetools import LRUCache
 
 from policies.dialects.whole_reply import messages_of
-from proxy.archive.recordings import Recordings
+from proxy.archive.recordings import Recordings, session_of
 from proxy.archive.redaction import Redaction
 from proxy.archive.replies import LoggedReply
-from proxy.archive.sessions import session_of
 from proxy.requests import ClientRequest, ParsedRequest
 from proxy.store import Key
 from proxy.telemetry import Telemetry

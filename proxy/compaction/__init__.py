@@ -5,13 +5,10 @@ request_parser    a body becomes a conversation; only what is new in it is read
 recall_exchanges  put back into what the client sends
 learned_window    what an upstream has said of its window
 assembly          what a request is planned under, besides its history
-long_work         what a thread does, so that nobody else waits
-turns             large work, one owner after the other
-deadline          when planning is to stop
+turns             large work, one owner after the other, and when it is to stop
 cold              a spare process for large histories that are seen for the first time
 runs              where a plan is made, and how long that may take
 planning          all of these, the store and policies.planning: a request becomes a plan
-outgoing          requests as they go upstream: as the client wrote them, or as planned
+outgoing          requests as they go upstream: as the client wrote them (always, with `mode = off`), or as planned
 prepare           plans, claims and remembers, and fails open
-bypass            `mode = off` for all requests: what stands in the place of prepare
 """

@@ -1,21 +1,11 @@
 """What Narrows is told: every setting, where it comes from, and what cannot work."""
 
-from proxy.config.errors import ConfigurationError
-from proxy.config.keys import KeyRow
-from proxy.config.rules import Mode
-from proxy.config.settings import Settings, load_settings
-from proxy.config.sources import Configured
-from proxy.config.summarizers import SummarizerSettings, SummaryBudget
-from proxy.config.upstreams import UpstreamRow
-
-__all__ = [
-    "ConfigurationError",
-    "Configured",
-    "KeyRow",
-    "Mode",
-    "Settings",
-    "SummarizerSettings",
-    "SummaryBudget",
-    "UpstreamRow",
-    "load_settings",
-]
+from proxy.config.errors import ConfigurationError as ConfigurationError
+from proxy.config.groups.summaries import SummarizerSettings as SummarizerSettings
+from proxy.config.groups.summaries import SummaryBudget as SummaryBudget
+from proxy.config.keys import KeyRow as KeyRow
+from proxy.config.rules import Mode as Mode
+from proxy.config.settings import Settings as Settings
+from proxy.config.settings import load_settings as load_settings
+from proxy.config.sources import Configured as Configured
+from proxy.config.upstreams import UpstreamRow as UpstreamRow

@@ -8,13 +8,13 @@ Laws
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from policies.context import Aim
+from policies.keep import Patterns, patterns_of
 from policies.model.parameters import MOST
 from policies.presets import StaleAction, StaleOptions
 from proxy.config.errors import Table, refused, unknown
-from proxy.config.keep import KeepPatterns
 from proxy.config.routes import CHATS
 from proxy.config.units import Seconds
 
@@ -23,6 +23,17 @@ Mode = Literal["on", "off", "observe"]
 _CONDITIONS = ("path", "key_sha256", "model")
 FEWEST_TOKENS = 1_000
 """The smallest size that prompts can be kept below."""
+
+
+def _checked(values: Sequence[str]) -> Patterns:
+    try:
+        return patterns_of(values)
+    except ValueError as error:
+        raise refused("pattern", str(error)) from error
+
+
+KeepPatterns = Annotated[tuple[str, ...], AfterValidator(_checked)]
+"""Patterns for what is never edited."""
 
 
 class Rule(Table):

@@ -6,25 +6,24 @@ Laws
   with its line.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Self
 
 from pydantic import model_validator
 from pydantic_settings import SettingsConfigDict
 
-from proxy.config import shadows
+from proxy.config.errors import refused_at, unknown
 from proxy.config.groups.access import AccessGroup
 from proxy.config.groups.compaction import CompactionGroup
-from proxy.config.groups.keeping import KeepingGroup
-from proxy.config.groups.limits import LimitsGroup
-from proxy.config.groups.listen import ListenGroup
-from proxy.config.groups.logging import LoggingGroup
-from proxy.config.groups.store import StoreGroup
+from proxy.config.groups.keeping import KeepingGroup, StoreGroup
+from proxy.config.groups.process import LimitsGroup, ListenGroup, LoggingGroup
 from proxy.config.groups.summaries import SummariesGroup
 from proxy.config.groups.upstream import UpstreamGroup
+from proxy.config.keys import faults_in
 from proxy.config.sources import PREFIX, Configured, loaded
-from proxy.config.team import TeamSettings, check_keys, check_upstreams
+from proxy.config.upstreams import upstream_faults
 
 GROUPS: Sequence[type[Configured]] = (
     ListenGroup,
@@ -47,7 +46,8 @@ class Settings(
     SummariesGroup,
     CompactionGroup,
     StoreGroup,
-    TeamSettings,
+    AccessGroup,
+    UpstreamGroup,
     ListenGroup,
 ):
     """All settings."""
@@ -58,14 +58,23 @@ class Settings(
 
     @model_validator(mode="after")
     def _upstreams_and_keys_count(self) -> Self:
-        check_upstreams(self, [rule.upstream for rule in self.rules], self.host)
-        check_keys(self, self.all_presets())
+        _check_upstreams(self, [rule.upstream for rule in self.rules], self.host)
+        _check_keys(self, self.all_presets())
         return self
 
     @model_validator(mode="after")
     def _shadows_are_paid(self) -> Self:
-        share = 0 if any(row.has_key for row in self.upstreams) else self.agree_share
-        shadows.check(share, self.agree_key_env, self.agree_anthropic_key_env, self.anthropic_upstream)
+        """Refuses what could not be paid, or would send a key where it does not belong."""
+        names = {name: getattr(self, name) for name in ("agree_key_env", "agree_anthropic_key_env")}
+        if self.agree_share and not any(row.has_key for row in self.upstreams) and not any(names.values()):
+            reason = "name the environment variable with the key that pays for shadow requests; clients' keys do not"
+            raise refused_at([(("agree_key_env",), reason)])
+        if self.agree_anthropic_key_env and self.anthropic_upstream is None:
+            reason = "there is no anthropic_upstream; leave it out: agree_key_env counts for all"
+            raise refused_at([(("agree_anthropic_key_env",), reason)])
+        for setting, name in names.items():
+            if name and not os.environ.get(name):
+                raise refused_at([((setting,), f"the environment variable {name} is empty or not set")])
         return self
 
     @property
@@ -73,6 +82,33 @@ class Settings(
         """The same where two processes have the same settings but for where they are; no secret is in it."""
         values = repr([(name, value) for name, value in self if name not in ("config", "host", "port", "store")])
         return sha256(values.encode()).hexdigest()[:12]
+
+
+def _check_keys(settings: Settings, presets: Collection[str]) -> None:
+    """Raises ValidationError where keys, or gateways in front, cannot be meant so. `presets`: the names of all."""
+    faults = list(faults_in(settings.keys, presets, [row.name for row in settings.upstream_rows]))
+    if settings.keys and settings.auth == "passthrough":
+        faults.append((("keys",), 'they do not count while `auth` is passthrough; set it to "keys" or "both"'))
+    if settings.tenant_headers and not settings.trusted_proxies:
+        faults.append((("tenant_headers",), "nobody may send them; name networks in `trusted_proxies`"))
+    if faults:
+        raise refused_at(faults)
+
+
+def _check_upstreams(settings: Settings, ruled: Sequence[str | None], host: str) -> None:
+    """Refuse what cannot be meant of upstreams. `ruled`: the one that each rule names."""
+    pairs = {"anthropic": "anthropic_upstream", "default": "upstream"}
+    own_names = {name: setting for name, setting in pairs.items() if getattr(settings, setting) is not None}
+    named = [*ruled, *(name for key in settings.keys for name in key.upstreams)]
+    faults = list(upstream_faults(settings.upstreams, own_names, named, host, settings.auth))
+    names = [row.name for row in settings.upstream_rows]
+    faults += [
+        (("rules", at, "upstream"), unknown("upstream", name, names))
+        for at, name in enumerate(ruled)
+        if name is not None and name not in names
+    ]
+    if faults:
+        raise refused_at(faults)
 
 
 def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:

@@ -30,9 +30,7 @@ from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.gateway.address_check import AddressCheck
-from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
-from proxy.gateway.troubles import trouble
+from proxy.gateway.connector import TRIAL_MARGIN, AddressCheck, PausedError, UpstreamConnector, trouble
 from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
 from proxy.sse import ENCODINGS
 from proxy.telemetry import Telemetry

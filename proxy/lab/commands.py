@@ -234,8 +234,7 @@ def replay(
 def _print_reports(reports: "Sequence[Report]", path: Path | None, as_json: bool, needs: bool, timed: bool) -> None:
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.reports import page
-    from proxy.lab.reports.needs import by_place, print_needs
-    from proxy.lab.reports.text import print_replays
+    from proxy.lab.reports.text import by_place, print_needs, print_replays
 
     means, results = averages(reports), preset_results(reports)
     if as_json:
@@ -339,7 +338,7 @@ def export(
     With `history` on, the log of a conversation holds all of it: this is its newest request with the reply, in the form
     of its API. Reads the store itself, so that `narrows serve` need not run; where it is encrypted, with the same keys.
     """
-    from proxy.lab.export import read_session
+    from proxy.lab.read_store import read_session
 
     with refusing():
         session = asyncio.run(read_session(store_settings(store, config), conversation, tenant, branch))

@@ -31,9 +31,8 @@ def demo(
     from proxy.lab import demo
     from proxy.lab.replay.comparison import averages, preset_results
     from proxy.lab.reports import page
-    from proxy.lab.reports.long_chat import print_long_chat
     from proxy.lab.reports.page_file import new_page, writable, write
-    from proxy.lab.reports.text import print_demo
+    from proxy.lab.reports.text import print_demo, print_long_chat
 
     with refusing():
         check_prices([prices])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from policies.dialects.detect import dialect_of
+from policies.dialects import dialect_of
 from proxy.archive.recordings import opened
 from proxy.lab.client_apis import CLIENT_APIS
 

@@ -16,7 +16,7 @@ from policies.rules.summarize import Summarize
 from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
-from proxy.config.summarizers import SAME
+from proxy.config.groups.summaries import SAME
 from proxy.config.upstreams import is_public, spoken_at
 from proxy.drawing.figures import bill_in_words
 from proxy.store import open_store, public_url

@@ -17,9 +17,8 @@ from proxy.store import StoreTrouble
 from proxy.store.opening import shared_secret
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
-from proxy.workers.listening import listening_sockets
 from proxy.workers.supervisor import Supervisor
-from proxy.workers.team import Team
+from proxy.workers.team import Team, listening_sockets
 from proxy.workers.worker import Worker
 
 _FIXED = ("host", "port")

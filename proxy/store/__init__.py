@@ -27,8 +27,8 @@ from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import ConversationRow, DayRow, RequestBill
 from proxy.config import KeyRow
+from proxy.config.groups.keeping import REDIS
 from proxy.config.keyring import Keyring
-from proxy.config.store_url import REDIS
 from proxy.config.units import seconds
 
 INSERTS = 8

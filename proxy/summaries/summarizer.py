@@ -27,7 +27,7 @@ from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
 from proxy.billing.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
-from proxy.config.summarizers import SAME
+from proxy.config.groups.summaries import SAME
 from proxy.identity import CredentialStates, seconds_of
 from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint

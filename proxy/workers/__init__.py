@@ -9,10 +9,7 @@ Bytes are not proxied: a hop of aiohttp costs half of what a small request does,
 request is not served by whoever has it: to catch up from the store costs more than to pass it on, the more, the longer
 the history is. The store is the bridge where a worker has died, is new, or cannot be reached.
 
-listening    the sockets on which all listen
-affinity     which worker a request belongs to
-team         what the workers share: the port, a channel to each, who serves
-metrics      the metrics of all in one page
+team         what the workers share: the port, a channel to each, who serves, metrics
 worker       one worker's side: requests passed on and taken over, metrics, deletions
 supervisor   the parent process: starts workers, starts them again, restarts and ends them
 """

@@ -8,9 +8,11 @@ Laws
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from zlib import crc32
 
 import msgspec
 from aiohttp import web
@@ -19,9 +21,7 @@ from proxy.gateway.listener import Connection, Listener
 from proxy.requests import ClientRequest
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
-from proxy.workers import metrics
-from proxy.workers.affinity import owner
-from proxy.workers.team import Team
+from proxy.workers.team import Team, packed, page
 
 _SMALL = 12_288
 """Bytes of a body below which a history is too short to be compacted: to plan it anew costs less than to pass it on."""
@@ -59,7 +59,7 @@ class Worker:
             forgets.forget(*msgspec.msgpack.decode(message, type=tuple[str, str | None]))
             return b"done"
 
-        self._answers = {_METRICS: lambda _: metrics.packed(telemetry.metrics.registry), _FORGET: forget}
+        self._answers = {_METRICS: lambda _: packed(telemetry.metrics.registry), _FORGET: forget}
         self._listener, self._telemetry = listener, telemetry
         asyncio.get_running_loop().add_reader(self.team.channel(self.number), self._receive)
         self._give_sign()
@@ -153,7 +153,7 @@ class Worker:
     async def scrape(self) -> bytes:
         """The metrics of all workers."""
         answers = await self._ask_others(_METRICS)
-        return await asyncio.to_thread(metrics.page, {self.number: self._answers[_METRICS](b""), **answers})
+        return await asyncio.to_thread(page, {self.number: self._answers[_METRICS](b""), **answers})
 
     async def forget(self, tenant: str, conversation: str | None) -> None:
         """Have all other workers forget a conversation, or all of a tenant."""
@@ -195,3 +195,46 @@ def _head(request: web.BaseRequest, length: int) -> bytes:
     lines = [b"%s %s HTTP/%d.%d" % (request.method.encode(), target, version.major, version.minor)]
     lines += [b"%s: %s" % each for each in request.raw_headers if each[0].lower() not in _CHANGED]
     return b"\r\n".join([*lines, b"Content-Length: %d" % length, b"", b""])
+
+
+# --- which worker a request belongs to, found without decoding its body: some 20 microseconds, whatever its size ---
+# Law: requests of one conversation have one owner for as long as its name, or the first message of the user, stays. A
+# request whose owner cannot be told is served by whoever has it. A wrong guess costs a look at the store, no more.
+
+_ENDS = 16_384
+"""Bytes at either end of a body in which the name of a conversation is looked for."""
+_LONGEST = 32_768
+"""Bytes of a first message that count."""
+_NAME = re.compile(rb'"(?:prompt_cache_key|conversation_id)"\s*+:\s*+("[^"\\]++")')
+_ROLE = re.compile(rb'"role"\s*+:\s*+"user"')
+_PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[]}]', re.DOTALL)
+"""A string of JSON, which may be cut off, or where a list or an object begins or ends."""
+
+
+def owner(tenant: str, conversation: str | None, body: bytes, count: int) -> int | None:
+    """The number of the worker, of `count`, that serves this conversation; None where the request does not tell.
+    `conversation`: its name in a header."""
+    name = conversation.encode("utf-8", "surrogateescape") if conversation else _name(body) or _first_message(body)
+    return crc32(name, crc32(tenant.encode("utf-8", "surrogateescape"))) % count if name else None
+
+
+def _name(body: bytes) -> bytes:
+    """The name of the conversation in the body: it stands before the history or after it."""
+    match = _NAME.search(body, 0, _ENDS) or _NAME.search(body, max(_ENDS, len(body) - _ENDS))
+    return match[1] if match else b""
+
+
+def _first_message(body: bytes) -> bytes:
+    """The first message of the user, which stays while a conversation grows."""
+    role = _ROLE.search(body)
+    if role is None:
+        return b""
+    depth = 0
+    for piece in _PIECE.finditer(body, role.end(), role.end() + _LONGEST):
+        first = piece[0][:1]
+        depth += (first in b"[{") - (first in b"]}")
+        if depth < 0:
+            # some clients sort keys, and the content stands before the role
+            start = body.rfind(b'{"content"', 0, role.start())
+            return body[role.end() : piece.start()].strip() or body[max(start, 0) : role.start()][:_LONGEST]
+    return body[role.end() : role.end() + _LONGEST]

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from policies.money.bills import BillSums, RequestBill
 from proxy.access.keys import digest_of, new_key
-from proxy.admin.usage import USAGE
+from proxy.admin.pages import USAGE
 from proxy.billing.usage import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from proxy.billing.usage_query import UsageQuery, first_day
 from proxy.config import KeyRow, Settings

@@ -22,7 +22,7 @@ from policies.planning.plan import plan
 from policies.planning.state import PlanSettings
 from policies.presets import PRESETS, Preset
 from proxy.compaction import cold as module
-from proxy.compaction import long_work
+from proxy.compaction import runs
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.runs import plan_and_render
 from proxy.lab.generators.loops import generated
@@ -43,9 +43,9 @@ class Cold(ColdProcess):
         self.is_asked = asyncio.Event()
         super().__init__(lambda _, outcome: self.outcomes.update([outcome]))
 
-    async def _exchange(self, job: bytes) -> bytes:
+    async def _exchange(self, *work: Any) -> Any:
         self.is_asked.set()
-        return await super()._exchange(job)
+        return await super()._exchange(*work)
 
 
 @pytest.fixture
@@ -137,13 +137,31 @@ async def test_f_a_replay_whose_client_leaves_ends_and_the_process_takes_the_nex
     assert cold.outcomes == {"process": 2, "left": 1}
 
 
-SAYS_READY = "import os, sys, time; out = sys.stdout.buffer; out.write(bytes(8)); out.flush(); "
+async def test_the_process_ends_after_disuse_and_with_the_one_that_started_it(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.0)
+    job = work("openai_chat", body_of(working(Random(1))))
+    for disuse, end in ((0.5, lambda process: None), (300.0, lambda process: process.stdin.close())):
+        monkeypatch.setattr(module, "_DISUSE", disuse)
+        await planned_there(cold, job)
+        process = cold._process
+        assert process is not None
+        end(process)
+        async with asyncio.timeout(10):
+            while process.returncode is None and process.poll() is None:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.02)
+    assert cold.outcomes == {"process": 2}
+
+
+SAYS_READY = "import os, pickle, sys, time; out = sys.stdout.buffer; pickle.dump(None, out); out.flush(); "
 BROKEN = {
     "dies at once": "",
+    "hangs at once": "import time; time.sleep(99)",
     "hangs": SAYS_READY + "time.sleep(99)",
     "dies at work": SAYS_READY + "sys.stdin.buffer.read(1)",
-    "cannot do it": SAYS_READY + "sys.stdin.buffer.read(1); out.write(bytes(8)); out.flush(); time.sleep(99)",
-    "answers nonsense": SAYS_READY + "out.write((3).to_bytes(8, 'big') + b'???'); out.flush(); time.sleep(99)",
+    "cannot do it": SAYS_READY + "pickle.load(sys.stdin.buffer); pickle.dump(None, out); out.flush(); time.sleep(99)",
+    "answers nonsense": SAYS_READY + "pickle.load(sys.stdin.buffer); out.write(b'???'); out.flush(); time.sleep(99)",
 }
 
 
@@ -192,7 +210,7 @@ async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_MANY_STEPS", "_MANY_NEW_BLOCKS"):
-        monkeypatch.setattr(long_work, limit, 0)
+        monkeypatch.setattr(runs, limit, 0)
     monkeypatch.setattr(module, "FEWEST_BYTES", 0)
     with_it, without = [
         await stage.start(store=f"sqlite:///{stage.path}.{is_on}", cold_process=is_on) for is_on in (True, False)

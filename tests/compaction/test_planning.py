@@ -127,7 +127,7 @@ async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_
     for bench in (Bench(store), Bench(store)):  # the second one knows what was decided, and nothing of the texts
         threads.clear()
         for turn in range(first, min(last, first + 4)):
-            monkeypatch.setattr("proxy.compaction.long_work._NEWEST_BYTES", 10**9)
+            monkeypatch.setattr("proxy.compaction.runs._NEWEST_BYTES", 10**9)
             bench.send(await bench.plan(turn))
         assert threads == ["thread", "loop", "loop", "loop"]
 

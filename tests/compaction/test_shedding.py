@@ -64,7 +64,7 @@ async def test_s2_a_history_that_nobody_knows_passes_untouched_and_is_shortened_
 
 
 async def test_time_is_up_before_anything_was_planned(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.compaction.long_work._MANY_STEPS", 0)
+    monkeypatch.setattr("proxy.compaction.runs._MANY_STEPS", 0)
     slow = await stage.start(planning_timeout=1e-9)
     shed = await stage.ask(slow, SESSION[:-1])
     assert (shed.status, shed.mode, shed.headers["x-narrows-warning"]) == (200, "untouched", SHED)
@@ -111,7 +111,7 @@ async def test_t6_many_small_messages_are_not_read_on_the_event_loop(
 
 
 async def test_f_planning_stops_with_its_client(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.compaction.long_work._MANY_STEPS", 0)
+    monkeypatch.setattr("proxy.compaction.runs._MANY_STEPS", 0)
     app, asked, stopped = await stage.start(), asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

@@ -20,8 +20,8 @@ from policies.model.edits import Fold, Replace
 from policies.model.rawjson import UnreadableError, find, items, members, replaced
 from policies.recall import answer, original
 from policies.rules.clip import Clip
+from policies.rules.tidy import tidied
 from policies.text.excerpt import excerpt
-from policies.text.tidy import tidied
 from policies.tools import ToolKind
 from proxy.lab.provider import PREFIX, find_violation
 from proxy.sse import ENCODINGS, Copy, Events, TooLargeError, UndecodableError, data, decoded, is_last

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from proxy.config import Settings, UpstreamRow
 from proxy.config.addresses import names_no_version
-from proxy.gateway.address_check import AddressCheck
+from proxy.gateway.connector import AddressCheck
 from proxy.telemetry import Telemetry
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, Asked, completion, json_answer

@@ -13,7 +13,7 @@ from yarl import URL
 from proxy.access.gate import Gate
 from proxy.access.registry import KeyRegistry
 from proxy.billing.price_book import PriceBook
-from proxy.compaction.bypass import Bypass
+from proxy.compaction.outgoing import Bypass
 from proxy.config import Settings
 from proxy.gateway.admission import Admission
 from proxy.gateway.handlers import Gateway

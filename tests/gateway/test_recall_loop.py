@@ -10,7 +10,7 @@ import pytest
 
 from policies.dialects import Reply
 from policies.dialects.openai_chat import reply
-from proxy.compaction.bypass import Bypass
+from proxy.compaction.outgoing import Bypass
 from proxy.errors import FailedError, RefusedError
 from proxy.gateway.recall_loop import RecallLoop, SentRequest
 from proxy.gateway.upstream import CutError

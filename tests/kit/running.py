@@ -19,7 +19,7 @@ from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
 from proxy.archive.replies import ReplyAround
-from proxy.compaction.bypass import Bypass
+from proxy.compaction.outgoing import Bypass
 from proxy.config import Settings
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from policies.compact import compact
-from policies.dialects import DIALECTS
-from policies.dialects.detect import dialect_of
+from policies.dialects import DIALECTS, dialect_of
 from proxy.lab import sessions
 from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.demo import recorded

@@ -12,10 +12,9 @@ import pytest
 
 from policies.presets import PRESETS
 from proxy import cli
-from proxy.drawing.charts import MARKS, count_ticks, legend_of_prefixes, mark
+from proxy.drawing.charts import FOLDED, MARKS, count_ticks, legend_of_prefixes, mark
 from proxy.drawing.figures import signed
 from proxy.drawing.html import element, visible
-from proxy.drawing.rows import FOLDED
 from proxy.lab import sessions
 from proxy.lab.breakdown import order_of
 from proxy.lab.demo import recorded

@@ -15,7 +15,7 @@ import pytest
 
 from policies.money.catalog import prices_for
 from proxy.config.clients import CLIENTS, environment_for, words_for
-from proxy.lab.local.options import settings_for_clients
+from proxy.lab.local.commands import settings_for_clients
 from proxy.lab.provider import Provider, start
 from tests.kit.paths import ROOT
 from tests.lab.test_cli import told

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.workers.affinity import owner
+from proxy.workers.worker import owner
 
 TEXTS = st.text(max_size=60) | st.sampled_from(
     ['a "quoted" {word}', "\\", '"role": "user"', "]}", "x" * 40_000, '"' * 20_000]

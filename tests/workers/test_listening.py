@@ -9,7 +9,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.workers.listening import cannot_listen, listening_sockets
+from proxy.workers.team import cannot_listen, listening_sockets
 from tests.kit.running import Start
 
 REMEDY = "; give 127.0.0.1 for this machine alone, or 0.0.0.0 for all its addresses"

@@ -27,9 +27,8 @@ from proxy.lab.sessions import load
 from proxy.serving.serve import serve
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
-from proxy.workers.affinity import owner
 from proxy.workers.team import Team
-from proxy.workers.worker import Worker
+from proxy.workers.worker import Worker, owner
 from tests.kit.paths import ROOT
 from tests.kit.stage import Stage, body_of, ends, staged
 

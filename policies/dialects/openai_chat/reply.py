@@ -11,8 +11,7 @@ import msgspec
 
 from policies.dialects.common import as_json, list_at, object_at
 from policies.dialects.events import Json, framed, is_plain, text_of
-from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_message
-from policies.dialects.openai_chat.round import ChatRound
+from policies.dialects.openai_chat.round import ChatRound, gathered, is_blank, of_a_message
 from policies.dialects.rounds import Allowance, ChoiceRounds, RoundsReply
 from policies.dialects.usage import OPENAI_CHAT
 

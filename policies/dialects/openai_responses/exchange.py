@@ -5,17 +5,17 @@ the texts, null for a call of ours, true for one of the client's. Calls of ours 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from policies.dialects.base import Added, Request
-from policies.dialects.common import answered_calls, as_json, member
+from policies.dialects.common import answered_calls, as_json, member, parsed
 from policies.dialects.openai import MOST_TOOLS
-from policies.dialects.openai_responses.messages import type_of
-from policies.dialects.openai_responses.returned import ReturnedItems
+from policies.dialects.openai_responses.messages import CALLS, Item, digest, read, texts_of, type_of
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import Exchange
-from policies.model.rawjson import UnreadableError, members, replaced
+from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
 
@@ -122,3 +122,113 @@ def next_round(body: bytes, spent: int) -> bytes:
         return body
     rest = max(16, int(limit) - spent)  # "integer below minimum value. Expected a value >= 16"
     return replaced(body, {("max_output_tokens",): b"%d" % min(rest, int(limit))})
+
+
+# --- what a client returned of a reply, matched with what was stored of its rounds ---
+# Laws: a stored item is sent as the model saw it, whatever the client has left out of it or seals otherwise, and never
+# are there two items with one id.
+
+Layout = Sequence[Any]
+"""The stored items of a round: null for a call of ours, true for one of the client's."""
+
+
+class ReturnedItems:
+    """The items of a reply. A stored one is the same if kind and id agree: clients leave fields out, and some
+    upstreams seal reasoning anew in each event that holds it. Without an id it is recognized by all that it says."""
+
+    def __init__(self, reply: Sequence[bytes], stored: Iterable[Layout]) -> None:
+        self._rest = dict(enumerate(reply))
+        self._items = list(map(parsed, reply))
+        self._ids = {name for name in map(_id_of, self._items) if name}
+        self._matched: set[int] = set()
+        self._moved = 0
+        """Characters of the messages that were moved."""
+        stored_ids = {_id_of(entry) for layout in stored for entry in layout if isinstance(entry, dict)}
+        self._places: dict[object, deque[int]] = defaultdict(deque)
+        for at, item in enumerate(self._items):
+            name = _id_of(item)
+            if name:
+                self._places[_id_and_text(item)].append(at)
+            if not name or name not in stored_ids:  # one with the id of another stored one is not that which it equals
+                self._places[_signature(item)].append(at)
+
+    def move(self, raw: bytes) -> bytes:
+        """An item of an earlier round as it is to be sent; the client's copy goes from the rest."""
+        item = parsed(raw)
+        at = self._find(item)
+        if at is not None:
+            self._moved += len(_text(self._items[at]))
+            del self._rest[at]
+            return raw
+        # its text is in a message that the client has put together, under the same id
+        return as_json({k: v for k, v in item.items() if k != "id"}) if _id_of(item) in self._ids else raw
+
+    def rest(self, count: int) -> list[bytes]:
+        """What was not moved. The rounds before have `count` characters of text: those that the client has in other
+        items go, too."""
+        return list(_without_beginning(self._rest.values(), count - self._moved))
+
+    def place(self, entry: Any, start: int) -> int | None:
+        """The place of what an entry stands for; None where the client has not returned it. A message, or a call of the
+        client's, is the next one from `start` on."""
+        if entry is not True and type_of(entry) != "message":
+            return self._find(entry)
+        kinds = CALLS if entry is True else ("message",)
+        return next((at for at in range(start, len(self._items)) if type_of(self._items[at]) in kinds), None)
+
+    def _find(self, item: Item) -> int | None:
+        """The place of a stored item, which is matched once."""
+        for key in (_id_and_text(item), _signature(item)):
+            places = self._places.get(key, deque())
+            while places:
+                at = places.popleft()
+                if at not in self._matched:
+                    self._matched.add(at)
+                    return at
+        return None
+
+
+def _id_of(item: Item) -> tuple[str, str] | None:
+    """The kind and the id of an item; None where it has no id."""
+    value = item.get("id")
+    return (type_of(item), value) if isinstance(value, str) and value else None
+
+
+def _id_and_text(item: Item) -> tuple[object, str]:
+    """A message with other text is another one, though the id is the same: clients join several."""
+    return _id_of(item), _text(item)
+
+
+def _text(item: Item) -> str:
+    return "".join(texts_of(item)) if type_of(item) == "message" else ""
+
+
+def _signature(item: Item) -> bytes:
+    """What an item without id is recognized by: its seal, or all that it says."""
+    sealed = item.get("encrypted_content")
+    return sealed.encode("utf-8", "surrogatepass") if isinstance(sealed, str) and sealed else digest(item)
+
+
+def _without_beginning(reply: Iterable[bytes], count: int) -> Iterator[bytes]:
+    """The reply without the first `count` characters of its text, and without the messages that are empty then."""
+    for raw in reply:
+        if count <= 0:
+            yield raw
+            continue
+        emptied: set[int] = set()
+        changes: dict[Path, bytes] = {}
+        for part in read(raw, len).parts:
+            if part.kind == "assistant" and count:
+                if len(part.text) <= count:
+                    emptied.add(int(part.path[1]) if len(part.path) > 1 else 0)
+                else:
+                    changes[part.path] = as_json(part.text[count:])
+                count -= min(count, len(part.text))
+        rest = replaced(raw, changes) if changes else raw
+        if emptied:
+            start, end = find(rest, ("content",))
+            parts = [] if rest.startswith(b'"', start) else items(rest, start, end)
+            others = [rest[a:b] for at, (a, b) in enumerate(parts) if at not in emptied]
+            rest = rest[:start] + b"[" + b",".join(others) + b"]" + rest[end:] if others else b""
+        if rest:
+            yield rest

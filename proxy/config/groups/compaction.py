@@ -10,11 +10,9 @@ from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.money.marks import OwnMarks
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
-from proxy.config import shadows
 from proxy.config.errors import Path, refused_at, unknown
-from proxy.config.keep import KEEP, KeepPatterns
 from proxy.config.presets import CustomPreset, custom_presets
-from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
+from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
 from proxy.config.sources import Configured
 from proxy.config.units import Seconds
 
@@ -58,7 +56,11 @@ class CompactionGroup(Configured):
     recall_rounds: int = Field(
         default=4, ge=1, le=16, description="how often Narrows answers recalls within one reply, at most"
     )
-    keep: KeepPatterns = KEEP
+    keep: KeepPatterns = Field(
+        default=(),
+        description="what Narrows never edits: tools and paths, as read_file, mcp__db__* or *.sql, and texts, as "
+        "text:ACME-42",
+    )
     tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
         default_factory=dict,
         description="what kind of output tools have, by name or by prefix: `mcp__*`",
@@ -123,10 +125,17 @@ class CompactionGroup(Configured):
         description="share of conversations that pass untouched, so that the savings on the others can be measured: "
         "0.05 is one in twenty",
     )
-    agree_share: float = shadows.SHARE
-    agree_key_env: str = shadows.KEY_ENV
-    agree_anthropic_key_env: str = shadows.ANTHROPIC_KEY_ENV
-    agree_budget: float = shadows.BUDGET
+    agree_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of shortened requests to send again, to see if the model does the same",
+    )
+    agree_key_env: str = Field(
+        default="", description="the environment variable with the key that pays for that; never a client's credential"
+    )
+    agree_anthropic_key_env: str = Field(default="", description="the same for `anthropic_upstream`")
+    agree_budget: float = Field(default=5.0, ge=0, description="dollars that these requests may cost on a day (UTC)")
 
     @model_validator(mode="after")
     def _presets_and_rules_count(self) -> Self:

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from proxy.drawing import charts
+from proxy.drawing.charts import folded, row, rows, shortened
 from proxy.drawing.figures import counted, money, percent
-from proxy.drawing.frame import headline, section
-from proxy.drawing.html import Markup, Node, element, table
-from proxy.drawing.rows import folded, row, rows, shortened
+from proxy.drawing.html import Markup, Node, element, headline, section, table
 from proxy.lab.agree.figures import FEWEST, Agreement, AgreeReport, PresetAgreement
 from proxy.lab.reports.columns import print_last_line
-from proxy.lab.reports.sheet import sheet
+from proxy.lab.reports.page_file import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 

@@ -7,7 +7,6 @@ target     what the target reports of itself, before and after
 client     a process that holds conversations, and measures
 clients    these processes from outside: started, watched, stopped
 sink       a cheap upstream
-cost       what a load would cost where it is billed
 report     what came of it
 display    the report as text and as a page
 command    the options

@@ -158,7 +158,7 @@ def _timed(plan: "LoadPlan", duration: str, think: str) -> "LoadPlan":
 
 def _show_cost(plan: "LoadPlan", yes: bool) -> None:
     """What a load would cost where it is billed, on stderr. Raises ValueError where that was not agreed to."""
-    from proxy.lab.load.cost import expected_cost
+    from proxy.lab.load.plan import expected_cost
 
     if is_loopback(urlsplit(plan.url).hostname or ""):
         return

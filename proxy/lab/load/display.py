@@ -11,7 +11,7 @@ from proxy.drawing import charts
 from proxy.drawing.html import Node, element, table
 from proxy.lab.load.report import LatencyRow, LoadReport
 from proxy.lab.reports.columns import print_last_line
-from proxy.lab.reports.sheet import sheet
+from proxy.lab.reports.page_file import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 

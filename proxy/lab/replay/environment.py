@@ -26,8 +26,8 @@ from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
+from proxy.config.groups.summaries import SAME
 from proxy.config.presets import CustomPreset
-from proxy.config.summarizers import SAME
 from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import ObservedCompaction, Player
 from proxy.lab.replay.recorded import Session

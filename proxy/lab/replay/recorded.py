@@ -15,8 +15,7 @@ from typing import Any
 import orjson
 
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request
-from policies.dialects.detect import dialect_of
+from policies.dialects import DIALECTS, Request, dialect_of
 from policies.model.conversation import Conversation, Message, Part
 from policies.model.converse import converse
 from proxy.lab.client_apis import CLIENT_APIS, read

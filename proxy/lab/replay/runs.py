@@ -21,18 +21,23 @@ from itertools import takewhile
 import aiohttp
 import orjson
 
-from policies.dialects import DIALECTS
+from policies.assemble import PlanOptions, assemble
+from policies.context import TokenCounter
+from policies.dialects import DIALECTS, Request
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.summary_record import SummaryCost, SummaryRecord
-from policies.money.prices import Usage
+from policies.money.prices import Prices, Usage
+from policies.planning.plan import plan
+from policies.planning.state import PlanState
+from policies.presets import Preset
+from policies.render import body_of, render
 from proxy.lab.breakdown import break_down, order_of
 from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
-from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.player import RecallRounds
 from proxy.lab.replay.recorded import Json, RequestReader, Session, requests, session_of
 from proxy.lab.replay.report import Report, RequestResult
@@ -307,3 +312,26 @@ def session_until(body: bytes, name: str) -> Session | str:
     if len(session.turns) < 2:  # a session that is read has one at least
         return "There is nothing to replay: its history holds 1 answered request, and it takes 2."
     return session
+
+
+# --- what a session costs with cache marks of ours and nothing else: what compaction saves is counted from there ---
+
+
+@dataclass
+class MarksAlone:
+    """The requests of one session, one after the other, as a preset without policies would have them sent."""
+
+    dialect: str
+    prices: Prices
+    count: TokenCounter
+    _state: PlanState | None = None
+
+    def sent(self, request: Request, conversation: Conversation) -> Json:
+        """The body that would be sent in the place of this request."""
+        api, options = DIALECTS[self.dialect], PlanOptions(Preset(()), self.prices, recall=False)
+        settings = assemble(api, request, conversation, self.count, options).settings
+        planned = plan(conversation, settings, state=self._state)
+        self._state = planned.state
+        rendering = render(self.dialect, request, conversation, planned)
+        body: Json = orjson.loads(body_of(api, request, planned, rendering, marks=settings.marks))
+        return body

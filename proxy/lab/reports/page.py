@@ -7,16 +7,15 @@ Laws
 
 from collections.abc import Sequence
 
+from proxy.drawing.charts import asides, shortened
 from proxy.drawing.figures import change_of, counted, percent, signed
-from proxy.drawing.frame import headline, section
-from proxy.drawing.html import Markup, Node, element, table, together
-from proxy.drawing.rows import asides, shortened
+from proxy.drawing.html import Markup, Node, element, headline, section, table, together
 from proxy.drawing.words import glossary, head_of, term
 from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import request_page, session_page, tables
-from proxy.lab.reports.sheet import sheet
+from proxy.lab.reports.page_file import sheet
 from proxy.lab.reports.text import meanings
 from proxy.lab.results import ComparedBill
 

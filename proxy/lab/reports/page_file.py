@@ -9,10 +9,14 @@ Laws
 import os
 import re
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
+
+from proxy.drawing.html import Imprint, Node, framed
 
 _MOST = 100
 """Numbers that are tried in the name of a new file."""
@@ -74,3 +78,11 @@ def new_page(name: str, page: str) -> Path:
     path = Path(tempfile.mkdtemp(prefix="narrows-"), f"{name}.html")
     write(path, page)
     return path
+
+
+# --- a page of the lab: drawn now, by this version ---
+
+
+def sheet(title: str, heading: Node, covers: str, *inside: Node) -> str:
+    """The whole page."""
+    return framed(title, heading, Imprint(time.time(), version("narrows"), covers), *inside)

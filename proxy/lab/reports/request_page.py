@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from proxy.drawing import charts
+from proxy.drawing.charts import FOLDED, asides, figures, folded, row, rows, shortened
 from proxy.drawing.figures import change_of, counted, money, percent, short
 from proxy.drawing.html import Markup, element, table, together
-from proxy.drawing.rows import FOLDED, asides, figures, folded, row, rows, shortened
 from proxy.drawing.words import WHY
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.explain import EditSummary, Explanation
-from proxy.lab.reports import pictures
+from proxy.lab.reports.session_page import kind_class, legend_of_kinds, message_columns, stack_of_kinds
 
 
 def lead(explanation: Explanation) -> Markup:
@@ -47,12 +47,12 @@ def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
         moved = ", ".join(f"{kind} {'+' if n > 0 else '−'}{abs(n):,}" for kind, n in changes.items() if n)
         note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
         label = [element("b", layer.after), element("small", note) if note else ""]
-        drawn = pictures.stack_of_kinds(layer.kinds, scale)
+        drawn = stack_of_kinds(layer.kinds, scale)
         tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
         lines.append(row("" if layer is first else share, label, drawn, tokens, characters))
     heads = ("", "after", f"full width: {scale:,} tokens", "tokens", "characters")
     return together(
-        pictures.legend_of_kinds({kind for layer in effects for kind in layer.kinds}),
+        legend_of_kinds({kind for layer in effects for kind in layer.kinds}),
         rows(heads, lines),
         element("p", f"No effect: {', '.join(idle)}.", class_="aside") if idle else "",
     )
@@ -77,17 +77,17 @@ def messages(sizes: Sequence[MessageSize]) -> Markup:
             row(
                 place,
                 label,
-                charts.bar(size.tokens.before, size.tokens.after, scale, pictures.kind_class(size.kind)),
+                charts.bar(size.tokens.before, size.tokens.after, scale, kind_class(size.kind)),
                 tokens,
                 characters,
             )
         )
     count = sum(size.kind != TOOLS for size in sizes)
-    drawn = charts.plot(pictures.messages(sizes), f"{short(scale)} tokens", charts.count_ticks(len(sizes)))
+    drawn = charts.plot(message_columns(sizes), f"{short(scale)} tokens", charts.count_ticks(len(sizes)))
     skyline = element("figure", drawn) if len(sizes) > FOLDED else ""
     legend = [
         charts.legend({"ink": "solid: sent", "ink gone": "pale: left out"}),
-        pictures.legend_of_kinds({size.kind for size in sizes}),
+        legend_of_kinds({size.kind for size in sizes}),
     ]
     return together(legend, skyline, folded(f"{count:,} messages, one bar each", rows(heads, lines), len(sizes)))
 

@@ -1,18 +1,59 @@
 """The part of a page that shows a replayed session: what was in sight, the bill, and what became of the prefix."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from proxy.drawing import charts
+from proxy.drawing.charts import asides, figures, folded, legend, row, rows, shortened, skyline, stack, strip
 from proxy.drawing.figures import counted, money, percent, short
 from proxy.drawing.html import Markup, Node, element, table, together
-from proxy.drawing.rows import asides, figures, folded, row, rows, shortened
 from proxy.drawing.words import outcome, term
+from proxy.lab.breakdown import TOOLS, MessageSize
 from proxy.lab.quality import Tally
-from proxy.lab.replay.report import REFUSED, Report
-from proxy.lab.reports import pictures
+from proxy.lab.replay.report import REFUSED, Report, RequestResult
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
 from proxy.lab.reports.tables import printable
 from proxy.lab.results import Compared, ComparedBill
+
+# --- the pictures of requests and their messages ---
+
+KINDS: Mapping[str, str] = {
+    TOOLS: "tool schemas",
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "call": "call: the arguments of a tool",
+    "result": "result: the output of a tool",
+    "opaque": "opaque: images, thinking and the like",
+}
+"""What the kinds of a message are, in the order of every stack."""
+
+
+def stack_of_kinds(tokens: Mapping[str, int], scale: int) -> Markup:
+    """One bar of the kinds of blocks, each in its colour."""
+    return stack(((kind_class(kind), tokens.get(kind, 0)) for kind in KINDS), scale)
+
+
+def legend_of_kinds(present: Collection[str]) -> Markup:
+    """What the colours of bars mean, for the kinds that there are."""
+    return legend({kind_class(kind): meaning for kind, meaning in KINDS.items() if kind in present})
+
+
+def message_columns(sizes: Sequence[MessageSize]) -> Markup:
+    """One column for each message, so that many are seen at once."""
+    return skyline([(size.tokens.before, size.tokens.after, kind_class(size.kind)) for size in sizes])
+
+
+def request_columns(results: Sequence[RequestResult]) -> Markup:
+    """One column for each request: its tokens as sent, and behind it as they would have been; below it, one mark: what
+    its reply said of the prefix."""
+    columns = skyline([(result.tokens_sent.without, result.tokens_sent.with_, "ink") for result in results])
+    return together(columns, strip([result.prefix for result in results]))
+
+
+def kind_class(kind: str) -> str:
+    """The class of a kind, which says its colour."""
+    return f"k-{kind}" if kind in KINDS else "k-other"
+
 
 TALLIES: Mapping[str, str] = {
     "all": "all that later turns used",
@@ -121,7 +162,7 @@ def prefix(report: Report) -> Markup:
         "taller the mark, the less of the prefix was kept."
     )
     most = max((max(each.tokens_sent.without, each.tokens_sent.with_) for each in results), default=0)
-    drawn = charts.plot(pictures.requests(results), f"{short(most)} tokens", charts.count_ticks(len(results)))
+    drawn = charts.plot(request_columns(results), f"{short(most)} tokens", charts.count_ticks(len(results)))
     figure = element("figure", drawn, element("figcaption", caption))
     breaks: list[tuple[str, list[Node]]] = []
     for at, result in enumerate(results, 1):

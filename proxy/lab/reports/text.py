@@ -5,23 +5,25 @@ Law: nothing that a request or a file name holds can move the cursor or change t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from proxy.drawing.figures import change_of, dollars, money, percent
 from proxy.drawing.words import WHY
+from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.demo import WINDOW, DemoResult
 from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
-from proxy.lab.replay.report import Report
-from proxy.lab.reports import tables
+from proxy.lab.replay.report import Report, RequestResult
+from proxy.lab.reports import tables, terminal
 from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
-from proxy.lab.results import joined
+from proxy.lab.results import as_json, joined
 
 MOST_EDITS = 20
 """Rows of the table of edits."""
@@ -240,3 +242,93 @@ def _print_averages(console: Console, rows: Sequence[Average]) -> None:
             group = (printable(row.preset, 24), row.group) if several else (row.group,)
             table.add_row(printable(row.prices, 24), *map(printable, group), *(c.cell(row) for c in columns))
         console.print(table)
+
+
+# --- the demo's long chat on a terminal: its prompts and its bill over time, and what became of its summaries ---
+
+_HEIGHT = 5
+_MILLIONTHS = 1_000_000
+_MARKS = {"pending": "?", "adopted": "^", "stale": "!"}
+"""Below the columns: a summary is asked for, stands from here on, may no longer be used."""
+
+
+def print_long_chat(console: Console, report: Report) -> None:
+    """Two charts over its requests, what happened to its summaries, and what all of it cost."""
+    plain, results = console.options.ascii_only, report.each_request
+    prompts = [BeforeAfter(int(each.tokens_sent.without), int(each.tokens_sent.with_)) for each in results]
+    bills = [_so_far(each) for each in results]
+    title = f"\n{report.session}: {report.requests} requests by the preset {report.preset}, made by rule"
+    console.print(Text(f"{title}   {legend(plain)}", style="bold"))
+    _print_columns(console, "tokens of each prompt", f"{prompts[-1].after:,} of {prompts[-1].before:,}", prompts)
+    console.print(Text("".join(_marks(results)).rstrip()))
+    console.print(Text("(a summary: ? asked for  ^ adopted  ! stale)", style="dim"))
+    bill = report.input_bill
+    _print_columns(
+        console, "the input bill so far", f"{money(bill.dollars_with)} of {money(bill.dollars_without)}", bills
+    )
+    for number, each, word in _events(results):
+        console.print(Text(f"request {number:>3}  {word}: {each.tokens_sent.with_:,} tokens, {each.prefix}"))
+    for line in (*summaries([report]), *against_nothing([report])):
+        console.print(Text(line))
+    if report.faults:
+        console.print(Text(f"THE PREFIX DID NOT HOLD ({report.faults} faults)", style="red"))
+
+
+def _print_columns(console: Console, title: str, last: str, sizes: Sequence[BeforeAfter]) -> None:
+    console.print(Text(f"{title}; at the end {last}", style="dim"))
+    for line in terminal.columns(sizes, _HEIGHT, console.options.ascii_only):
+        console.print(Text(line))
+
+
+def _so_far(result: RequestResult) -> BeforeAfter:
+    """Both bills up to a request, in millionths, which columns can be drawn of."""
+    bill = result.input_bill
+    return BeforeAfter(int(bill.without * _MILLIONTHS), int(bill.with_ * _MILLIONTHS))
+
+
+def _marks(results: Sequence[RequestResult]) -> list[str]:
+    marks = [" "] * len(results)
+    for number, _, word in _events(results):
+        marks[number - 1] = _MARKS[word.partition(":")[0]]
+    return marks
+
+
+def _events(results: Sequence[RequestResult]) -> Iterator[tuple[int, RequestResult, str]]:
+    """The requests at which something became of summaries, and what their replies said."""
+    before = ""
+    for number, result in enumerate(results, 1):
+        word = result.summary
+        is_new = word != before or (word == "adopted" and result.prefix.startswith("checkpoint:"))
+        if is_new and word.partition(":")[0] in _MARKS:
+            yield number, result, word
+        before = word
+
+
+# --- each text that a next action needed and that was out of sight, so that a person can judge ---
+# Law: nothing that a request holds can move the cursor or change the colours.
+
+MOST_ITEMS = 5
+
+
+def by_place(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """The reports as `--json` prints them, with each hidden text below `needs`."""
+    rows: list[dict[str, Any]] = as_json(reports)
+    for row, report in zip(rows, reports, strict=True):
+        row["needs"]["by_place"] = as_json(report.needs.each)
+    return rows
+
+
+def print_needs(console: Console, reports: Sequence[Report]) -> None:
+    """By session: where each text stood, what was needed of it, and what stood in its place."""
+    for report in reports:
+        head = f"{printable(report.session)}, {printable(report.prices)}, preset {printable(report.preset)}"
+        console.print(Text(f"{head}: needed and out of sight", style="bold"))
+        for need in report.needs.each:
+            kind = "an edit" if need.quoted else "a call" if need.in_calls else "prose"
+            connects = "connects" if need.connects else "does not connect"
+            others = f", and {len(need.items) - MOST_ITEMS} more" if len(need.items) > MOST_ITEMS else ""
+            items = "; ".join(printable(item, 100) for item in need.items[:MOST_ITEMS])
+            console.print(Text(f"request {need.request}, {need.turns_ago} turns ago, {kind}: {printable(need.place)}"))
+            console.print(Text(f"    needed: {items}{others}"))
+            console.print(Text(f"    stub, which {connects}: {printable(need.stub, 300)}", style="dim"))
+        console.print()

@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
+from hashlib import sha256
 from io import BytesIO
 from itertools import islice
 from operator import itemgetter
@@ -46,7 +47,7 @@ from proxy.store import (
     StoreTrouble,
     serialization,
 )
-from proxy.store.redis import scripts, snapshots
+from proxy.store.redis import scripts
 from proxy.store.redis.keys import RedisKeys
 from proxy.store.redis.owners import RedisOwners, numbered_id
 from proxy.store.redis.purses import SPEND, TAKE
@@ -55,6 +56,21 @@ from proxy.store.redis.texts import AT_ONCE
 from proxy.store.redis.url import Address, address
 from proxy.store.serialization import Names, name_bytes, names_of, readable
 
+_PUT_SNAPSHOT = Script(
+    """-- KEYS: snapshots. ARGV: ttl, name, record, the name whose snapshot goes, most
+local names = {ARGV[2]}
+for name in string.gmatch(redis.call('HGET', KEYS[1], 'n') or '', '%S+') do
+    if name == ARGV[4] or (name ~= ARGV[2] and #names >= tonumber(ARGV[5])) then
+        redis.call('HDEL', KEYS[1], name)
+    elseif name ~= ARGV[2] then
+        names[#names + 1] = name
+    end
+end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3], 'n', table.concat(names, ' '))
+redis.call('EXPIRE', KEYS[1], ARGV[1])"""
+)
+"""Puts one into a hash beside the steps of its conversation, in a field that is named by a digest of its fingerprint
+and anchor. `n` is the names of all, the newest first."""
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 _EVENTS_AT_ONCE = 500
 """Events that are looked at in one trip."""
@@ -178,16 +194,16 @@ class RedisStore(RedisOwners, RedisKeys):
 
     async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
         names = names_of(key)
-        name, former = (snapshots.field(snapshot.fingerprint, each) for each in (snapshot.anchor, instead_of))
+        name, former = (_snapshot_field(snapshot.fingerprint, each) for each in (snapshot.anchor, instead_of))
         row = (name, self._codec.snapshot_bytes(names, snapshot), former if instead_of else "", SNAPSHOTS)
-        command = snapshots.PUT.on([self._keys.conversation(*names).snapshots], self._ttl, *row)
+        command = _PUT_SNAPSHOT.on([self._keys.conversation(*names).snapshots], self._ttl, *row)
         await self._connection.trip(command, *self._noted(*names))
 
     async def snapshot(self, key: Key, fingerprint: str, anchors: Sequence[str]) -> Snapshot | None:
         names = names_of(key)
         there = self._keys.conversation(*names).snapshots
         newest_first = anchors[::-1]
-        fields = (snapshots.field(fingerprint, anchor) for anchor in newest_first)
+        fields = (_snapshot_field(fingerprint, anchor) for anchor in newest_first)
         (rows,) = await self._connection.trip(("HMGET", there, *fields)) if anchors else ((),)
         for anchor, row in zip(newest_first, rows, strict=True):
             if row is not None:
@@ -364,3 +380,9 @@ def _spent(kind: bytes, row: bytes) -> tuple[str, SummaryCost]:
     """What was spent, and for what. Raises UnreadableRecordError, UnicodeDecodeError."""
     *counts, dollars = map(float, scripts.unsealed(kind, row).split())
     return serialization.name(kind[1:]), replace(SummaryCost(*map(int, counts)), dollars=dollars)
+
+
+def _snapshot_field(fingerprint: str, anchor: str) -> str:
+    """The name of a snapshot."""
+    both = name_bytes(fingerprint), name_bytes(anchor)
+    return sha256(b"".join(b"%d:%s" % (len(name), name) for name in both)).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Bills in SQLite; `bill_tables` says in which tables."""
+"""Bills in SQLite; `statements` says in which tables."""
 
 import asyncio
 import json

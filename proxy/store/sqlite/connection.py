@@ -15,7 +15,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ import aiosqlite
 
 from proxy.store import Announce, StoreTrouble
 from proxy.store.sqlite import statements as sql
-from proxy.store.sqlite.bill_tables import BILL_TABLES
 
 MEMORY = ":memory:"
 Row = sqlite3.Row | tuple[object, ...]
@@ -260,10 +259,46 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
 
 
 async def _create_later_tables(connection: aiosqlite.Connection) -> None:
-    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *BILL_TABLES, *sql.KEYS_TABLE):
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *sql.BILL_TABLES, *sql.KEYS_TABLE):
         await connection.execute_fetchall(statement)
 
 
 async def _version(connection: aiosqlite.Connection) -> int:
     ((version,),) = await connection.execute_fetchall("PRAGMA user_version")
     return int(version)
+
+
+# --- how many recall exchanges the processes on one SQLite file have had: the size of a small file beside it ---
+# A store that answers late cannot say whether another process has had one meanwhile. The size of a file can be had in
+# microseconds, whatever SQLite does.
+
+
+class ExchangeAnnouncements:
+    """One byte for each exchange, in a file that only grows."""
+
+    def __init__(self, path: str) -> None:
+        self._file = None if path == MEMORY else f"{path}-exchanges"
+        self._own = 0
+
+    def add(self) -> None:
+        """Announce one. Where the disk takes no byte, SQLite does not take the exchange either."""
+        self._own += 1
+        if self._file is None:
+            return
+        with suppress(OSError):
+            file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, b"+")
+            finally:
+                os.close(file)
+
+    def foreign(self) -> int | None:
+        """How many others have announced; None where that cannot be read."""
+        if self._file is None:
+            return 0
+        try:
+            return os.stat(self._file).st_size - self._own
+        except FileNotFoundError:
+            return -self._own
+        except OSError:
+            return None

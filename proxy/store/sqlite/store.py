@@ -43,10 +43,9 @@ from proxy.store import (
 )
 from proxy.store.serialization import Codec, Names, name_bytes, names_of, readable
 from proxy.store.sqlite import statements as sql
-from proxy.store.sqlite.announcements import ExchangeAnnouncements
 from proxy.store.sqlite.bills import SqliteBills, added_functions
 from proxy.store.sqlite.connection import MEMORY as MEMORY
-from proxy.store.sqlite.connection import Row, SqliteConnection
+from proxy.store.sqlite.connection import ExchangeAnnouncements, Row, SqliteConnection
 from proxy.store.sqlite.keys import SqliteKeys
 from proxy.store.trimming import Holding, trimmed
 

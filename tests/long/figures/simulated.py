@@ -29,9 +29,9 @@ from proxy.lab.provider.answers import Say, call_texts
 from proxy.lab.provider.prompt import ProviderPrompt
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import SessionBill
-from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.recorded import RequestReader, Session, requests
 from proxy.lab.replay.report import Report
+from proxy.lab.replay.runs import MarksAlone
 from proxy.summaries.clients import CLIENTS
 from proxy.summaries.models import siblings
 from tests.long.figures.fixed import FIXED

@@ -1,13 +1,24 @@
-"""The settings about load and time."""
+"""The settings about the process: where clients find it, how much it takes and for how long, and its log."""
 
-from typing import Self
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import ByteSize, Field, model_validator
 
 from proxy.config.errors import refused_at
-from proxy.config.groups.store import MOST_BYTES
+from proxy.config.groups.keeping import MOST_BYTES
 from proxy.config.sources import Configured
 from proxy.config.units import Seconds, size
+
+
+class ListenGroup(Configured):
+    """Listen"""
+
+    config: Path | None = Field(default=None, description="a TOML file with settings of these names")
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    workers: int = Field(default=1, ge=1, le=64, description="processes that serve on this port (Linux)")
+    compress_api: bool = Field(default=False, description="serve POST /v1/compress and GET /v1/retrieve/HASH")
 
 
 class LimitsGroup(Configured):
@@ -52,3 +63,14 @@ class LimitsGroup(Configured):
             text = f"{size(limit)} must be three times body_limit ({size(body)}) or more; raise it"
             raise refused_at([(("bytes_limit",), text)])
         return self
+
+
+class LoggingGroup(Configured):
+    """Logging"""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least severe level to log"
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="json; console, for people; or auto, which is console on a terminal"
+    )
