@@ -36,10 +36,10 @@ def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
     lines = _lines_replaced(calls) if state.edits or state.folded else []
     if not names and not lines:  # nearly always
         return False
-    shown, hidden = [edit.text for edit in plan.edits], list[str]()
+    visible, hidden = [edit.text for edit in plan.edits], list[str]()
     for at in range(newest.start):
-        (hidden if is_hidden(at) else shown).append(conversation.blocks[at].text)
-    missing = [text for text in (*names, *lines) if not _holds(reversed(shown), text)]
+        (hidden if is_hidden(at) else visible).append(conversation.blocks[at].text)
+    missing = [text for text in (*names, *lines) if not _holds(reversed(visible), text)]
     return any(_holds(hidden, text) for text in missing)
 
 

@@ -320,7 +320,7 @@ def test_a_call_that_says_the_whole_of_a_file(tool: str, said: Mapping[str, obje
         ("Edit", {"file_path": "a.py", "old_string": "offset = 3", "new_string": "x"}, "a.py"),
         (
             "exec",
-            {"input": 'const patch = "*** Begin Patch\\n*** Add File: b.py\\n+1\\n*** Update File: c.py\\n*** End Patch"'},
+            {"input": 'patch = "*** Begin Patch\\n*** Add File: b.py\\n+1\\n*** Update File: c.py\\n*** End Patch"'},
             "b.py, c.py",
         ),
         ("get_order", {"id": "4711"}, '{"id": "4711"}'),

@@ -1,0 +1,45 @@
+"""N1 as a client meets it: where more actions than the preset allows needed what was hidden, the replies say so."""
+
+from random import Random
+
+import pytest
+
+from proxy.lab.generators.code import Project
+from tests.compaction.test_sight_cases import CLIENTS, COUNT, ROOT, TOOLS, numbered, session, turn, work
+from tests.kit.apis import Api
+from tests.kit.histories import Json
+from tests.kit.prefixes import ask, grow
+from tests.kit.stage import Stage
+
+PROJECT = Project(Random("warning"), repetition=0.0)
+FILES = {f"{ROOT}/{file.path}": file.text.rstrip() for file in (PROJECT.file(2_400, COUNT) for _ in range(6))}
+READS = turn(*(("Read", {"file_path": path}, numbered(text)) for path, text in FILES.items()))
+
+
+def edits_of(path: str) -> list[Json]:
+    """Two edits of lines in the middle of a file, which was read long before."""
+    messages = list[Json]()
+    for old in sorted(FILES[path].split("\n")[20:90], key=len)[-2:]:
+        edit = {"file_path": path, "old_string": old.strip(), "new_string": f"{old.strip()}  # checked"}
+        messages += turn(("Edit", edit, "Done."))
+    return messages
+
+
+@CLIENTS
+async def test_n1_replies_warn_of_sessions_that_need_what_is_hidden(
+    stage: Stage, api: Api, model: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = await stage.start(preset=None, models=None, floor=None, log_level="warning", log_format="json")
+    messages = session(READS, work(90), *map(edits_of, FILES), work(2))
+    exchanges = await grow(stage, app, api, messages, model=model, tools=TOOLS)
+    exchanges.append(await ask(stage, app, api, messages, model=model, tools=TOOLS))
+    warnings = [exchange.headers.get("x-narrows-warning", "") for exchange in exchanges]
+    hidden = sum("sight" in each for each in warnings)
+    assert warnings[:91] == [""] * 91  # nothing was needed that was hidden
+    assert hidden >= 2
+    assert "sight" in warnings[-1]
+    assert b'narrows_actions_total{sight="hidden"}' in app.telemetry.metrics.page()
+    assert "out_of_sight" in capfd.readouterr().err
+    fixed = await stage.start(preset="eager", models=None, floor=None)
+    for exchange in (await grow(stage, fixed, api, messages, model=model, tools=TOOLS))[-4:]:
+        assert "sight" not in exchange.headers.get("x-narrows-warning", "")  # it states no share
