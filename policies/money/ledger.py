@@ -11,13 +11,14 @@ arrived follows from the same rule: there W is about S, and the price is nothing
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
   above GUARD times the bill of doing nothing (the baseline). So only savings are spent. The one exception lets a saving
-  begin: a rewrite that is earned back within SOON of the history's age may take the bill to CAP. A session of age n
-  that is met at random lasts about n more requests, so such a rewrite loses little in expectation, and never more than
-  CAP allows. A summary is asked for within UNTRIED, and adopted within CAP. In a chat without tools, where nothing else
-  could save first, it is asked for where it earns back what it costs within EARLY of the age: the first one within a
-  limit of its own (`limit_of_chats`), each later one within the guard. With the aim of the context the guard does not
-  count for what the preset names. Both bills follow from the history alone, so
-  every replica decides alike. Recalls stand outside the guard: neither bill holds what they cost.
+  begin: a rewrite that is earned back within SOON of the history's age may take the bill further, the sooner the
+  further, to CAP at most. A session of age n that is met at random lasts about n more requests, so it ends before a
+  rewrite is earned back about as often as the share says: what that would lose, times this share, is RISK at most. A
+  summary is asked for within UNTRIED, and adopted within the limit of a rewrite. In a chat without tools, where nothing
+  else could save first, it is asked for where it earns back what it costs within EARLY of the age: the first one within
+  a limit of its own (`limit_of_chats`), each later one within the guard. With the aim of the context the guard does not
+  count for what the preset names. Both bills follow from the history alone, so every replica decides alike. Recalls
+  stand outside the guard: neither bill holds what they cost.
   What was paid for summaries and digests counts as well, also where none came of it: no further one is asked for while
   that would take the bill above the guard. It never holds back a rewrite.
   A rewrite that reaches behind the last step removes at least SMALLEST tokens.
@@ -32,10 +33,13 @@ from math import inf
 
 from policies.money.prices import Prices
 
-GUARD, CAP = 1.02, 1.06
+GUARD, CAP = 1.02, 1.10
 EARLY, SOON = 0.1, 0.2
 """Shares of the history's age, in requests: a rewrite that is earned back within the first need not wait for its rent,
-one that is earned back within the second may spend up to the cap."""
+one that is earned back within the second may go beyond the guard."""
+RISK = 0.012
+"""The loss to expect of that, as a share of the bill of doing nothing: 0.06 at SOON. With 0.06 whatever the share,
+sessions of Claude Code waited fifty requests for rewrites that are earned back within ten."""
 PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
@@ -63,6 +67,12 @@ def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
 def limit_of_chats(prices: Prices) -> float:
     """Where the first summary of a chat without tools may take the bill, of doing nothing."""
     return 1.0 + max(LEAST_OF_CHATS, OF_CHATS * prices.read)
+
+
+def _limit(price: float, by_age: float) -> float:
+    """Where a rewrite of this price may take the bill, of doing nothing. `by_age` is what it saves in as many requests
+    as the history has had."""
+    return min(CAP, 1.0 + RISK * by_age / max(price, 1.0)) if price <= SOON * by_age else GUARD
 
 
 class Ledger:
@@ -154,7 +164,7 @@ class Ledger:
             value = max(rent, EARLY * by_age) - price
             if value <= best or (block < tail_start and saved < SMALLEST):
                 continue
-            limit = CAP if price <= SOON * by_age else GUARD
+            limit = _limit(price, by_age)
             if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= limit * self.baseline:
                 best, point = value, block
         return point
@@ -173,8 +183,8 @@ class Ledger:
             limit = chats if ahead else inf
         else:
             earned = max(rent, EARLY * by_age) >= price + (PRUDENCE * cost if ahead else 0.0)
-            soon = UNTRIED if ahead else CAP
-            limit = soon if price + cost <= SOON * by_age else GUARD
+            limit = _limit(price + cost, by_age)
+            limit = min(UNTRIED, limit) if ahead else limit
         return earned and self.paid + cost + self._request_cost(sums, point, saved) <= limit * baseline
 
     def affords(self, cost: float) -> bool:

@@ -184,6 +184,22 @@ def test_what_is_earned_back_soon_may_spend_up_to_the_cap_and_no_more(share: flo
     assert (ledger.best_point(1) == 0) is fires
 
 
+@pytest.mark.parametrize(
+    ("share", "bill", "fires"),
+    [(0.13, 1.09, True), (0.13, 1.1, False), (0.19, 1.06, True), (0.19, 1.07, False), (0.21, 1.03, False)],
+)
+def test_the_sooner_a_rewrite_is_earned_back_the_further_it_may_take_the_bill(
+    share: float, bill: float, fires: bool
+) -> None:
+    """Shares of the age: 0.13 of it allows 1.092, 0.19 allows 1.063, and 0.21 no more than the guard."""
+    saved, requests = 20_000, 100
+    behind = int(saved * (0.1 + 0.1 * requests * share) / 0.9)  # the price is behind * .9 - saved * .1
+    ledger = grown(requests, saved, behind)
+    ledger.saving[0], ledger._rent[0] = saved, 1e9
+    ledger.baseline = (ledger.paid + behind) / bill
+    assert (ledger.best_point(1) == 0) is fires
+
+
 def test_an_entry_out_of_reach_is_not_found() -> None:
     ledger = Ledger(MARK_PRICES)
     request(ledger, 100, 1000)
@@ -294,7 +310,8 @@ def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_twice_its_cost() ->
 @pytest.mark.parametrize(("cost", "soon"), [(100, True), (1_000, False)], ids=["soon earned back", "later"])
 def test_m9_a_summary_is_held_to_the_guard_its_cost_included(cost: float, soon: bool, ahead: bool) -> None:
     ledger = served()
-    limit = (UNTRIED if ahead else CAP) if soon else GUARD
+    price = 10_090 * 0.9 - 8_000 + cost
+    limit = (UNTRIED if ahead else 1.0 + economics.RISK * 10 * 800 / price) if soon else GUARD
     rewritten = 100 * 0.1 + (10_190 - 100 - 8_000)
     ledger.baseline = (ledger.paid + cost + rewritten) / limit + 0.1
     ledger.baseline -= 10_190 * 0.1 if ahead else 0.0  # then it has the next request, too
