@@ -16,10 +16,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import identifiers_in
 from policies.model.indexes import Index
+from policies.money.prices import Prices
 from policies.tools import RECALL, arguments_of, shell_command
 
 TOGETHER = 8
@@ -27,9 +29,13 @@ DOUBLINGS = 4
 """How often the window is doubled, for what is still in use when it leaves it."""
 _FEWEST = 8
 """Turns of the narrowest window."""
-_SEEN_ANYWAY = 3.0
-"""Of so many actions that reach beyond the window one needs something out of sight: stubs, records and the model's own
-words hold the rest. Measured on cc-*, codex-*, pi-* and mini-* sessions that were not chosen on."""
+_SEEN_ANYWAY, _RATIO = 2.0, 0.1
+"""Of so many actions that reach beyond the window one needs something out of sight, where a read from the cache costs
+this share of a write: stubs, records and the model's own words hold the rest, and texts that wait for a rewrite to pay."""
+_CHEAPEST = 0.01
+"""The lowest such share: there are models whose reads are free."""
+_RECALL_COUNTS = 3
+"""As so many actions: most that reach so far find what they need in sight, and a recall is made by one that did not."""
 _USUAL: Mapping[int, int] = {4: 28, 12: 10, 20: 6, 36: 10, 60: 4, 90: 2}
 _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
 """How far actions of a coding agent reach, in turns: 60 of one that names files to its tools, 30 of one with a shell
@@ -79,7 +85,7 @@ class _Reach:
                 self.newest = {name: self.last[name] for name in used if name in self.last}
                 self.reached[self.step - 1 - min(self.newest.values(), default=self.step - 1)] += 1
         for recalled in _recalled(conversation, self.step):
-            self.reached[max(0, self.step - 1 - recalled)] += int(_SEEN_ANYWAY)
+            self.reached[max(0, self.step - 1 - recalled)] += _RECALL_COUNTS
         window = max(_FEWEST, self._turns())
         before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
         aims = [self.step - (window << doubling) for doubling in range(DOUBLINGS + 1)]
@@ -88,7 +94,7 @@ class _Reach:
     def _turns(self) -> int:
         """The fewest turns beyond which no more actions reached than may."""
         reached = self.reached + Counter(_USUAL_IN_SHELL if self.in_shell else _USUAL)
-        left = int(self.share * _SEEN_ANYWAY * reached.total())
+        left = int(self.share * reached.total())
         for turns in sorted(reached, reverse=True):
             left -= reached[turns]
             if left < 0:
@@ -120,8 +126,10 @@ def _names(block: Block) -> frozenset[str]:
 _REACH = Index[Block, _Reach](_Reach, lambda *_: None, lambda reach, *_: reach.begin(reach.share))
 
 
-def sight_window(conversation: Conversation, step: int, share: float) -> SightWindow:
-    """The window at a step, with which a `share` of actions may need something out of sight."""
+def sight_window(conversation: Conversation, step: int, sight: float, prices: Prices) -> SightWindow:
+    """The window at a step, with which the share `sight` of actions may need something out of sight. Where reads are
+    cheap, a rewrite pays late: what has left the window stands for longer, so that it may be narrower."""
+    share = sight * _SEEN_ANYWAY * sqrt(_RATIO / max(_CHEAPEST, prices.read / prices.write))
     reach = _REACH.of(conversation)
     grown = reach.step >= 0 and conversation.ends[reach.step] != reach.end  # more came with a step that was looked at
     if reach.share != share or grown:

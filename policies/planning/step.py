@@ -20,7 +20,7 @@ from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.shedding import Watch
 from policies.planning.state import PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
-from policies.sight import sight_window
+from policies.sight import SightWindow, sight_window
 from policies.tools import RECALL
 
 _SHARE = 10
@@ -161,8 +161,12 @@ class Step:
             used_by=state.used_by,
             rereads=state.rereads,
             runs=self._folding.runs() if settings.summarizing else (),
-            sight=sight_window(self._conversation, self._step, settings.sight) if settings.sight else None,
+            sight=self._window(),
         )
+
+    def _window(self) -> SightWindow | None:
+        settings = self._settings
+        return sight_window(self._conversation, self._step, settings.sight, settings.prices) if settings.sight else None
 
     def _collect(self, context: Context) -> None:
         """Ask each policy, which sees what stood before this step. What it answers waits for `_decide`, but folds where

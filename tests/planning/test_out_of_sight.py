@@ -10,7 +10,7 @@ from policies.planning.plan import plan
 from policies.rules.offload import Offload
 from policies.sight import names_reached, sight_window
 from tests.kit.histories import Json
-from tests.kit.talk import calls, conversation_of, gives, recalls, runs, says, setup, user
+from tests.kit.talk import PREFIX_PRICES, calls, conversation_of, gives, recalls, runs, says, setup, user
 from tests.planning.test_rereads import CODE, FREE, reads, works
 
 SETTINGS = setup(Offload(over=40, keep=2, keep_files=2, relevant_tokens=0), prices=FREE, sight=0.2)
@@ -83,7 +83,7 @@ def test_n1_round_and_short_numbers_are_looked_up_by_nobody() -> None:
     conversation = conversation_of(
         user("go"), *runs("stat", "size 4711 of 120000 in 211 blocks"), *runs("head -c 4711 -n 120000 -s 211", "")
     )
-    sight_window(conversation, conversation.steps - 1, 0.05)
+    sight_window(conversation, conversation.steps - 1, 0.05, FREE)
     assert names_reached(conversation) == {"4711": 1}
 
 
@@ -98,7 +98,7 @@ def test_n1_names_are_unknown_where_no_window_was_asked_for() -> None:
 def window_of(conversation: Conversation) -> int:
     """How many turns the window holds at the newest step."""
     step = conversation.steps - 1
-    return step - sight_window(conversation, step, 0.05).now[0]
+    return step - sight_window(conversation, step, 0.05, PREFIX_PRICES).now[0]
 
 
 def test_n1_recalls_of_old_texts_widen_the_window() -> None:
