@@ -1,6 +1,7 @@
 """How far the calls of a model reach back, and the window that follows: it holds what the next step needs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,10 +9,11 @@ import pytest
 from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
+from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.sight import TOGETHER, sight_window
 from tests.kit.histories import Json, body_of
-from tests.kit.talk import call, conversation_of, gives, runs, user
+from tests.kit.talk import PREFIX_PRICES, call, conversation_of, gives, runs, user
 
 SHARE = PRESETS["adaptive"].sight
 
@@ -33,10 +35,10 @@ def reading_then_editing(files: int, turns: int) -> list[Json]:
     return [message for each in (*read, *others, *edits) for message in each]
 
 
-def widths(messages: Sequence[Json], share: float = SHARE) -> list[int]:
+def widths(messages: Sequence[Json], share: float = SHARE, prices: Prices = PREFIX_PRICES) -> list[int]:
     """The turns inside the window at each step."""
     conversation = conversation_of(user("go"), *messages)
-    return [step - sight_window(conversation, step, share).now[0] for step in range(conversation.steps)]
+    return [step - sight_window(conversation, step, share, prices).now[0] for step in range(conversation.steps)]
 
 
 def test_n2_a_shell_that_never_looks_back_has_a_narrow_window() -> None:
@@ -59,9 +61,17 @@ def test_n2_a_larger_share_makes_it_narrower() -> None:
     assert widths(messages, 0.25)[-1] < widths(messages, 0.02)[-1]
 
 
+def test_n2_it_is_narrower_where_a_cached_token_costs_less_since_texts_wait_longer_there() -> None:
+    messages = reading_then_editing(30, 40)
+    wide, narrow, narrowest = (
+        widths(messages, prices=replace(PREFIX_PRICES, read=read, write=1.25))[-1] for read in (0.25, 0.05, 0.0)
+    )
+    assert wide > narrow > narrowest
+
+
 def test_n2_it_only_moves_forward_and_turns_leave_it_together() -> None:
     conversation = conversation_of(user("go"), *reading_then_editing(40, 60))
-    windows = [sight_window(conversation, step, SHARE) for step in range(conversation.steps)]
+    windows = [sight_window(conversation, step, SHARE, PREFIX_PRICES) for step in range(conversation.steps)]
     assert all(before.now == after.before for before, after in pairwise(windows))
     moves = [after - before for window in windows for before, after in zip(window.before, window.now, strict=True)]
     assert all(move == 0 or move >= TOGETHER for move in moves)
@@ -76,7 +86,8 @@ def test_law_2_it_is_the_same_whether_carried_over_or_worked_out_anew(cut: int |
     for history in (full[:-7], [*full[:-7], *_read([user("more")])], full, branch):
         conversation = converse(history, earlier)
         last = conversation.steps - 1
-        assert sight_window(conversation, last, SHARE) == sight_window(converse(history), last, SHARE)
+        now, anew = (sight_window(each, last, SHARE, PREFIX_PRICES) for each in (conversation, converse(history)))
+        assert now == anew
         earlier = conversation
 
 
