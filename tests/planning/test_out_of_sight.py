@@ -104,6 +104,6 @@ def window_of(conversation: Conversation) -> int:
 def test_n1_recalls_of_old_texts_widen_the_window() -> None:
     begin = [user("go"), *reads(CODE), *works(120)]
     ref = conversation_of(*begin).ref(2)
-    asked = [message for _ in range(12) for message in (*recalls(ref, CODE[:80]), *works(1))]
-    others = [message for n in range(12) for message in (*works(1), *works(1))]
+    asked = [message for _ in range(20) for message in (*recalls(ref, CODE[:80]), *works(1))]
+    others = [message for n in range(20) for message in (*works(1), *works(1))]
     assert window_of(conversation_of(*begin, *asked)) > window_of(conversation_of(*begin, *others)) + 10

@@ -62,7 +62,8 @@ def test_n2_a_larger_share_makes_it_narrower() -> None:
 
 
 def test_n2_it_is_narrower_where_a_cached_token_costs_less_since_texts_wait_longer_there() -> None:
-    messages = reading_then_editing(30, 40)
+    others = (step(500 + n, "Bash", {"command": f"make all_{n}"}, f"done {n}") for n in range(60))
+    messages = [*reading_then_editing(8, 40), *(message for each in others for message in each)]
     wide, narrow, narrowest = (
         widths(messages, prices=replace(PREFIX_PRICES, read=read, write=1.25))[-1] for read in (0.25, 0.05, 0.0)
     )
