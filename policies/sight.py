@@ -31,7 +31,7 @@ _FEWEST = 8
 """Turns of the narrowest window."""
 _SEEN_ANYWAY, _RATIO = 2.0, 0.1
 """Of so many actions that reach beyond the window one needs something out of sight, where a read from the cache costs
-this share of a write: stubs, records and the model's own words hold the rest, and texts that wait for a rewrite to pay."""
+this share of a write: stubs, records and the model's words hold the rest, and texts that wait for a rewrite to pay."""
 _CHEAPEST = 0.01
 """The lowest such share: there are models whose reads are free."""
 _RECALL_COUNTS = 3

@@ -26,7 +26,7 @@ All amounts are tokens weighted by their price relative to plain input.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from copy import copy
 from itertools import accumulate
 from math import inf
@@ -152,12 +152,13 @@ class Ledger:
             if block < self._cached:
                 self._rent[block] = self._rent.get(block, 0.0) + saving * self._prices.read
 
-    def best_point(self, tail_start: int) -> int | None:
-        """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
+    def best_point(self, tail_start: int, waiting: Container[int] = ()) -> int | None:
+        """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`. The
+        offers on the blocks `waiting` would not be carried out with it."""
         sums = self.sums
         best, point = 0.0, None
         saved, rent = 0, 0.0
-        for block in sorted((b for b in self.saving if b < self._cached), reverse=True):
+        for block in sorted((b for b in self.saving if b < self._cached and b not in waiting), reverse=True):
             saved += self.saving[block]
             rent += self._rent.get(block, 0.0)
             price, by_age = self._price(sums, block, saved), self._requests * saved * self._prices.read

@@ -98,13 +98,19 @@ class Folding:
         if (fold := self.offered(at)) and at not in self._state.folded:
             self._state.ledger.saving[self.run(fold).start] = self._saving(fold)
 
+    def waiting(self, arrived: int) -> frozenset[int]:
+        """The first blocks of the folds on offer that wait: they hold what the blocks from `arrived` on point to, and
+        the model has not seen these yet."""
+        new = range(arrived, len(self._state.ledger.sent)) if self._state.offered_folds else ()
+        around = (self.offered(used) for at in new for used in self._state.uses.get(at, ()))
+        return frozenset(self.run(fold).start for fold in around if fold)
+
     def fire(self, point: int, arrived: int) -> bool:
-        """Add the folds on offer that begin at a block or behind it; whether there were any. Those wait that hold what
-        the blocks from `arrived` on point to: the model has not seen these yet."""
-        state = self._state
+        """Add the folds on offer that begin at a block or behind it and do not wait; whether there were any."""
+        state, waiting = self._state, self.waiting(arrived)
         behind = self._runs[bisect_left(self._runs, point, key=_start) :] if state.offered_folds else ()
-        waiting = [run for run in behind if run.start in state.offered_folds and run.start not in state.folded]
-        due = [run for run in waiting if all(state.used_by.get(at, -1) < arrived for at in run)]
+        may_go = state.offered_folds.keys() - state.folded - waiting
+        due = [run for run in behind if run.start in may_go]
         for run in due:
             self.fold(self._withdraw(run))
         return bool(due)

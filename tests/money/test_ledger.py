@@ -123,6 +123,14 @@ def test_of_several_points_the_one_with_most_to_win_fires() -> None:
     assert ledger.best_point(0) == 2
 
 
+def test_an_offer_that_waits_counts_for_no_rewrite() -> None:
+    ledger = grown(40, 100, 4_000, 4_000, 100)
+    ledger.saving = {1: 3_000, 2: 3_000}
+    assert ledger.best_point(3) == 1
+    assert ledger.best_point(3, {1}) == 2  # a rewrite from 1 on would remove no more
+    assert ledger.best_point(3, {1, 2}) is None
+
+
 def test_a_block_that_is_not_cached_yet_is_no_edit_point() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 100)

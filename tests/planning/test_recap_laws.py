@@ -182,6 +182,9 @@ def test_a_record_waits_for_a_step_where_what_arrives_points_into_it() -> None:
         state = plan(conversation_of(*arriving), setting).state
         assert (state.offered_folds, state.folds) == ({1: offered}, {})
         assert state.edits[6].lossless
+        folding = Folding(conversation_of(*arriving), state, letters)
+        assert folding.waiting(5) == {1}  # so it counts for no rewrite of this step
+        assert folding.waiting(7) == frozenset()
         assert plan(conversation_of(*arriving, *runs("d", "y")), setting).state.folds == {1: offered}
 
 
