@@ -8,8 +8,8 @@ from tests.long.figures.simulated import simulated
 
 CHOSEN, JUDGED = False, True
 BOUNDS = [
-    (CHOSEN, "gpt-5.4", 0.09, 0.12),
-    (JUDGED, "gpt-5.4", 0.07, 0.10),
+    (CHOSEN, "gpt-5.4", 0.055, 0.075),
+    (JUDGED, "gpt-5.4", 0.065, 0.09),
     (CHOSEN, "claude-opus-5-5", 0.01, 0.01),
     (JUDGED, "claude-opus-5-5", 0.01, 0.01),
 ]

@@ -27,10 +27,10 @@ BESIDE = ("eager", "lossless", *FIXED)
 MARKS = {"README.md": "sight", "policies/README.md": "curve"}
 PICTURE = Path("policies/sight.svg")
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "claude-code": (0.085, 0.07),
-    "codex": (0.12, 0.155),
-    "pi-opencode": (0.07, 0.125),
-    "autonomous": (0.08, 0.05),
+    "claude-code": (0.06, 0.05),
+    "codex": (0.12, 0.15),
+    "pi-opencode": (0.06, 0.11),
+    "autonomous": (0.07, 0.05),
 }
 """By kind: the share of actions that may need something out of sight, and of edits, at any of the prices."""
 
