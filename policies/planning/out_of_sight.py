@@ -31,16 +31,17 @@ def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
         edit = state.edits.get(at)
         return at not in new and (at in state.folded or (edit is not None and not edit.lossless))
 
+    def texts(*, hidden: bool) -> Iterator[str]:
+        """The newest first, in which nearly all is found."""
+        before = (at for at in reversed(range(newest.start)) if is_hidden(at) == hidden)
+        return (conversation.blocks[at].text for at in before)
+
     reached = names_reached(conversation).items()
     names = sorted(name for name, step in reached if any(map(is_hidden, conversation.arrived(step))))[:_MOST]
     lines = _lines_replaced(calls) if state.edits or state.folded else []
-    if not names and not lines:  # nearly always
-        return False
-    visible, hidden = [edit.text for edit in plan.edits], list[str]()
-    for at in range(newest.start):
-        (hidden if is_hidden(at) else visible).append(conversation.blocks[at].text)
-    missing = [text for text in (*names, *lines) if not _holds(reversed(visible), text)]
-    return any(_holds(hidden, text) for text in missing)
+    missing = [each for each in (*names, *lines) if not _holds(texts(hidden=False), each)]
+    missing = [each for each in missing if not _holds((edit.text for edit in plan.edits), each)]
+    return any(_holds(texts(hidden=True), each) for each in missing)
 
 
 def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:

@@ -70,7 +70,7 @@ def _clipped(conversation: Conversation, at: int, over: Large, context: Context)
 
 def _holds(value: str, words: str) -> bool:
     """Whether what the call is known by stands in this value, on one line or on several."""
-    return words.partition(", ")[0][:_SURE] in " ".join(value.split())
+    return words.removeprefix("patch of ").partition(", ")[0][:_SURE] in " ".join(value.split())
 
 
 def _strings(value: object) -> Iterator[tuple[Path, str]]:

@@ -199,9 +199,14 @@ def places_of(name: str, text: str) -> Iterator[int]:
         at = text.find(name, at + len(name))
 
 
+_ALSO = "also: "
+"""What tells such a list from a line of the text, and from one of all names."""
+
+
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
-    """A list of the identifiers of `text` that `shown_text` lacks: those `mentioned` first, then the rarest. An address
-    stands as a whole."""
+    """A list of some of the identifiers of `text` that `shown_text` lacks: those `mentioned` first, then the rarest. An
+    address stands as a whole."""
+    budget -= cost(_ALSO)
     if budget < 3:
         return ""
     often = identifier_counts(text)
@@ -217,7 +222,7 @@ def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], bu
             listed.append(whole)
             addresses += [whole] if whole != name else []
             budget -= tokens
-    return ", ".join(listed)
+    return f"{_ALSO}{', '.join(listed)}" if listed else ""
 
 
 def _whole_name(text: str, name: str) -> str:

@@ -16,14 +16,14 @@ from functools import lru_cache
 from itertools import islice
 
 from policies.tools import shell
-from policies.tools.arguments import CallArguments, call_of, spelled
+from policies.tools.arguments import CallArguments, arguments_of, call_of, spelled
 from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 
 _CACHED = 16_000
 """Characters of arguments whose path is cached."""
 _LONGEST_NAME = 256
 _LONGEST_PATH, _MOST_PATHS = 512, 100
-_MOST_NAMED = 8
+_MOST_NAMED = 20
 """Files by which a call is known, where it changes several."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
@@ -144,18 +144,26 @@ def subject_of(tool: str, arguments: str) -> str:
 
 
 def known_by(tool: str, arguments: str, most: int = _LONGEST_NAME) -> str:
-    """What a model knows a call by, on one line of about `most` characters: its command line without the change of
-    folder before it, and the file where that comes late; else the file that it reads, from which line on, or the files
-    that it changes; else its arguments."""
-    command, path = _CHANGES_FOLDER.sub("", shell_command(arguments)), path_of(tool, arguments)
+    """What a model knows a call by, on one line of about `most` characters: its command line, without the change of
+    folder before a long one, and the file where that comes late; else the file that it reads, from which line on, or
+    the files that it changes; else its arguments, of a single one the value."""
+    command, path = shell_command(arguments), path_of(tool, arguments)
     if command:
-        words = " ".join(command.split())[:most]
+        words = " ".join(command.split())
+        words = words if len(words) <= most else " ".join(_CHANGES_FOLDER.sub("", command).split())[:most]
         return f"{words} ... {path}" if path and path.rpartition("/")[2] not in words else words
     if call_of(arguments).changes:
-        path = path or ", ".join(islice(paths_of(arguments), _MOST_NAMED))
+        path = path or _patched(paths_of(arguments))
     elif path:
         path = subject_of(tool, arguments)
-    return path or " ".join(arguments.split())[:most]
+    asked = [*arguments_of(arguments).values()]
+    alone = asked[0] if len(asked) == 1 and isinstance(asked[0], str) else arguments
+    return path or " ".join(alone.split())[:most]
+
+
+def _patched(files: Sequence[str]) -> str:
+    more = f" (+{len(files) - _MOST_NAMED} more)" if len(files) > _MOST_NAMED else ""
+    return f"patch of {', '.join(files[:_MOST_NAMED])}{more}" if files else ""
 
 
 def _words(name: str) -> frozenset[str]:

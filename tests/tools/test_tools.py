@@ -311,8 +311,9 @@ def test_a_call_that_says_the_whole_of_a_file(tool: str, said: Mapping[str, obje
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("bash", {"command": "cd /srv/app && make  test\nmake lint"}, "make test make lint"),
-        ("bash", {"command": "cd /srv/app\nmake test"}, "make test"),
+        ("bash", {"command": "cd /srv/app && make  test\nmake lint"}, "cd /srv/app && make test make lint"),
+        ("bash", {"command": f"cd /srv/app && make {'x' * 80}"}, f"make {'x' * 55}"),
+        ("bash", {"command": f"cd /srv/app\nmake {'x' * 80}"}, f"make {'x' * 55}"),
         ("bash", {"command": f"cat <<'EOF' > src/a.py\n{'x' * 80}\nEOF"}, f"cat <<'EOF' > src/a.py {'x' * 37}"),
         ("bash", {"command": f"@'\n{'x' * 80}\n'@ | Set-Content src/a.py"}, f"@' {'x' * 57} ... src/a.py"),
         ("Read", {"file_path": "/srv/app/src/a.py"}, "/srv/app/src/a.py"),
@@ -321,9 +322,19 @@ def test_a_call_that_says_the_whole_of_a_file(tool: str, said: Mapping[str, obje
         (
             "exec",
             {"input": 'patch = "*** Begin Patch\\n*** Add File: b.py\\n+1\\n*** Update File: c.py\\n*** End Patch"'},
-            "b.py, c.py",
+            "patch of b.py, c.py",
         ),
-        ("get_order", {"id": "4711"}, '{"id": "4711"}'),
+        (
+            "apply_patch",
+            {
+                "input": "\n".join(
+                    ["*** Begin Patch", *(f"*** Add File: f{n}.py\n+1" for n in range(22)), "*** End Patch"]
+                )
+            },
+            f"patch of {', '.join(f'f{n}.py' for n in range(20))} (+2 more)",
+        ),
+        ("get_order", {"id": "4711"}, "4711"),
+        ("get_order", {"id": "4711", "of": "A"}, '{"id": "4711", "of": "A"}'),
     ],
 )
 def test_n4_a_model_knows_a_call_by_its_command_its_files_or_what_it_was_asked(
