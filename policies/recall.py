@@ -15,7 +15,7 @@ import re2  # type: ignore[import-untyped]  # it ships no types
 from policies.model.conversation import Block, Conversation
 from policies.model.indexes import Places
 from policies.text.stubs import MARK
-from policies.tools import RECALL, arguments_of
+from policies.tools import RECALL, arguments_of, recalled_ref
 
 DESCRIPTION = "Text left out at [narrows: ref N]"
 PARAMETERS = '{"type":"object","properties":{"ref":{"type":"string"},"part":{"type":"string"}},"required":["ref"]}'
@@ -36,7 +36,6 @@ _PARTS = 'part may be "lines 9-80", "chars 0-999" or "find REGEX"'
 _ELSEWHERE = "another command or range may show it"
 _LAST = f"\n{MARK} this was the last recall in this reply]"
 
-_REF = re.compile(r"\d{6,24}(\+\d{1,9})?")
 _RANGE = re.compile(
     r"(?P<unit>line|char)?s?\s*(?P<first>\d{1,12})?\s*(?P<to>-|–|:|to|\.\.)?\s*(?P<last>\d{1,12})?", re.I
 )
@@ -61,14 +60,12 @@ class RecallAnswer:
 def read(arguments: str) -> RecallCall:
     """The call that these arguments make; its reference is empty where they hold none."""
     fields = arguments_of(arguments)
-    value = fields.get("ref", "")
-    ref = _REF.search(f"{value:06}" if type(value) is int else str(value))  # a JSON number has no leading zeros
     part = str(fields.get("part") or "")
     for unit in ("lines", "chars", "find"):  # models make them fields of their own
         if fields.get(unit) and not part:
             value = fields[unit]
             part = f"{unit} {'-'.join(map(str, value)) if isinstance(value, list) else value}"
-    return RecallCall(ref[0] if ref else "", part.strip())
+    return RecallCall(recalled_ref(arguments), part.strip())
 
 
 def call_answered_by(conversation: Conversation, at: int) -> RecallCall | None:

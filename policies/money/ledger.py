@@ -26,7 +26,7 @@ All amounts are tokens weighted by their price relative to plain input.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from itertools import accumulate
 from math import inf
@@ -86,6 +86,8 @@ class Ledger:
         """The sums of these up to each block, as far as no block before has changed since."""
         self.saving: dict[int, int] = {}
         """Tokens that a pending offer would remove from a block, from now on."""
+        self.waiting: Collection[int] = ()
+        """The blocks with offers that no rewrite of this request carries out."""
         self._rent: dict[int, float] = {}
         self._cached = 0
         """How many blocks the previous request carried."""
@@ -152,13 +154,12 @@ class Ledger:
             if block < self._cached:
                 self._rent[block] = self._rent.get(block, 0.0) + saving * self._prices.read
 
-    def best_point(self, tail_start: int, waiting: Container[int] = ()) -> int | None:
-        """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`. The
-        offers on the blocks `waiting` would not be carried out with it."""
+    def best_point(self, tail_start: int) -> int | None:
+        """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
         sums = self.sums
         best, point = 0.0, None
         saved, rent = 0, 0.0
-        for block in sorted((b for b in self.saving if b < self._cached and b not in waiting), reverse=True):
+        for block in sorted((b for b in self.saving if b < self._cached and b not in self.waiting), reverse=True):
             saved += self.saving[block]
             rent += self._rent.get(block, 0.0)
             price, by_age = self._price(sums, block, saved), self._requests * saved * self._prices.read
@@ -199,7 +200,7 @@ class Ledger:
 
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""
-        behind = [block for block in self.saving if block >= start]
+        behind = [block for block in self.saving if block >= start and block not in self.waiting]
         return sum(self.saving[block] for block in behind), sum(self._rent.get(block, 0.0) for block in behind)
 
     def rent(self, tokens: int) -> float:

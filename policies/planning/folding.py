@@ -109,8 +109,8 @@ class Folding:
         """Add the folds on offer that begin at a block or behind it and do not wait; whether there were any."""
         state, waiting = self._state, self.waiting(arrived)
         behind = self._runs[bisect_left(self._runs, point, key=_start) :] if state.offered_folds else ()
-        may_go = state.offered_folds.keys() - state.folded - waiting
-        due = [run for run in behind if run.start in may_go]
+        offered = (run for run in behind if run.start in state.offered_folds and run.start not in state.folded)
+        due = [run for run in offered if run.start not in waiting]
         for run in due:
             self.fold(self._withdraw(run))
         return bool(due)

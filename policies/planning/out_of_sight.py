@@ -1,6 +1,10 @@
-"""Whether what the model has just done used something that Narrows had hidden from it."""
+"""Whether what the model has just done used something that Narrows had hidden from it.
 
-from collections.abc import Iterable, Iterator, Sequence
+It is a watch, not a judge: it reads calls alone, in which a name counts wherever its letters stand. proxy.lab.needs
+judges recordings, with prose and patches.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -13,35 +17,42 @@ from policies.tools.arguments import old_texts
 
 _MOST = 8
 """Names of one action, and lines that it replaces, that are looked for in what was sent."""
-_SHORTEST = 12
-"""Characters of the shortest such line."""
+_SHORTEST, _LONGEST = 12, 200
+"""Characters of the shortest such line, and of the longest: of a longer one the beginning."""
+_LOOKED_AT = 3_000_000
+"""Characters that are looked at for one action, each as often as something is looked for in it. What was not found by
+then counts as in sight."""
 
 
 def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
     """Whether the newest calls use a name, or replace a line, that the client had sent, and that stood nowhere in the
-    request which they answer; None where no call came. A recall counts as such a call. What this very plan has hidden
-    stood there."""
+    request which they answer; None where no call came, or nobody knows. A recall counts as such a call. What this very
+    plan has hidden stood there."""
     newest = conversation.arrived(conversation.steps - 1)
     calls = [conversation.blocks[at] for at in newest if conversation.blocks[at].kind == "call"]
     if not calls or any(call.tool == RECALL for call in calls):
         return True if calls else None
-    state, new = plan.state, frozenset(_changed(conversation, plan))
+    state, changed = plan.state, frozenset(_changed(conversation, plan))
 
     def is_hidden(at: int) -> bool:
         edit = state.edits.get(at)
-        return at not in new and (at in state.folded or (edit is not None and not edit.lossless))
+        return at not in changed and (at in state.folded or (edit is not None and not edit.lossless))
 
-    def texts(*, hidden: bool) -> Iterator[str]:
-        """The newest first, in which nearly all is found."""
-        before = (at for at in reversed(range(newest.start)) if is_hidden(at) == hidden)
-        return (conversation.blocks[at].text for at in before)
-
-    reached = names_reached(conversation).items()
-    names = sorted(name for name, step in reached if any(map(is_hidden, conversation.arrived(step))))[:_MOST]
+    if (reached := names_reached(conversation)) is None:
+        return None
+    names = sorted(name for name, step in reached.items() if any(map(is_hidden, conversation.arrived(step))))
     lines = _lines_replaced(calls) if state.edits or state.folded else []
-    missing = [each for each in (*names, *lines) if not _holds(texts(hidden=False), each)]
-    missing = [each for each in missing if not _holds((edit.text for edit in plan.edits), each)]
-    return any(_holds(texts(hidden=True), each) for each in missing)
+    missing, hidden, work = [_spellings(each) for each in (*names[:_MOST], *lines)], list[str](), 0
+    for at in reversed(range(newest.start)):  # nearly all is found in the newest
+        text = conversation.blocks[at].text
+        if not missing or (work := work + len(missing) * len(text)) > _LOOKED_AT:
+            return False
+        if is_hidden(at):
+            hidden.append(text)
+        else:
+            missing = [each for each in missing if not _holds(text, each)]
+    missing = [each for each in missing if not any(_holds(edit.text, each) for edit in plan.edits)]
+    return any(_holds(text, each) for each in missing for text in hidden)
 
 
 def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
@@ -55,11 +66,14 @@ def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
 
 def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
     """The longest lines that edits among these calls replace."""
-    lines = {line.strip() for call in calls for text in old_texts(call.text) for line in text.split("\n")}
+    lines = {line.strip()[:_LONGEST] for call in calls for text in old_texts(call.text) for line in text.split("\n")}
     return sorted((line for line in lines if len(line) >= _SHORTEST), key=lambda line: (-len(line), line))[:_MOST]
 
 
-def _holds(texts: Iterable[str], line: str) -> bool:
-    """Whether one of these texts holds a line, as it is or as JSON."""
-    escaped = msgspec.json.encode(line).decode("utf-8", "replace")[1:-1]
-    return any(line in text or (escaped != line and escaped in text) for text in texts)
+def _spellings(text: str) -> Sequence[str]:
+    """A text as it is, and as it stands inside the arguments of a call where that differs."""
+    return tuple(dict.fromkeys((text, msgspec.json.encode(text).decode()[1:-1])))
+
+
+def _holds(text: str, spellings: Sequence[str]) -> bool:
+    return any(each in text for each in spellings)

@@ -237,7 +237,8 @@ class Step:
                 1 for _ in takewhile(partial(is_recall_round, self._conversation), range(self._step - 1, 0, -1))
             )
             last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
-            point = self._ledger.best_point(since, self._folding.waiting(self._conversation.start(self._step)))
+            self._ledger.waiting = self._folding.waiting(self._conversation.start(self._step))
+            point = self._ledger.best_point(since)
             if point is not None:
                 self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
             if self._settings.aim == "context":

@@ -1,6 +1,7 @@
 """Tools: what kind each is, and what its calls do to files. One file for each thing that tells it."""
 
 from policies.tools.arguments import arguments_of as arguments_of
+from policies.tools.arguments import recalled_ref as recalled_ref
 from policies.tools.calls import Toolbox as Toolbox
 from policies.tools.calls import kind_of as kind_of
 from policies.tools.calls import known_by as known_by

@@ -67,6 +67,8 @@ _RUN = re.compile(
     re.S,
 )
 
+_REF = re.compile(r"\d{6,24}(\+\d{1,9})?")
+"""A reference to a hidden text, or to a run of blocks."""
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
@@ -88,6 +90,13 @@ def arguments_of(text: str) -> Mapping[str, object]:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
     return arguments if isinstance(arguments, dict) else {}
+
+
+def recalled_ref(arguments: str) -> str:
+    """The reference that a call of the recall tool asks for; empty where it names none."""
+    value = arguments_of(arguments).get("ref", "")
+    ref = _REF.search(f"{value:06}" if type(value) is int else str(value))  # a JSON number has no leading zeros
+    return ref[0] if ref else ""
 
 
 def spelled(name: str) -> str:

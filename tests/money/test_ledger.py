@@ -126,9 +126,11 @@ def test_of_several_points_the_one_with_most_to_win_fires() -> None:
 def test_an_offer_that_waits_counts_for_no_rewrite() -> None:
     ledger = grown(40, 100, 4_000, 4_000, 100)
     ledger.saving = {1: 3_000, 2: 3_000}
-    assert ledger.best_point(3) == 1
-    assert ledger.best_point(3, {1}) == 2  # a rewrite from 1 on would remove no more
-    assert ledger.best_point(3, {1, 2}) is None
+    assert (ledger.best_point(3), ledger.pending(0)[0]) == (1, 6_000)
+    ledger.waiting = {1}
+    assert (ledger.best_point(3), ledger.pending(0)[0]) == (2, 3_000)  # a rewrite from 1 on would remove no more
+    ledger.waiting = {1, 2}
+    assert (ledger.best_point(3), ledger.pending(0)[0]) == (None, 0)
 
 
 def test_a_block_that_is_not_cached_yet_is_no_edit_point() -> None:

@@ -89,7 +89,8 @@ def test_n1_round_and_short_numbers_are_looked_up_by_nobody() -> None:
 
 def test_n1_names_are_unknown_where_no_window_was_asked_for() -> None:
     conversation = conversation_of(user("go"), *runs("cat first_name", "second_name"), calls("cat second_name"))
-    assert names_reached(conversation) == {}
+    assert names_reached(conversation) is None
+    assert was_out_of_sight(conversation, plan(conversation, setup(prices=FREE))) is None
 
 
 # --- recalls widen the window ---

@@ -188,6 +188,18 @@ def test_a_record_waits_for_a_step_where_what_arrives_points_into_it() -> None:
         assert plan(conversation_of(*arriving, *runs("d", "y")), setting).state.folds == {1: offered}
 
 
+def test_law_7_a_rewrite_is_not_decided_on_for_a_record_that_waits() -> None:
+    history = [user("go"), *runs("z", "w " * 300), *runs("a", LONG), *runs("b", "x")]
+    blocks = conversation_of(*history).blocks
+    record, small = Fold(blocks[3].anchor, blocks[4].anchor, "record", "test"), Replace(blocks[2].anchor, "w", "test")
+    setting = setup(Reuse(lines=3, saves=10), at_step(4, record, small), prices=FREE)
+    arriving = [*history, *runs("c", LONG[:4000])]
+    assert plan(conversation_of(*arriving), setting).state.folds == {}
+    assert 2 not in plan(conversation_of(*arriving), setting).state.edits  # alone it is worth no rewrite
+    later = plan(conversation_of(*arriving, *runs("d", "y")), setting).state
+    assert (later.folds, later.edits[2]) == ({3: record}, small)
+
+
 def test_what_makes_room_withdraws_the_folds_on_offer_that_it_overlaps() -> None:
     state = plan(CONVERSATION, setup(at_step(4, fold(1, 4)))).state
     Folding(CONVERSATION, state, letters).fold(fold(3, 6, "left out"))
