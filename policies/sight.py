@@ -87,7 +87,7 @@ class _Reach:
             if self.step:
                 self.newest = {name: self.last[name] for name in used if name in self.last}
                 self.reached[self.step - 1 - min(self.newest.values(), default=self.step - 1)] += 1
-        for source in _steps_recalled(conversation, self.step):
+        for source in steps_recalled(conversation, self.step):
             self.reached[max(0, self.step - 1 - source)] += _RECALL_COUNTS
         window = max(_FEWEST, self._turns())
         before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
@@ -111,7 +111,7 @@ def _arrived(conversation: Conversation, step: int) -> Sequence[Block]:
     return [block for block in arrived if block.tool != RECALL]
 
 
-def _steps_recalled(conversation: Conversation, step: int) -> Iterator[int]:
+def steps_recalled(conversation: Conversation, step: int) -> Iterator[int]:
     """The steps at which the texts came that the model recalls at a step. What comes later has no say in it."""
     for block in (conversation.blocks[at] for at in conversation.arrived(step)):
         if block.kind == "call" and block.tool == RECALL:

@@ -4,55 +4,51 @@ It is a watch, not a judge: it reads calls alone, in which a name counts whereve
 judges recordings, with prose and patches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
 from policies.planning.state import Plan
-from policies.sight import names_reached
-from policies.tools import RECALL
+from policies.sight import names_reached, steps_recalled
 from policies.tools.arguments import old_texts
 
-_MOST = 8
+_MOST = 4
 """Names of one action, and lines that it replaces, that are looked for in what was sent."""
 _SHORTEST, _LONGEST = 12, 200
 """Characters of the shortest such line, and of the longest: of a longer one the beginning."""
-_LOOKED_AT = 3_000_000
-"""Characters that are looked at for one action, each as often as something is looked for in it. What was not found by
-then counts as in sight."""
+_LOOKED_AT, _LONGEST_CALL = 400_000, 400_000
+"""Characters of what was sent, the newest first, that are looked at; and of the longest call that is read. What is not
+found there counts as in sight."""
 
 
 def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
     """Whether the newest calls use a name, or replace a line, that the client had sent, and that stood nowhere in the
-    request which they answer; None where no call came, or nobody knows. A recall counts as such a call. What this very
-    plan has hidden stood there."""
-    newest = conversation.arrived(conversation.steps - 1)
+    request which they answer; None where no call came, or nobody knows. A recall of what is there is such a call. What
+    this very plan has hidden stood there."""
+    step, newest = conversation.steps - 1, conversation.arrived(conversation.steps - 1)
     calls = [conversation.blocks[at] for at in newest if conversation.blocks[at].kind == "call"]
-    if not calls or any(call.tool == RECALL for call in calls):
-        return True if calls else None
-    state, changed = plan.state, frozenset(_changed(conversation, plan))
+    reached, state, changed = names_reached(conversation), plan.state, frozenset(_changed(conversation, plan))
+    if not calls or reached is None or len(plan.new) == len(plan.edits):
+        return None
+    if any(steps_recalled(conversation, step)):
+        return True
 
     def is_hidden(at: int) -> bool:
         edit = state.edits.get(at)
         return at not in changed and (at in state.folded or (edit is not None and not edit.lossless))
 
-    if (reached := names_reached(conversation)) is None:
-        return None
-    names = sorted(name for name, step in reached.items() if any(map(is_hidden, conversation.arrived(step))))
-    lines = _lines_replaced(calls) if state.edits or state.folded else []
-    missing, hidden, work = [_spellings(each) for each in (*names[:_MOST], *lines)], list[str](), 0
-    for at in reversed(range(newest.start)):  # nearly all is found in the newest
-        text = conversation.blocks[at].text
-        if not missing or (work := work + len(missing) * len(text)) > _LOOKED_AT:
-            return False
-        if is_hidden(at):
-            hidden.append(text)
-        else:
-            missing = [each for each in missing if not _holds(text, each)]
-    missing = [each for each in missing if not any(_holds(edit.text, each) for edit in plan.edits)]
-    return any(_holds(text, each) for each in missing for text in hidden)
+    names = sorted(name for name, since in reached.items() if any(map(is_hidden, conversation.arrived(since))))
+    wanted = [*names[:_MOST], *_lines_replaced(calls)]
+    if not wanted:
+        return False
+    visible, hidden = [edit.text for edit in plan.edits], list[str]()
+    for at in reversed(range(newest.start)):
+        (hidden if is_hidden(at) else visible).append(conversation.blocks[at].text)
+    seen, behind = _joined(visible), _joined(hidden)
+    missing = [each for each in map(_spellings, wanted) if not any(spelling in seen for spelling in each)]
+    return any(spelling in behind for each in missing for spelling in each)
 
 
 def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
@@ -66,14 +62,27 @@ def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
 
 def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
     """The longest lines that edits among these calls replace."""
-    lines = {line.strip()[:_LONGEST] for call in calls for text in old_texts(call.text) for line in text.split("\n")}
+    lines = {
+        line.strip()[:_LONGEST]
+        for call in calls
+        if len(call.text) <= _LONGEST_CALL
+        for text in old_texts(call.text)
+        for line in text.split("\n")
+    }
     return sorted((line for line in lines if len(line) >= _SHORTEST), key=lambda line: (-len(line), line))[:_MOST]
 
 
 def _spellings(text: str) -> Sequence[str]:
-    """A text as it is, and as it stands inside the arguments of a call where that differs."""
-    return tuple(dict.fromkeys((text, msgspec.json.encode(text).decode()[1:-1])))
+    """A text as it is, and as it stands inside the arguments of a call."""
+    return text, msgspec.json.encode(text).decode()[1:-1]
 
 
-def _holds(text: str, spellings: Sequence[str]) -> bool:
-    return any(each in text for each in spellings)
+def _joined(texts: Iterable[str]) -> str:
+    """These texts as one, as far as they are looked at: to search a long one takes linear time, whatever it holds."""
+    some, room = list[str](), _LOOKED_AT
+    for text in texts:
+        some.append(text[:room])
+        room -= len(text)
+        if room <= 0:
+            break
+    return "\0".join(some)

@@ -19,8 +19,8 @@ from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, known_by, writes
 
-_WORDS, _SURE = 60, 30
-"""Characters by which a call is known, and by how many of them it is found in a value."""
+_WORDS = 60
+"""Characters of a command by which a call is known."""
 
 
 @policy
@@ -52,25 +52,24 @@ class Clip(ConfiguredPolicy):
 
 
 def _clipped(conversation: Conversation, at: int, over: Large, context: Context) -> str:
-    """The arguments of a call with each long string left out; empty where there is none."""
+    """The arguments of a call with each long string left out; empty where there is none. The longest says what the
+    call is known by, where what stays does not."""
     block, ref = conversation.blocks[at], context.ref(conversation, at)
-    words = known_by(block.tool, block.text, _WORDS)
-    changes = {
-        path: msgspec.json.encode(clipped_argument(len(value), ref, words if _holds(value, words) else ""))
-        for path, value in _strings(arguments_of(block.text))
-        if is_large(value, context.count(value), over)
-    }
-    if not changes:
+    strings = [*_strings(arguments_of(block.text))]
+    large = {path: value for path, value in strings if is_large(value, context.count(value), over)}
+    if not large:
         return ""
+    words = known_by(block.tool, block.text, _WORDS)
+    stays = any(words in value for path, value in strings if path not in large)
+    longest = "" if stays else max(large.values(), key=len)
+    changes = {
+        path: msgspec.json.encode(clipped_argument(len(value), ref, words if value is longest else ""))
+        for path, value in large.items()
+    }
     try:
         return replaced(block.text.encode(), changes).decode()
     except (UnreadableError, UnicodeEncodeError):
         return ""
-
-
-def _holds(value: str, words: str) -> bool:
-    """Whether what the call is known by stands in this value, on one line or on several."""
-    return words.removeprefix("patch of ").partition(", ")[0][:_SURE] in " ".join(value.split())
 
 
 def _strings(value: object) -> Iterator[tuple[Path, str]]:

@@ -41,7 +41,8 @@ _SHORT = 160
 _LONGEST = 400
 """Characters of the longest line that is repeated."""
 _BESIDE = 0.33
-"""How much beside the record, as a share of it, names the files."""
+"""How much may stand beside the record, as a share of it, to name the files. On four autonomous recordings at gpt-5.4,
+6.5 % of actions need what is hidden, at a bill of 0.597; without, 7.6 % at 0.580."""
 _CALLED = 60
 """Characters of a call that are repeated, its files apart."""
 _LINES = 1_000
@@ -66,7 +67,9 @@ class Recap(ConfiguredPolicy):
 
     keep: int = parameter("turns", "newest turns that stay as they are")
     batch: int = parameter("turns", "number of old turns that become one record", minimum=1)
-    keep_share: float = parameter("share of what is sent", "size of the record, at most", below=1)
+    keep_share: float = parameter(
+        "share of what is sent", "size of the record, but for the names of its files", below=1
+    )
 
     def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
         return recall
@@ -136,10 +139,10 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
     chosen, covered = set[int](), set[str]()
     left = budget
 
-    def choose(i: int) -> int:
+    def choose(i: int, room: int) -> int:
         gap = _GAP * (i - 1 not in chosen and i + 1 not in chosen)
         cost = lines[i].cost + gap + _REF * (i in refs)
-        if i in chosen or cost > left:
+        if i in chosen or cost > room:
             return 0
         chosen.add(i)
         covered.update(lines[i].names)
@@ -151,14 +154,14 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
         return (line.worth + names) / (line.cost + 2)
 
     for i in reversed(errors):
-        left -= choose(i)
-    named = 0
-    for i in reversed(refs):  # files are named beside what else a record has room for, as far as there is as much room
-        named += choose(i) if named < budget * _BESIDE else 0
+        left -= choose(i, left)
+    beside = int(budget * _BESIDE)
+    for i in reversed(refs):
+        beside -= choose(i, beside)
     rest = max(0, left - int(budget * _OUTLINE))
     left -= rest
     for i in outline:
-        left -= choose(i)
+        left -= choose(i, left)
     left += rest
     waiting = [(-worth, i) for i in range(len(lines)) if i not in chosen and (worth := merit(i)) > 0]
     heapify(waiting)
@@ -169,7 +172,7 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
             continue
         heappop(waiting)
         if now < 0:
-            left -= choose(i)
+            left -= choose(i, left)
     before = -1
     for i in sorted(chosen):
         if i > before + 1 and not lines[i].is_call:
@@ -184,22 +187,22 @@ _Lines = Sequence[tuple[int, Sequence[_Candidate]]]
 
 def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> dict[int, str]:
     """The lines that name the files which a call read or wrote, with the reference of what it returned, or of what it
-    wrote; of calls that did the same, the newest."""
+    wrote; of calls that read the same, the newest."""
     newest, start = dict[str, tuple[int, str]](), 0
     for at, lines in of_blocks:
-        block, results = conversation.blocks[at], conversation.results.get(at, ())
-        subject = known_by(block.tool, block.text) if lines and lines[0].is_call else ""
-        if subject and (source := _shows_file(conversation, context, at, results)) is not None:
+        if lines and lines[0].is_call and (source := _shows_file(conversation, context, at)) is not None:
+            subject = str(at) if source == at else lines[0].text
             newest.pop(subject, None)
             newest[subject] = start, context.ref(conversation, source)
         start += len(lines)
     return dict(newest.values())
 
 
-def _shows_file(conversation: Conversation, context: Context, at: int, results: Sequence[int]) -> int | None:
+def _shows_file(conversation: Conversation, context: Context, at: int) -> int | None:
     """The block that shows what a call read or wrote: what it returned, or the call itself; None where it did neither
     to a file that it names."""
     block = conversation.blocks[at]
+    results: Sequence[int] = conversation.results.get(at, ())
     if writes(block.tool, block.text):
         return at if paths_of(block.text) else None
     is_read = results and path_of(block.tool, block.text) and context.kind(conversation, results[0]) in FILES
@@ -341,13 +344,13 @@ def _lines_of_block(block: Block) -> list[_TextLine]:
     called = f"{block.tool}: {known_by(block.tool, block.text, _CALLED)}"
     lines = [_TextLine(called, outline=True, is_output=False, is_call=True)]
     for value in arguments_of(block.text).values():
-        if isinstance(value, str) and value.strip() != command:
-            lines += _lines_of(value)
+        if isinstance(value, str):
+            lines += _lines_of(command.partition("\n")[2] if value.strip() == command else value)
     return lines
 
 
 def _lines_of(text: str, prose: bool = False) -> list[_TextLine]:
-    """The lines of a text; of prose long ones sentence by sentence, and the last one is a conclusion."""
+    """The lines of a text; of prose long ones sentence by sentence; its first and its last one are of the outline."""
     lines = [line.rstrip() for line in readable(lines_of(text)) if line.strip()]
     if prose:
         parts = ([line] if len(line) <= _SHORT else _SENTENCE.split(line) for line in lines)

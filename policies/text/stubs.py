@@ -68,7 +68,7 @@ def last_read(ref: str) -> str:
 def clipped_argument(characters: int, ref: str, words: str = "") -> str:
     """An argument that is left out whole, so that no part of it can be copied by mistake. `words`: what the call is
     known by, where nothing else in it says that."""
-    did = f": {words}" if words and not framed(words) else ""
+    did = f": {words}" if words and not (framed(words) or _RUN_AGAIN.search(words) or _REF.search(words)) else ""
     return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written{did}]"
 
 
@@ -161,6 +161,7 @@ def _at(ref: str) -> str:
 _CALL = r"(?: lines? [0-9-]{1,15} of [^\n]{1,90}? above)?"
 """What may stand before a reference and have brackets of its own."""
 _NAMED = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
+_REF = re.compile(r"\bref \d")
 _RUN_AGAIN = re.compile(rf"\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 
 from policies.tools import shell
-from policies.tools.arguments import CallArguments, arguments_of, call_of, spelled
+from policies.tools.arguments import CallArguments, call_of, spelled
 from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 
 _CACHED = 16_000
@@ -24,7 +24,7 @@ _CACHED = 16_000
 _LONGEST_NAME = 256
 _LONGEST_PATH, _MOST_PATHS = 512, 100
 _MOST_NAMED = 20
-"""Files by which a call is known, where it changes several."""
+"""Files by which a call is known, where it changes several: most patches that were recorded have fewer."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
 """Tools that are named as a program is, whatever they are asked for."""
@@ -68,6 +68,8 @@ _INSTRUCTS = re.compile(
     re.I,
 )
 """Paths of files that instruct agents."""
+_HOLDS_TEXT = re.compile(r"<<-?\s{0,4}[\"']?\w|\A@[\"']\n")
+"""A heredoc or a here-string: behind its line stands what goes into a file."""
 _CHANGES_FOLDER = re.compile(r"\A\s{0,16}cd [^\s;&|]{1,400}[^\S\n]{0,16}(?:&&|;|\n)\s{0,16}")
 """What most commands of an agent begin with, so that it tells none from another."""
 _FIRST_LINE = re.compile(
@@ -144,24 +146,28 @@ def subject_of(tool: str, arguments: str) -> str:
 
 
 def known_by(tool: str, arguments: str, most: int = _LONGEST_NAME) -> str:
-    """What a model knows a call by, on one line of about `most` characters: its command line, without the change of
-    folder before a long one, and the file where that comes late; else the file that it reads, from which line on, or
-    the files that it changes; else its arguments, of a single one the value."""
-    command, path = shell_command(arguments), path_of(tool, arguments)
-    if command:
+    """What a model knows a call by, on one line of about `most` characters: its command line, of a text that it writes
+    only the first line, without the change of folder before a long one, and the file where that comes late; else the
+    file that it reads, from which line on, or the files that it changes; else its arguments, of a single one the value.
+    """
+    call, path = call_of(arguments), path_of(tool, arguments)
+    if call.command:
+        command = call.command.lstrip()
+        command = command.partition("\n")[0] if _HOLDS_TEXT.search(command) else command
         words = " ".join(command.split())
         words = words if len(words) <= most else " ".join(_CHANGES_FOLDER.sub("", command).split())[:most]
-        return f"{words} ... {path}" if path and path.rpartition("/")[2] not in words else words
-    if call_of(arguments).changes:
-        path = path or _patched(paths_of(arguments))
+        words = f"{words} ... {path}" if path and path.rpartition("/")[2] not in words else words
+    elif call.changes:
+        words = path or _patch_of(paths_of(arguments)) or arguments[:most]
     elif path:
-        path = subject_of(tool, arguments)
-    asked = [*arguments_of(arguments).values()]
-    alone = asked[0] if len(asked) == 1 and isinstance(asked[0], str) else arguments
-    return path or " ".join(alone.split())[:most]
+        words = subject_of(tool, arguments)
+    else:
+        alone = next(iter(call.values.values())) if len(call.values) == 1 else ""
+        words = (alone if isinstance(alone, str) and alone else arguments)[:most]
+    return " ".join(words[: _LONGEST_NAME + most].split())
 
 
-def _patched(files: Sequence[str]) -> str:
+def _patch_of(files: Sequence[str]) -> str:
     more = f" (+{len(files) - _MOST_NAMED} more)" if len(files) > _MOST_NAMED else ""
     return f"patch of {', '.join(files[:_MOST_NAMED])}{more}" if files else ""
 

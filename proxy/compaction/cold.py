@@ -45,8 +45,10 @@ _SHORT_WAIT = 0.25
 accepted it waits for longer: in a thread it would keep others waiting."""
 _LONGER = 3
 """Planning may take so many times longer there than in a thread: it is in nobody's way."""
-_PATIENCE = 60.0
-"""Seconds for one replay, or for the start: then the process hangs."""
+_PATIENCE = 20.0
+"""Seconds for the start, and for one replay beside the time that it may take: then the process hangs."""
+_FAREWELL = 1.0
+"""Seconds in which the process must end a replay whose client has left."""
 _DISUSE = 300.0
 """Seconds without a replay after which the process ends."""
 _PAUSE = 30.0
@@ -70,7 +72,8 @@ class ColdProcess:
         self._process: Popen[bytes] | None = None
         """One that has said that it is ready."""
         self._start: asyncio.Task[None] | None = None
-        self._end: asyncio.TimerHandle | None = None
+        self._ends: dict[Popen[bytes], asyncio.TimerHandle] = {}
+        """When each process is to end."""
         self._turns = Turns(1)
         self._indexes: Sequence[str] = ()
         """What the last replay had to work out of its history: most likely the next one has to, too."""
@@ -120,20 +123,19 @@ class ColdProcess:
 
     async def close(self) -> None:
         self._is_on = False
+        for process, end in [*self._ends.items()]:  # one that starts, too
+            end.cancel()
+            await in_thread(_kill, process)
         if self._start is not None:
-            self._start.cancel()
             await asyncio.wait([self._start])
-        if self._end is not None:
-            self._end.cancel()
-        if self._process is not None:
-            await in_thread(_kill, self._process)
 
     async def _ready(self, is_patient: bool) -> Popen[bytes] | None:
         """The process, where there is one; `is_patient`: waits for one that starts."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
         now = asyncio.get_running_loop().time()
-        if self._process is None and now >= self._not_before and (self._start is None or self._start.done()):
+        may_start = self._is_on and now >= self._not_before and (self._start is None or self._start.done())
+        if self._process is None and may_start:
             self._not_before = now + _PAUSE
             self._start = asyncio.create_task(self._start_process())
         if self._process is None and self._start is not None and is_patient:
@@ -144,7 +146,7 @@ class ColdProcess:
         command = (sys.executable, "-c", _PROGRAM, str(self._seconds))
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
-            process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)  # noqa: ASYNC220, S603 - of our own; takes a millisecond
+            process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)  # noqa: ASYNC220, S603 - of our own
             await self._exchange(process, b"")
         except Exception:  # there are platforms that start no process from here
             self._count("cold_replays", "failed")
@@ -157,31 +159,33 @@ class ColdProcess:
         """What the process answers. Where the client leaves meanwhile, the process stops working on it and goes on."""
         if process is None:
             raise ProcessLookupError
-        left = Event()
+        has_left = Event()
 
         def leave() -> None:
-            left.set()
+            has_left.set()
             process.send_signal(_LEAVE)
+            self._kill_in(_FAREWELL, process)
 
-        self._kill_in(_PATIENCE, process)
+        self._kill_in(_PATIENCE + self._seconds, process)
         try:
-            return await in_thread(_ask, process, job, meanwhile, left, leave=leave)
+            return await in_thread(_ask, process, job, meanwhile, has_left, leave=leave)
         finally:
             self._kill_in(_DISUSE, process)
 
     def _kill_in(self, seconds: float, process: Popen[bytes]) -> None:
         """End the process in so many seconds, and not when it was to end before."""
-        if self._end is not None:
-            self._end.cancel()
-        loop = asyncio.get_running_loop()
-        self._end = loop.call_later(seconds, loop.run_in_executor, None, _kill, process)
+        if (end := self._ends.pop(process, None)) is not None:
+            end.cancel()
+        if process.poll() is None:
+            loop = asyncio.get_running_loop()
+            self._ends[process] = loop.call_later(seconds, loop.run_in_executor, None, _kill, process)
 
 
-def _ask(process: Popen[bytes], job: bytes, meanwhile: Callable[[], None], left: Event) -> Any:
+def _ask(process: Popen[bytes], job: bytes, meanwhile: Callable[[], None], has_left: Event) -> Any:
     """What the process answers. One that was left in the middle is of no use any more."""
     assert process.stdin is not None
     assert process.stdout is not None
-    if left.is_set():
+    if has_left.is_set():
         raise LeftError
     try:
         process.stdin.write(job)
@@ -221,6 +225,7 @@ _MESSAGES = msgspec.msgpack.Decoder(tuple[Message, ...])
 
 def serve() -> None:
     """Plan what comes in, until nothing comes any more. Says first that it is ready."""
+    signal.signal(_LEAVE, lambda *_: None)  # who leaves before a replay begins leaves nothing behind
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, and meant for others: this one ends with its input
     tune()
     gc.disable()  # what planning makes has no cycles; to look at all of it takes a tenth of the time

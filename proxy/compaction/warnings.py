@@ -83,22 +83,21 @@ class ReplyWarnings:
     def _sight(self, planned: PlannedRequest) -> str:
         """A word for a conversation in which more actions than the preset allows needed what was out of sight."""
         context, most = planned.context, planned.context.plan_settings.sight
-        if not most or context.client_request.mode != "on":
-            return ""
         step = context.conversation.steps - 1
         before, hidden = self._hidden.get(context.key, (-1, 0))
         if step < before:  # another history has begun under this name, or the client has gone back
             before, hidden = -1, 0
-        needs_it = (
-            was_out_of_sight(context.conversation, planned.plan) if planned.plan.edits and before < step else None
-        )
+        if not most or not planned.plan.edits or context.client_request.mode != "on":
+            return ""
+        was_beyond = hidden >= _FEWEST_HIDDEN and hidden > most * (step - 1)
+        needs_it = was_out_of_sight(context.conversation, planned.plan) if before < step else None
         if needs_it is not None:
             hidden += needs_it
             self._telemetry.metrics.count("actions", "hidden" if needs_it else "shown")
         self._hidden[context.key] = step, hidden
         if hidden < _FEWEST_HIDDEN or hidden <= most * step:
             return ""
-        if needs_it:
+        if not was_beyond:
             self._telemetry.log.warning(
                 "out_of_sight", conversation=context.key.conversation, actions=step, hidden=hidden
             )

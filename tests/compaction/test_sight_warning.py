@@ -8,7 +8,7 @@ from proxy.lab.generators.code import Project
 from tests.compaction.test_sight_cases import CLIENTS, COUNT, ROOT, TOOLS, numbered, session, turn, work
 from tests.kit.apis import Api
 from tests.kit.histories import Json
-from tests.kit.prefixes import ask, grow
+from tests.kit.prefixes import ask, ends, grow
 from tests.kit.stage import Stage
 
 PROJECT = Project(Random("warning"), repetition=0.0)
@@ -31,8 +31,9 @@ async def test_n1_replies_warn_of_sessions_that_need_what_is_hidden(
 ) -> None:
     app = await stage.start(preset=None, models=None, floor=None, log_level="warning", log_format="json")
     messages = session(READS, work(90), *map(edits_of, FILES), work(2))
-    exchanges = await grow(stage, app, api, messages, model=model, tools=TOOLS)
-    exchanges.append(await ask(stage, app, api, messages, model=model, tools=TOOLS))
+    named = ("x-narrows-conversation", "the same")
+    exchanges = await grow(stage, app, api, messages, named, model=model, tools=TOOLS)
+    exchanges.append(await ask(stage, app, api, messages, named, model=model, tools=TOOLS))
     warnings = [exchange.headers.get("x-narrows-warning", "") for exchange in exchanges]
     hidden = sum("sight" in each for each in warnings)
     assert warnings[:91] == [""] * 91  # nothing was needed that was hidden
@@ -40,6 +41,19 @@ async def test_n1_replies_warn_of_sessions_that_need_what_is_hidden(
     assert "sight" in warnings[-1]
     assert b'narrows_actions_total{sight="hidden"}' in app.telemetry.metrics.page()
     assert "out_of_sight" in capfd.readouterr().err
-    fixed = await stage.start(preset="eager", models=None, floor=None)
-    for exchange in (await grow(stage, fixed, api, messages, model=model, tools=TOOLS))[-4:]:
-        assert "sight" not in exchange.headers.get("x-narrows-warning", "")  # it states no share
+    again = [await ask(stage, app, api, session(work(1))[:end], named, model=model, tools=TOOLS) for end in (2, 4)]
+    assert ["x-narrows-warning" in exchange.headers for exchange in again] == [False, False]
+
+
+@CLIENTS
+async def test_n1_where_nothing_is_hidden_from_the_model_or_no_share_is_stated_nothing_warns(
+    stage: Stage, api: Api, model: str
+) -> None:
+    messages = session(READS, work(90), *map(edits_of, FILES))
+    for settings in ({"mode": "observe"}, {"preset": "eager"}):
+        app = await stage.start(**{"preset": None, "models": None, "floor": None, **settings})
+        exchanges = [
+            await ask(stage, app, api, messages[:end], model=model, tools=TOOLS) for end in ends(messages)[-9:]
+        ]
+        assert not any("sight" in exchange.headers.get("x-narrows-warning", "") for exchange in exchanges)
+        assert b"narrows_actions_total{" not in app.telemetry.metrics.page()

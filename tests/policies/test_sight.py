@@ -13,7 +13,7 @@ from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.sight import TOGETHER, sight_window
 from tests.kit.histories import Json, body_of
-from tests.kit.talk import PREFIX_PRICES, call, conversation_of, gives, runs, user
+from tests.kit.talk import PREFIX_PRICES, call, conversation_of, gives, recalls, runs, user
 
 SHARE = PRESETS["adaptive"].sight
 
@@ -90,6 +90,16 @@ def test_law_2_it_is_the_same_whether_carried_over_or_worked_out_anew(cut: int |
         now, anew = (sight_window(each, last, SHARE, PREFIX_PRICES) for each in (conversation, converse(history)))
         assert now == anew
         earlier = conversation
+
+
+def test_law_2_a_recall_counts_for_what_was_there_when_it_was_made() -> None:
+    text = "1\tvalue_of_all = 1\n" * 90
+    ref = conversation_of(user("go"), *step(0, "Read", {"file_path": "a.py"}, text)).ref(2)
+    before = [message for n in range(40) for message in runs(f"make part_{n}", f"done part_{n}")]
+    asked = [message for _ in range(9) for message in recalls(ref, "nothing has that")]
+    history = [user("go"), *before, *asked, *step(0, "Read", {"file_path": "a.py"}, text), *before]
+    unknown = [message for _ in range(9) for message in recalls("123456123456", "nothing has that")]
+    assert widths(history[1:]) == widths([*before, *unknown, *history[1 + len(before) + len(asked) :]])
 
 
 def _read(messages: Sequence[Json]) -> list[Message]:
