@@ -65,7 +65,7 @@ class PlanSettings:
     toolbox: Toolbox = NO_TOOLS
     keep: Patterns = ()
     sight: float = 0.0
-    """The share of calls that may reach beyond the windows; 0 where these do not follow from the history."""
+    """The share of actions that may need something out of sight; 0 where windows do not follow from the history."""
 
 
 @dataclass

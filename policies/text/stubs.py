@@ -95,7 +95,7 @@ def lines_above(lines: range, call: str, ref: str, again: WayBack | None = None)
 
 
 def tidied_output(kind: WayBack, ref: str) -> str:
-    """The last line of a tidied output (policies.text.tidy)."""
+    """The last line of a tidied output (policies.rules.tidy)."""
     return f"{MARK} tidied{_at(ref)}]" if ref else f"{MARK} tidied; {_AGAIN[kind]} for the rest]"
 
 

@@ -10,5 +10,6 @@ cold              a spare process for large histories that are seen for the firs
 runs              where a plan is made, and how long that may take
 planning          all of these, the store and policies.planning: a request becomes a plan
 outgoing          requests as they go upstream: as the client wrote them (always, with `mode = off`), or as planned
+warnings          what a reply warns of
 prepare           plans, claims and remembers, and fails open
 """

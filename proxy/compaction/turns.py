@@ -1,6 +1,7 @@
-"""Turns of work of which little runs at once, fair between those who ask for it.
+"""Turns of work of which little runs at once, fair between those who ask for it; and when such work is to stop.
 
 Laws
+  Work stops after so many seconds of its own, or once its client has left (`Deadline`).
   Whoever had the last turn comes after all others who wait; each of them has one turn after the other.
   Where some are accepted and some are not, every other turn is for the accepted ones, and half of the places.
   Who waits is bounded, in all and of each owner, and each waits for some seconds at most.

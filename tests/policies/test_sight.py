@@ -94,12 +94,13 @@ def test_law_2_it_is_the_same_whether_carried_over_or_worked_out_anew(cut: int |
 
 def test_law_2_a_recall_counts_for_what_was_there_when_it_was_made() -> None:
     text = "1\tvalue_of_all = 1\n" * 90
-    ref = conversation_of(user("go"), *step(0, "Read", {"file_path": "a.py"}, text)).ref(2)
-    before = [message for n in range(40) for message in runs(f"make part_{n}", f"done part_{n}")]
-    asked = [message for _ in range(9) for message in recalls(ref, "nothing has that")]
-    history = [user("go"), *before, *asked, *step(0, "Read", {"file_path": "a.py"}, text), *before]
-    unknown = [message for _ in range(9) for message in recalls("123456123456", "nothing has that")]
-    assert widths(history[1:]) == widths([*before, *unknown, *history[1 + len(before) + len(asked) :]])
+    late = step(900, "Read", {"file_path": "a.py"}, text)
+    ref = conversation_of(user("go"), *late).ref(2)
+    before = reading_then_editing(30, 40)
+    asked, unknown = (
+        [m for _ in range(60) for m in recalls(each, "nothing has that")] for each in (ref, "123456123456")
+    )
+    assert widths([*before, *asked, *late, *before]) == widths([*before, *unknown, *late, *before])
 
 
 def _read(messages: Sequence[Json]) -> list[Message]:
