@@ -1,6 +1,7 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
 
-Each request is served in its own mode; where the settings turn all of them off, `Bypass` in outgoing.py stands in the place of this.
+Each request is served in its own mode; where the settings turn all of them off, `Bypass` in outgoing.py stands in the
+place of this.
 
 Laws
   Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
