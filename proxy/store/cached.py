@@ -395,7 +395,6 @@ def _add_waiting(steps: dict[str, StepRecord], waiting: Sequence[PendingWrite], 
 
 
 def _weight(inserts: Inserts) -> int:
-    """About what exchanges take in memory, in bytes; no more than there is room for."""
+    """Bytes in memory, about, and no more than there is room for."""
     rounds = (round_ for some in inserts.values() for insert in some for round_ in insert.rounds)
-    bytes_ = 1_000 + sum(500 + 4 * (len(round_.fields) + sum(map(len, round_.calls))) for round_ in rounds)
-    return min(_EXCHANGES_BYTES, bytes_)
+    return min(_EXCHANGES_BYTES, sum((500 + 4 * len("".join((r.fields, *r.calls))) for r in rounds), 1_000))
