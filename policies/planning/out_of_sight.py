@@ -4,9 +4,8 @@ It is a watch, not a judge: it reads calls alone, in which a name counts whereve
 judges recordings, with prose and patches.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-
-import msgspec
 
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
@@ -74,7 +73,7 @@ def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
 
 def _spellings(text: str) -> Sequence[str]:
     """A text as it is, and as it stands inside the arguments of a call."""
-    return text, msgspec.json.encode(text).decode()[1:-1]
+    return text, json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -48,6 +48,7 @@ def edits(old: str, new: str = "pass") -> list[Json]:
         (edits(LINE), True),
         (edits("def value_211(): return 989"), True),  # the name again
         (edits("This line stands nowhere."), False),
+        (edits("Half of a pair \ud83d, which stands nowhere."), False),
         ([says("done"), user("and now?")], None),
     ],
 )
