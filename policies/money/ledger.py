@@ -87,7 +87,7 @@ class Ledger:
         self.saving: dict[int, int] = {}
         """Tokens that a pending offer would remove from a block, from now on."""
         self.waiting: Collection[int] = ()
-        """The blocks with offers that no rewrite of this request carries out."""
+        """The blocks with offers that no rewrite of this request carries out; none from its arrival until that is said."""
         self._rent: dict[int, float] = {}
         self._cached = 0
         """How many blocks the previous request carried."""
@@ -131,7 +131,7 @@ class Ledger:
         These, and requests that were not made `by_client`, are no part of the baseline, and stand outside the bill that
         the guard sees: what the model recalls must not end the saving. Cache entries that end before `in_reach` are not
         found by this request. `marked`: doing nothing would leave an entry at its end."""
-        self._in_reach = in_reach
+        self._in_reach, self.waiting = in_reach, ()
         self._requests += by_client
         recalled = sum(tokens[at] for at in ours)
         new = sum(tokens) - recalled

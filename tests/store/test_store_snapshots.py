@@ -91,7 +91,12 @@ async def test_x7_a_snapshot_is_sealed_for_its_place(tmp_path: Path, fresh: Fres
 def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
     held = {field.name for field in fields(PlanState)} - snapshots.OF_NEWEST_STEP - {"ledger"}
     assert held == set(snapshots.OF_STATE)
-    assert vars(Ledger(PRICES)).keys() == {"_prices", "_sums", *snapshots.OF_LEDGER}
+    of_a_request = {"waiting"}  # each begins it anew
+    assert vars(Ledger(PRICES)).keys() == {"_prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
+    ledger = Ledger(PRICES)
+    ledger.waiting = {1}
+    ledger.arrive([1])
+    assert not ledger.waiting
 
 
 def test_what_a_snapshot_leaves_out_is_what_each_step_begins_anew() -> None:
