@@ -87,7 +87,7 @@ class Ledger:
         self.saving: dict[int, int] = {}
         """Tokens that a pending offer would remove from a block, from now on."""
         self.waiting: Collection[int] = ()
-        """The blocks with offers that no rewrite of this request carries out; none from its arrival until that is said."""
+        """The blocks with offers that no rewrite of this request carries out; none when it arrives."""
         self._rent: dict[int, float] = {}
         self._cached = 0
         """How many blocks the previous request carried."""
