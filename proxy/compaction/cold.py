@@ -177,8 +177,11 @@ class ColdProcess:
         if (end := self._ends.pop(process, None)) is not None:
             end.cancel()
         if process.poll() is None:
-            loop = asyncio.get_running_loop()
-            self._ends[process] = loop.call_later(seconds, loop.run_in_executor, None, _kill, process)
+            self._ends[process] = asyncio.get_running_loop().call_later(seconds, self._end, process)
+
+    def _end(self, process: Popen[bytes]) -> None:
+        del self._ends[process]
+        asyncio.get_running_loop().run_in_executor(None, _kill, process)
 
 
 def _ask(process: Popen[bytes], job: bytes, meanwhile: Callable[[], None], has_left: Event) -> Any:

@@ -87,6 +87,7 @@ class ReplyWarnings:
         before, hidden = self._hidden.get(context.key, (-1, 0))
         if step < before:  # another history has begun under this name, or the client has gone back
             before, hidden = -1, 0
+            del self._hidden[context.key]
         if not most or not planned.plan.edits or context.client_request.mode != "on":
             return ""
         was_beyond = hidden >= _FEWEST_HIDDEN and hidden > most * (step - 1)
