@@ -65,7 +65,7 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(PURE)
 
-# The same tests with the oldest release of each dependency that pyproject.toml allows: make test-lowest TESTS=tests/store
+# The same tests with the oldest release of each dependency that pyproject.toml allows: make test-lowest TESTS=tests/memory
 # One test is left out: it says what the newest SDK raises, and openai 2 lets an error of httpx through there.
 # --override: where a tool of development wants a newer release than the bound, it is the tool that has to do without.
 LOWEST := .lowest
@@ -75,7 +75,7 @@ test-lowest: $(READY)
 		pyproject.toml --output-file $(LOWEST)/bounds.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --override $(LOWEST)/bounds.txt --editable '.[dev,otel]'
 	$(LOWEST)/bin/pytest -p tests.kit.openai_2 $(ON_ALL_CORES) $(TESTS) \
-		--deselect tests/gateway/test_apis_wire.py::test_t3_the_official_clients_raise_what_they_raise_without_us
+		--deselect tests/kernel/test_apis_wire.py::test_t3_the_official_clients_raise_what_they_raise_without_us
 
 # The properties again, each with all of its generated examples: `make test` tries a tenth, five at least. Then what the
 # documents say of a first policy, and their commands that take seconds.
@@ -84,7 +84,7 @@ laws: $(READY)
 
 # The tests of the Redis store again, with another server than the one from PyPI: REDIS_SERVER names it.
 redis-test: $(READY)
-	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/store/test_store.py tests/store/test_redis*.py
+	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/memory/test_store.py tests/memory/test_redis*.py
 
 # Needs caddy, docker-compose, haproxy, kubectl, nginx, prometheus and systemd-analyze; names what is missing.
 deploy-test: $(READY)

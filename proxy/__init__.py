@@ -5,14 +5,13 @@ config/      settings, routes, clients, presets of one's own, keys
 identity     who the client is                                 telemetry/ the metrics, the log
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
 warmup       what is loaded once a process listens, its garbage, and its free memory
-store/       what outlives a process: SQLite or Redis, cached, written behind requests
+memory/      what outlives a process: SQLite or Redis, cached, written behind requests
 access/      whose requests these are, what they may and how much: keys of this gateway, gateways in front
 requests     what flows: the values that one request becomes
 archive/     texts, logs and recordings kept for people           drawing/   what pages are drawn with
 billing/     both bills of each request, added up by day and conversation; the holdout
 summaries/   summaries and digests, written in the background
-compaction/  from the client's bytes to the bytes that go upstream
-gateway/     requests received, forwarded upstream, and answered
+kernel/      requests received, planned, forwarded upstream, and answered
 admin/       Narrows' own pages
 workers/     several processes on one port
 generation   what follows from the settings: made, used and let go of as one
@@ -23,8 +22,8 @@ help         what the command line says about itself
 cli          the command
 
 A chat request, from bytes in to bytes out:
-  gateway/handlers > gateway/flow > gateway/downstream (received; maybe workers/worker, passed on) > compaction/prepare
-  > compaction/planning: request_parser (read) > assembly (planned under what) > store/cached (decided before)
-  > policies: planning/plan > render > gateway/upstream (sent) > gateway/recall_loop or flow (returned)
+  kernel/handlers > flow > wire/downstream (received; maybe workers/worker, passed on) > prepare
+  > planning: request_parser (read) > assembly (planned under what) > memory/cached (decided before)
+  > policies: planning/plan > render > wire/upstream (sent) > recall_loop or flow (returned)
 The values that it becomes on this way are in requests.
 """

@@ -11,12 +11,12 @@ from aiohttp import web
 from proxy.admin.pages import AdminPages
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
-from proxy.gateway.admission import Admission, Pressure, open_files
-from proxy.gateway.handlers import Gateway
-from proxy.gateway.listener import Listener
-from proxy.gateway.recall_loop import Compaction
 from proxy.generation import Generation, Lasting, check_fixed
 from proxy.identity import CredentialStates
+from proxy.kernel.admission import Admission, Pressure, open_files
+from proxy.kernel.handlers import Gateway
+from proxy.kernel.recall_loop import Compaction
+from proxy.kernel.wire.listener import Listener
 from proxy.summaries.maker import SummaryMaker
 from proxy.telemetry import Telemetry
 from proxy.workers.team import BACKLOG, cannot_listen

@@ -68,7 +68,7 @@ def _print_version(is_wanted: bool) -> None:
         print(f"narrows {version('narrows')}")
         print(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
         from proxy.config import ConfigurationError, load_settings
-        from proxy.store import public_url
+        from proxy.memory import public_url
 
         try:
             print(f"store {public_url(load_settings().store)}")

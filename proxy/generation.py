@@ -36,28 +36,28 @@ from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.billing.billing import Billing
 from proxy.billing.holdout import Holdout
 from proxy.billing.price_book import PriceBook
-from proxy.compaction.acceptance import Acceptance
-from proxy.compaction.cold import ColdProcess
-from proxy.compaction.outgoing import Bypass
-from proxy.compaction.prepare import Compactor
-from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
-from proxy.gateway.admission import Admission, Pressure
-from proxy.gateway.compress import CompressApi
-from proxy.gateway.handlers import Gateway
-from proxy.gateway.model_lookup import ModelLookup
-from proxy.gateway.parts import FlowParts
-from proxy.gateway.recall_loop import Compaction
-from proxy.gateway.shadows import ShadowParts, Shadows
-from proxy.gateway.upstreams import Upstreams
 from proxy.identity import CredentialStates
-from proxy.store import Store, open_store, ttl_of
-from proxy.store.audit_log import AuditLog
-from proxy.store.breaker import GuardedStore
-from proxy.store.cached import CachedStore
-from proxy.store.forgetting import ForgetRegistry, follow
-from proxy.store.opening import start_store, tenant_secret
-from proxy.store.trimming import keep_within
+from proxy.kernel.acceptance import Acceptance
+from proxy.kernel.admission import Admission, Pressure
+from proxy.kernel.cold import ColdProcess
+from proxy.kernel.compress import CompressApi
+from proxy.kernel.handlers import Gateway
+from proxy.kernel.model_lookup import ModelLookup
+from proxy.kernel.outgoing import Bypass
+from proxy.kernel.parts import FlowParts
+from proxy.kernel.prepare import Compactor
+from proxy.kernel.recall_loop import Compaction
+from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.shadows import ShadowParts, Shadows
+from proxy.kernel.upstreams import Upstreams
+from proxy.memory import Store, open_store, ttl_of
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.breaker import GuardedStore
+from proxy.memory.cached import CachedStore
+from proxy.memory.forgetting import ForgetRegistry, follow
+from proxy.memory.opening import start_store, tenant_secret
+from proxy.memory.trimming import keep_within
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments

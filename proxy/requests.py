@@ -6,7 +6,7 @@ ParsedRequest, a body as the parser reads it).
     PlannedRequest   the plan, and the messages that it changes
     UpstreamRequest  the body and headers that go upstream, and the headers of the reply
 
-All of it is data: what makes these values is in gateway/downstream.py and in compaction/. They are structs because
+All of it is data: what makes these values is in kernel/. They are structs because
 each request makes all of them: one is made in a tenth of a dataclass's time.
 """
 
@@ -32,7 +32,7 @@ from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
-from proxy.store import Key
+from proxy.memory import Key
 
 
 def request_id() -> str:

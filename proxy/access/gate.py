@@ -27,7 +27,7 @@ from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
 from proxy.config.presets import NAME
 from proxy.errors import ApiError
 from proxy.identity import ACCESS, KEY_HEADER, STANDS_FOR, Access, name_of, owner_of, received_credential, tenant_of
-from proxy.store import StoreTrouble
+from proxy.memory import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
 _LONGEST_ID = 128

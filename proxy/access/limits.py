@@ -27,7 +27,7 @@ from proxy.access.reservations import ReplyReservation, Reservations
 from proxy.access.standing import RATE_HEADERS, Limit, LimitError, Refusal, Standing, rate_headers, refusal_of
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, KeyRow, Settings
-from proxy.store import Purse, Store, StoreTrouble
+from proxy.memory import Purse, Store, StoreTrouble
 from proxy.telemetry import QUIET, Telemetry
 
 if TYPE_CHECKING:  # it imports for a tenth of a second what only keys with limits need

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from cachetools import TTLCache
 
 from proxy.config import KeyRow, Settings
-from proxy.store import DEADLINE, StoreTrouble
-from proxy.store.breaker import GuardedStore
+from proxy.memory import DEADLINE, StoreTrouble
+from proxy.memory.breaker import GuardedStore
 
 _POLL = 3.0
 """Seconds between two questions in the background."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from proxy.store import RESERVATIONS, Key, Purse, Store, StoredText, StoreTrouble, conversation_id
+from proxy.memory import RESERVATIONS, Key, Purse, Store, StoredText, StoreTrouble, conversation_id
 
 _TENANT = "key:"
 """Under which reservations are stored; no tenant is called so."""

@@ -23,12 +23,12 @@ from limits.util import get_package_data
 from proxy.access import standing as times
 from proxy.access.standing import Standing
 from proxy.config.keys import KeyRow
-from proxy.store import PURSE_SECONDS, Purse, StoreTrouble
-from proxy.store.redis.connection import RedisConnection
-from proxy.store.redis.purses import TAKE
-from proxy.store.redis.scripts import Command, Keys, Script, ScriptCommand
-from proxy.store.redis.url import address
-from proxy.store.serialization import name_bytes
+from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
+from proxy.memory.redis.connection import RedisConnection
+from proxy.memory.redis.purses import TAKE
+from proxy.memory.redis.scripts import Command, Keys, Script, ScriptCommand
+from proxy.memory.redis.url import address
+from proxy.memory.serialization import name_bytes
 
 _NO_LIMIT = 2**53
 _SEEN = 60

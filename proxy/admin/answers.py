@@ -10,7 +10,7 @@ from aiohttp import web
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.identity import Caller, caller_of
-from proxy.store import Store, StoreTrouble
+from proxy.memory import Store, StoreTrouble
 from proxy.telemetry import Telemetry
 
 PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})

@@ -13,7 +13,7 @@ from proxy.archive.archive import Archive
 from proxy.archive.texts import Artifacts
 from proxy.errors import ApiError
 from proxy.identity import owner_of, sender_of
-from proxy.store import ARTIFACTS, Key, StoredText, conversation_id
+from proxy.memory import ARTIFACTS, Key, StoredText, conversation_id
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

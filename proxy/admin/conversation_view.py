@@ -24,7 +24,7 @@ from proxy.admin.summaries import provenance, statuses_in
 from proxy.archive.texts import Originals
 from proxy.errors import ApiError
 from proxy.identity import Caller, Viewer
-from proxy.store import MESSAGES, Key
+from proxy.memory import MESSAGES, Key
 
 MOST_BILLS = 1_000
 """Of a conversation the store has no more."""

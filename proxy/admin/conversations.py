@@ -19,8 +19,8 @@ from proxy.admin.summaries import SummaryPages
 from proxy.admin.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
 from proxy.errors import ApiError
 from proxy.identity import access_of, is_admin, is_operator
-from proxy.store import Key
-from proxy.store.forgetting import Scope, sent_with
+from proxy.memory import Key
+from proxy.memory.forgetting import Scope, sent_with
 
 Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
 """Answers a request about the conversation of this name. Raises ApiError."""

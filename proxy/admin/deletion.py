@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from proxy.archive.recorder import Recorder
-from proxy.store import Key, Store
-from proxy.store.audit_log import AuditLog
-from proxy.store.cached import CachedStore
-from proxy.store.forgetting import ForgetRegistry, Scope, announce, delete_stored, owners_of
+from proxy.memory import Key, Store
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.cached import CachedStore
+from proxy.memory.forgetting import ForgetRegistry, Scope, announce, delete_stored, owners_of
 from proxy.summaries.maker import SummaryMaker
 
 

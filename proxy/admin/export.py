@@ -15,7 +15,7 @@ import msgspec
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
-from proxy.store import StoredText
+from proxy.memory import StoredText
 
 _WORD = re.compile(r"[^\w.:-]+")
 _NAME_CHARACTERS = 64

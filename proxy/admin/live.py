@@ -24,7 +24,7 @@ from proxy.archive.texts import Originals
 from proxy.drawing.html import Imprint, policy
 from proxy.errors import ApiError
 from proxy.identity import COOKIE, Viewer, credential_of, viewer_of
-from proxy.store import Key
+from proxy.memory import Key
 
 LIVE = HOME.rstrip("/")
 PATHS = (LIVE, f"{LIVE}/login", f"{LIVE}/logout")

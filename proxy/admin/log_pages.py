@@ -25,7 +25,7 @@ from proxy.archive.logged_requests import ConversationLog, DamagedError, Missing
 from proxy.archive.recordings import HISTORY
 from proxy.archive.sent_requests import is_message
 from proxy.errors import ApiError
-from proxy.store import MESSAGES, Key, StoredText
+from proxy.memory import MESSAGES, Key, StoredText
 
 T = TypeVar("T")
 _BATCH = 64

@@ -17,8 +17,8 @@ from cachetools import TTLCache
 from proxy.config import Settings
 from proxy.drawing.html import Imprint, Markup, element, framed
 from proxy.errors import ApiError
-from proxy.gateway.downstream import Upload
 from proxy.identity import COOKIE, COOKIE_SECONDS, admin_cookie, is_admin
+from proxy.kernel.wire.downstream import Upload
 
 HOME = "/narrows/"
 _FORM_BYTES = 8_192

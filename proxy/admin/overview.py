@@ -22,7 +22,7 @@ from proxy.admin.export import moment
 from proxy.admin.summaries import statuses_in
 from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.identity import Viewer
-from proxy.store import Key
+from proxy.memory import Key
 from proxy.telemetry.health import MINUTES, AnswerCounts
 
 DAYS = 30

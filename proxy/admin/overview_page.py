@@ -13,7 +13,7 @@ from proxy.drawing.charts import folded, row, rows, shortened
 from proxy.drawing.figures import counted, percent, short, signed
 from proxy.drawing.html import Imprint, Markup, Node, element, framed, headline, minute, section, table, together
 from proxy.drawing.words import glossary, outcome, term
-from proxy.store import Key
+from proxy.memory import Key
 from proxy.telemetry.health import MINUTES
 
 HOME = "/narrows/"

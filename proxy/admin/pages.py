@@ -22,9 +22,9 @@ from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.upstreams import is_public
 from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
-from proxy.gateway.downstream import header_safe
 from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of, viewer_of
-from proxy.store import conversation_id
+from proxy.kernel.wire.downstream import header_safe
+from proxy.memory import conversation_id
 from proxy.telemetry import Telemetry
 
 _RELOAD = "/narrows/reload"

@@ -15,15 +15,15 @@ from proxy.access.gate import check_model
 from proxy.access.limits import Limits
 from proxy.admin.answers import PageParts, json_page, message_of
 from proxy.admin.export import moment
-from proxy.compaction.request_parser import RequestParser
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
-from proxy.gateway.downstream import Upload
-from proxy.gateway.upstreams import row_for
 from proxy.identity import Access, Caller, access_of, asks_here, auth_of, credential_of, is_plain_key, tenant_of
+from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.upstreams import row_for
+from proxy.kernel.wire.downstream import Upload
+from proxy.memory import Key, Store
+from proxy.memory.cached import CachedStore
 from proxy.requests import ParsedRequest
-from proxy.store import Key, Store
-from proxy.store.cached import CachedStore
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments

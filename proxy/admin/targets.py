@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote
 from aiohttp import web
 
 from proxy.errors import ApiError
-from proxy.store import conversation_id
+from proxy.memory import conversation_id
 
 CONVERSATIONS = "/narrows/conversations"
 READ = ("GET", "HEAD")

@@ -11,8 +11,8 @@ from proxy.archive.message_log import MessageLog
 from proxy.archive.recorder import Recorder
 from proxy.archive.replies import LoggedReply
 from proxy.archive.texts import Artifacts, Originals
+from proxy.memory import Key
 from proxy.requests import ClientRequest, ParsedRequest, UpstreamRequest
-from proxy.store import Key
 
 _RECORDED = 16 * 2**20
 """Bytes of a reply that is recorded, at most."""

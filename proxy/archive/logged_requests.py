@@ -18,7 +18,7 @@ from typing import Any
 from policies.dialects.segments import joined, raw_of
 from proxy.archive.recordings import session_of
 from proxy.archive.sent_requests import BESIDE, RequestEntry, beside_texts, read_entries
-from proxy.store import MESSAGES, Key, Store, StoredText
+from proxy.memory import MESSAGES, Key, Store, StoredText
 
 
 class MissingError(Exception):

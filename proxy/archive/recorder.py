@@ -21,8 +21,8 @@ from policies.dialects.whole_reply import messages_of
 from proxy.archive.recordings import Recordings, session_of
 from proxy.archive.redaction import Redaction
 from proxy.archive.replies import LoggedReply
+from proxy.memory import Key
 from proxy.requests import ClientRequest, ParsedRequest
-from proxy.store import Key
 from proxy.telemetry import Telemetry
 
 _EVERY = 30.0

@@ -15,7 +15,7 @@ from itertools import takewhile
 from policies.dialects import DIALECTS, Request
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, Piece, Segment, pieces_of, raw_of, rest_in, segments
-from proxy.store import StoredText
+from proxy.memory import StoredText
 
 BESIDE: Mapping[str, int] = {"lead": -1, "tools": -2, "frame": -3, "request": -4}
 """Places in the log of what is no message: the text that leads the prompt, the tools, the request with its parameters

@@ -29,9 +29,9 @@ from policies.tools import RECALL
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.identity import owner_of
-from proxy.store import ARTIFACTS, ORIGINALS, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.store.forgetting import ForgetRegistry, forget_in
-from proxy.store.write_behind import PendingWrite, WriteBehindQueue
+from proxy.memory import ARTIFACTS, ORIGINALS, Key, Store, StoredText, StoreTrouble, TextKind
+from proxy.memory.forgetting import ForgetRegistry, forget_in
+from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _QUEUED, _HELD = 256, 32 * 2**20

@@ -21,10 +21,10 @@ from policies.money.prices import Prices
 from proxy.billing.charges import summary_dollars
 from proxy.billing.holdout import Holdout
 from proxy.billing.measures import sums_of
+from proxy.memory import BillStore, Key
+from proxy.memory.forgetting import ForgetRegistry
+from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.requests import ReplyRound
-from proxy.store import BillStore, Key
-from proxy.store.forgetting import ForgetRegistry
-from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _PENDING = 8_192

@@ -4,7 +4,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from policies.money.bills import Arm
-from proxy.store import Key
+from proxy.memory import Key
 
 
 @dataclass(frozen=True, slots=True)

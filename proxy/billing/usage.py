@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from policies.money.arms import ArmCounts, MeasuredSaving
 from policies.money.bills import BillSums, ConversationRow, DayRow
-from proxy.store import DAY_ROWS, OTHER
+from proxy.memory import DAY_ROWS, OTHER
 
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
 BY: tuple[By, ...] = get_args(By)

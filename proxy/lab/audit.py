@@ -13,7 +13,7 @@ from policies.model.summary_record import SummaryRecord, SummaryStatus
 from proxy.admin.export import moment
 from proxy.admin.summaries import provenance, statuses_in
 from proxy.lab.read_store import StoreSettings, read_store
-from proxy.store import Event, Key, Store, conversation_id
+from proxy.memory import Event, Key, Store, conversation_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import print_json, refusing
 from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, tenants_secret
 from proxy.lab.reports.tables import printable
-from proxy.store import TEXT_KINDS, Event, Key, Store, conversation_id
-from proxy.store.forgetting import Scope, announce, delete_stored, sent_with
+from proxy.memory import TEXT_KINDS, Event, Key, Store, conversation_id
+from proxy.memory.forgetting import Scope, announce, delete_stored, sent_with
 
 _KINDS = ("conversations", "texts", "summaries", "bills", "recordings")
 

@@ -21,7 +21,7 @@ from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, key_names, 
 from proxy.lab.reports.columns import LAST_LINES, explains_columns
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
-from proxy.store import Store
+from proxy.memory import Store
 
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16

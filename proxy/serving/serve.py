@@ -12,9 +12,9 @@ from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings
+from proxy.memory import StoreTrouble
+from proxy.memory.opening import shared_secret
 from proxy.serving.greeting import greeting, print_day, say
-from proxy.store import StoreTrouble
-from proxy.store.opening import shared_secret
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
 from proxy.workers.supervisor import Supervisor

@@ -36,8 +36,8 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.errors import ApiError
+from proxy.memory import Key
 from proxy.requests import PlannedRequest, RequestContext
-from proxy.store import Key
 from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, digest_place, prompt_of
 from proxy.summaries.maker import State
 from proxy.summaries.services import SummaryServices, Waiting

@@ -25,7 +25,7 @@ from policies.text.quotations import Quotations
 from policies.text.summary_checks import End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
-from proxy.store import Key
+from proxy.memory import Key
 from proxy.summaries.payments import EVERYTHING, Payment
 
 _WORDS_PER_TOKEN = 0.7

@@ -26,11 +26,11 @@ from proxy.billing.billing import Billing
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
-from proxy.store.audit_log import AuditLog
-from proxy.store.breaker import GuardedStore
-from proxy.store.cached import NEAR_SECONDS, weight
-from proxy.store.forgetting import ForgetRegistry, forget_in
+from proxy.memory import SUMMARIES, Key, Lease, Store, StoreTrouble
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.breaker import GuardedStore
+from proxy.memory.cached import NEAR_SECONDS, weight
+from proxy.memory.forgetting import ForgetRegistry, forget_in
 from proxy.summaries.clients import ModelRequest, WriteRequest
 from proxy.summaries.jobs import Details, Draft, Job, Place, SummaryJob, SummaryPrompt
 from proxy.summaries.payments import SpendingLimits

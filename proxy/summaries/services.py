@@ -11,10 +11,10 @@ from cachetools import LRUCache
 from policies.model.summary_record import Criteria
 from policies.money.prices import Prices
 from proxy.config import Settings
+from proxy.memory import Key
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.cached import CachedStore
 from proxy.requests import RequestContext
-from proxy.store import Key
-from proxy.store.audit_log import AuditLog
-from proxy.store.cached import CachedStore
 from proxy.summaries.clients import ModelRequest
 from proxy.summaries.jobs import Place, SummaryPrompt
 from proxy.summaries.maker import SummaryMaker

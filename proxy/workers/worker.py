@@ -17,9 +17,9 @@ from zlib import crc32
 import msgspec
 from aiohttp import web
 
-from proxy.gateway.listener import Connection, Listener
+from proxy.kernel.wire.listener import Connection, Listener
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import ClientRequest
-from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from proxy.workers.team import Team, packed, page
 

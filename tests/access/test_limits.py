@@ -18,7 +18,7 @@ from proxy.access.limits import Admitted, Counts, Limits
 from proxy.access.standing import LimitError, Standing, duration, rate_headers
 from proxy.access.windows import LocalWindows, SharedWindows
 from proxy.config.keys import KeyRow
-from proxy.store import Purse, Store, open_store
+from proxy.memory import Purse, Store, open_store
 from proxy.telemetry import Telemetry
 from tests.kit.redis_servers import Park, Relay
 

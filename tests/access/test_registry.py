@@ -11,8 +11,8 @@ import pytest
 from proxy.access.keys import digest_of, new_key
 from proxy.access.registry import KeyRegistry
 from proxy.config import ConfigurationError, KeyRow, Settings
-from proxy.store import Store, StoreTrouble, open_store
-from proxy.store.breaker import GuardedStore
+from proxy.memory import Store, StoreTrouble, open_store
+from proxy.memory.breaker import GuardedStore
 from proxy.telemetry import Telemetry
 from tests.access.test_gate import ask, bearer, keys
 from tests.kit.redis_servers import Server

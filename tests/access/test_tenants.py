@@ -13,7 +13,7 @@ import pytest
 from proxy.access.keys import digest_of, new_key
 from proxy.app import App
 from proxy.identity import owner_of
-from proxy.store import Key
+from proxy.memory import Key
 from tests.admin.test_conversations import RECORD, opened
 from tests.archive.test_logged_requests import files_below
 from tests.archive.test_originals import references

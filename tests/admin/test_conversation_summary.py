@@ -11,7 +11,7 @@ import pytest
 from proxy.access.keys import digest_of, new_key
 from proxy.app import App
 from proxy.lab.provider import Abort, Received, Say, Send, Wire
-from proxy.store import Key, open_store
+from proxy.memory import Key, open_store
 from tests.admin.test_conversations import FOREIGN, started
 from tests.kit.stage import Stage
 from tests.kit.visiting import BEHIND, Page, bearer, conversation_page

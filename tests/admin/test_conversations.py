@@ -16,7 +16,7 @@ from proxy.admin.targets import parse_target
 from proxy.app import App
 from proxy.errors import ApiError
 from proxy.identity import owner_of
-from proxy.store import Event, Key, Store, open_store
+from proxy.memory import Event, Key, Store, open_store
 from tests.kit.stage import Stage
 from tests.kit.stored_texts import original, put_originals
 from tests.kit.visiting import BEHIND, NOBODY, bearer, conversation_page

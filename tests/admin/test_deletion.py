@@ -13,7 +13,7 @@ import redis
 from proxy.access.keys import digest_of, new_key
 from proxy.app import App
 from proxy.config import KeyRow
-from proxy.store import Key
+from proxy.memory import Key
 from tests.admin.test_conversations import opened
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, ends, working

@@ -19,7 +19,7 @@ from proxy.admin.overview_page import sums_cells
 from proxy.app import App
 from proxy.identity import COOKIE, admin_cookie, owner_of
 from proxy.lab.provider import Say
-from proxy.store import Key
+from proxy.memory import Key
 from tests.admin.test_conversations import ADMIN, MINE, RECORD, SECRET, kept, opened, started
 from tests.kit.drawn import HOSTILE, Drawn
 from tests.kit.drawn import checked as well_drawn

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.app import App
-from proxy.store import Key
+from proxy.memory import Key
 from tests.admin.test_conversations import opened
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, working

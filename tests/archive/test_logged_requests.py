@@ -26,7 +26,7 @@ from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire
 from proxy.lab.replay.recorded import requests, session_of
-from proxy.store import MESSAGES, Key, StoredText, open_store
+from proxy.memory import MESSAGES, Key, StoredText, open_store
 from tests import examples
 from tests.admin.test_conversations import opened
 from tests.kit.apis import Api, answered, fetched, mixed, plays, wants

@@ -15,11 +15,11 @@ from proxy.admin import export
 from proxy.app import App
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices
-from proxy.compaction.request_parser import RequestParser
+from proxy.kernel.request_parser import RequestParser
+from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
+from proxy.memory.forgetting import ForgetRegistry
+from proxy.memory.sqlite.store import SqliteStore
 from proxy.requests import ParsedRequest
-from proxy.store import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.store.forgetting import ForgetRegistry
-from proxy.store.sqlite.store import SqliteStore
 from proxy.telemetry import Telemetry
 from tests.admin.test_conversations import RECORD, opened
 from tests.archive.test_artifacts import kept, rows
@@ -268,7 +268,7 @@ async def test_x9_what_is_longer_than_a_log_drives_nothing_out(counting: _Counti
 async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
     counting: _Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
     counting.failures = 2
     message_log = _message_log(counting, Telemetry("error"))
     for end in (4, 5):  # what waits would leave a gap, and is given up with what it follows

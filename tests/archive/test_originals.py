@@ -20,8 +20,8 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.archive.texts import ArchiveServices, Originals, hidden, named
 from proxy.identity import owner_of
-from proxy.store import Key, StoredText, StoreTrouble, TextKind, open_store
-from proxy.store.forgetting import ForgetRegistry
+from proxy.memory import Key, StoredText, StoreTrouble, TextKind, open_store
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from tests.kit.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.kit.stage import Stage, body_of, working
@@ -274,7 +274,7 @@ class _Faulty:
 async def test_f_what_cannot_be_written_is_tried_once_more(
     monkeypatch: pytest.MonkeyPatch, failures: int, found: bool
 ) -> None:
-    monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
     originals = Originals(ArchiveServices(store, Telemetry("error"), b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     originals.keep(Key("t", "c"), "k", conversation, edits)

@@ -9,7 +9,7 @@ from policies.money.bills import BillSums
 from proxy.app import App
 from proxy.billing.usage import BY
 from proxy.identity import owner_of
-from proxy.store import Key, Store, open_store
+from proxy.memory import Key, Store, open_store
 from tests.kit.billed_day import PRESETS, SECRET, answer, have, recount, talks, tenant_of
 from tests.kit.counted import counted
 from tests.kit.stage import Stage, staged

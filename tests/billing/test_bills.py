@@ -12,7 +12,7 @@ from policies.money.bills import RequestBill
 from proxy.app import App
 from proxy.billing.holdout import Holdout
 from proxy.lab.provider import Say, Send
-from proxy.store import Key, open_store
+from proxy.memory import Key, open_store
 from tests.kit.counted import counted
 from tests.kit.recalling import CAREFUL, REPORT, runs
 from tests.kit.stage import Stage, staged

@@ -24,14 +24,14 @@ from proxy.config import KeyRow, Settings
 from proxy.identity import owner_of
 from proxy.lab.keys import as_toml
 from proxy.lab.usage import print_usage
+from proxy.memory import DAYS, Key, Store, bill_rows
 from proxy.serving.greeting import print_day
-from proxy.store import DAYS, Key, Store, bill_rows
 from tests.admin.test_conversations import ADMIN, MINE, opened, started
 from tests.kit.stage import Stage
 from tests.kit.visiting import BEHIND, NOBODY, bearer, page
 from tests.lab.test_audit import filled
 from tests.lab.test_cli import told
-from tests.store.test_store_bills import bill
+from tests.memory.test_store_bills import bill
 
 DAY = 86_400.0
 NOW = time.time()

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.store import BACK_ENDS, open_store
+from proxy.memory import BACK_ENDS, open_store
 from tests.kit.settings import settings_with
 
 SECRET = "s3cret"

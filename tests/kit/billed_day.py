@@ -14,7 +14,7 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.billing.holdout import Holdout
 from proxy.lab.provider import Received, Say
-from proxy.store import Key
+from proxy.memory import Key
 from tests.kit.recalling import CAREFUL, REPORT, answered, call, recall, refs
 from tests.kit.stage import Exchange, Stage, body_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from policies.presets import PRESETS, Preset
 from proxy.app import App
-from proxy.store import open_store
+from proxy.memory import open_store
 from tests.kit.apis import APIS, Api
 from tests.kit.histories import EAGER
 from tests.kit.recalling import KEEPING, Client, client_of
@@ -29,9 +29,9 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is waited for: where a test is about what the store knows, a busy machine is no fault of it."""
-    monkeypatch.setattr("proxy.store.cached._PATIENCE", 5.0)
+    monkeypatch.setattr("proxy.memory.cached._PATIENCE", 5.0)
     monkeypatch.setattr("proxy.access.limits.PATIENCE", 5.0)
-    monkeypatch.setattr("proxy.store.opening.open_store", partial(open_store, patience=5.0))
+    monkeypatch.setattr("proxy.memory.opening.open_store", partial(open_store, patience=5.0))
 
 
 @pytest.fixture

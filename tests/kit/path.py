@@ -31,7 +31,7 @@ def files_on_the_path(behind: bool = False) -> Iterator[set[str]]:
             task = asyncio.current_task()
         except RuntimeError:  # no loop runs in this thread
             return
-        if task is not None and name.endswith("gateway/handlers.py") and frame.f_code.co_name == "__call__":
+        if task is not None and name.endswith("kernel/handlers.py") and frame.f_code.co_name == "__call__":
             serving.add(task)
         if task in serving:
             files.add(name.removeprefix(_PROXY))

@@ -24,7 +24,7 @@ from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim
 from proxy.app import App
 from proxy.lab.provider import TURN_HEADER, Answer, Provider, Received, Say, Script
-from proxy.store import Event, open_store
+from proxy.memory import Event, open_store
 from proxy.summaries.jobs import PROMPTS
 from proxy.summaries.maker import SummaryMaker
 from tests.kit.counted import counted

@@ -19,8 +19,8 @@ from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
 from proxy.archive.replies import ReplyAround
-from proxy.compaction.outgoing import Bypass
 from proxy.config import Settings
+from proxy.kernel.outgoing import Bypass
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter
@@ -44,7 +44,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, _empty_folder: Path) -> No
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(_empty_folder.parent / f"state-{next(_NUMBERS)}"))
     monkeypatch.setenv("NARROWS_PLANNING_TIMEOUT", "600")
-    monkeypatch.setattr("proxy.gateway.admission._LATE", math.inf)
+    monkeypatch.setattr("proxy.kernel.admission._LATE", math.inf)
     # nothing here has a certificate that a machine trusts, and to read all that it does takes each client long
     monkeypatch.setenv("SSL_CERT_FILE", "")
     monkeypatch.setenv("SSL_CERT_DIR", str(_empty_folder))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from proxy.store import ORIGINALS, Key, Store, StoredText
+from proxy.memory import ORIGINALS, Key, Store, StoredText
 
 
 async def put_originals(store: Store, key: Key, originals: Mapping[str, str]) -> None:

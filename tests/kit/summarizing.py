@@ -22,9 +22,9 @@ from policies.model.tokens import Counter
 from proxy.billing.billing import Billing
 from proxy.billing.holdout import Holdout
 from proxy.config import Settings
-from proxy.store import Event, Key, Store, open_store
-from proxy.store.audit_log import AuditLog
-from proxy.store.forgetting import ForgetRegistry
+from proxy.memory import Event, Key, Store, open_store
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer

@@ -22,7 +22,7 @@ from policies.text.summary_checks import End
 from proxy.lab import cli_output
 from proxy.lab.audit import Audit, AuditedSummary
 from proxy.lab.reports.audit import REASONS, print_audit, sentence
-from proxy.store import Event, Key, Store, open_store
+from proxy.memory import Event, Key, Store, open_store
 from tests.kit.redis_servers import Park
 from tests.lab.test_cli import program, told
 

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.access.keys import digest_of, is_sound
 from proxy.config import KeyRow
-from proxy.store import open_store
+from proxy.memory import open_store
 from tests.kit.settings import settings_with
 from tests.lab.test_cli import told
 

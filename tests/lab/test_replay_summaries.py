@@ -37,8 +37,8 @@ from proxy.lab.replay.runs import post, replay, replay_all
 from proxy.lab.reports.sentences import against_nothing, summaries
 from proxy.lab.reports.text import print_replays
 from proxy.lab.results import as_json, joined
-from proxy.store import cached as cached_store
-from proxy.store import open_store
+from proxy.memory import cached as cached_store
+from proxy.memory import open_store
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.pausing import pause_breakers
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from policies.money.arms import arm_counts, measured_saving
 from policies.money.bills import BillSums
-from proxy.store import open_store
+from proxy.memory import open_store
 from tests.kit.billed_day import PRESETS, SECRET, Talk, answer, have, recount, tenant_of
 from tests.kit.counted import counted
 from tests.kit.stage import staged

@@ -23,7 +23,7 @@ import pytest
 
 from proxy.identity import owner_of
 from proxy.lab.provider import Answer, Received, Send
-from proxy.store import Key
+from proxy.memory import Key
 from tests.admin.test_conversations import RECORD, opened
 from tests.archive.test_originals import references
 from tests.kit.histories import Json

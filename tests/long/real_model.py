@@ -41,7 +41,7 @@ from proxy.config import Settings
 from proxy.lab.agree.display import print_agreement
 from proxy.lab.agree.plan import AgreePlan
 from proxy.lab.replay.recorded import session_of
-from proxy.store import open_store
+from proxy.memory import open_store
 from tests.kit.paths import revision
 from tests.kit.sdks import APIS, TASK, Json
 

@@ -21,7 +21,7 @@ from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.text import stubs
-from proxy.compaction.prepare import Compactor, UpstreamRequest
+from proxy.kernel.prepare import Compactor, UpstreamRequest
 from proxy.requests import ClientRequest
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests
 from tests.kit.running import Start
@@ -245,7 +245,7 @@ def raises(*_: Any) -> None:
 
 
 async def test_law_6_holds_where_planning_raises(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.compaction.planning.is_quiet", raises)
+    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
     await check_law_6(narrows, body_of(TALK))
 
 
@@ -253,7 +253,7 @@ async def test_law_6_fails_where_nothing_catches(narrows: Start, monkeypatch: py
     async def unguarded(self: Compactor, client_request: ClientRequest) -> UpstreamRequest:
         return await self._compacted(client_request, None)
 
-    monkeypatch.setattr("proxy.compaction.planning.is_quiet", raises)
+    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
     monkeypatch.setattr(Compactor, "prepare", unguarded)
     with pytest.raises(AssertionError):
         await check_law_6(narrows, body_of(TALK))

@@ -17,7 +17,7 @@ from proxy.lab.provider import Answer, Received, Say, Wire
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.runs import replay_all
-from proxy.store.cached import CachedStore
+from proxy.memory.cached import CachedStore
 from proxy.summaries.jobs import DIGEST_PROMPTS
 from proxy.summaries.summarizer import Summarizer
 from tests.kit.histories import Json, requests
@@ -69,7 +69,7 @@ async def office_with_a_cheap_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, cheap: Cheap
 ) -> AsyncIterator[Office]:
     monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
-    monkeypatch.setattr("proxy.store.cached._PATIENCE", 5.0)
+    monkeypatch.setattr("proxy.memory.cached._PATIENCE", 5.0)
     async with office_of(stage, monkeypatch) as made:
         stage.provider.answer = cheap
         yield made
@@ -221,7 +221,7 @@ async def test_s1_whoever_is_first_decides_for_all(
     session = work(output(0))
     await office.grow(knowing, session[:1])
     with monkeypatch.context() as patched:
-        patched.setattr("proxy.store.cached.CachedStore.records", nothing)
+        patched.setattr("proxy.memory.cached.CachedStore.records", nothing)
         first = await other.ask(session[1])
     assert not outputs_of(first)[0].startswith(DIGEST)
     assert len(outputs_of(first)[0]) < 1_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store import Key, Purse, StoreTrouble
+from proxy.memory import Key, Purse, StoreTrouble
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.summarizer import SummarizerError
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures

@@ -364,5 +364,5 @@ async def test_a_request_with_everything_can_be_followed_through_few_files(offic
         office.scribe.agent = recalling(ref)
         await desk.ask(SESSION[len(grown)], stream=True)
         await asyncio.sleep(0.2)  # what is written behind it
-    assert {"archive/texts.py", "summaries/maker.py", "gateway/recall_loop.py", "store/sqlite/store.py"} <= files
+    assert {"archive/texts.py", "summaries/maker.py", "kernel/recall_loop.py", "memory/sqlite/store.py"} <= files
     assert len(files) <= 74, sorted(files)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from proxy.lab.provider import Abort, Answer, Say, Send, Wire
-from proxy.store import open_store
+from proxy.memory import open_store
 from tests.kit.histories import requests
 from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import Park, Server, free_ports, soon
 from tests.kit.rolling import NOTES, Office, office_of, summary_header, work
 from tests.kit.stage import Exchange, Stage, moved
-from tests.store.test_redis_faults import frozen, full, killed, paused, read_only
+from tests.memory.test_redis_faults import frozen, full, killed, paused, read_only
 
 WORK = work(19)
 SESSION = requests(WORK)[10:]
@@ -38,11 +38,11 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     def opened(url: str, patience: float = 0.3, **more: Any) -> Any:
         return open_store(url, patience=min(patience, 1.0), **more)
 
-    monkeypatch.setattr("proxy.store.opening.open_store", opened)
-    monkeypatch.setattr("proxy.store.cached._PATIENCE", 0.3)
+    monkeypatch.setattr("proxy.memory.opening.open_store", opened)
+    monkeypatch.setattr("proxy.memory.cached._PATIENCE", 0.3)
     pause_breakers(monkeypatch, "store", 0.2)
-    monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
-    monkeypatch.setattr("proxy.store.cached._CLOSING_SECONDS", 1.0)
+    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.2)
+    monkeypatch.setattr("proxy.memory.cached._CLOSING_SECONDS", 1.0)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)
     monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
@@ -234,7 +234,7 @@ async def test_m7_one_that_cannot_be_claimed_is_put_off_and_not_paid_for_again(
 
     desk = await office.desk()
     with monkeypatch.context() as patched:
-        patched.setattr("proxy.store.cached.CachedStore.claim", nobody_says)
+        patched.setattr("proxy.memory.cached.CachedStore.claim", nobody_says)
         grown = await office.grow(desk, SESSION[:6])
         assert office.scribe.calls <= 2
         assert all(text.startswith("Summary so far") for text in office.scribe.asked[1:])  # of what is new, that is

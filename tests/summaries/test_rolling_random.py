@@ -184,7 +184,7 @@ async def test_s1_s2_s5_m5_r1_whatever_clients_do(
     servers: Park, office: Office, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a model takes longer than what is written behind its request: here the next request comes at once
-    monkeypatch.setattr("proxy.store.cached._INTERVAL", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._INTERVAL", 0.0)
     server: Server = servers.server()
     office.scribe.quote = quoting
     storm = Storm(office, server.url, lambda: server.do("FLUSHALL"), random.Random(seed))

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from policies.model.summary_record import SummaryCost
-from proxy.store import Key, StoreTrouble
+from proxy.memory import Key, StoreTrouble
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import soon

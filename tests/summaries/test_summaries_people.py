@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policies.model.summary_record import SummaryRecord
-from proxy.store import Key, StoreTrouble
+from proxy.memory import Key, StoreTrouble
 from proxy.summaries.jobs import PROMPTS
 from proxy.summaries.maker import RejectedError
 from proxy.summaries.summarizer import SummarizerError

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from proxy.store import StoreTrouble
+from proxy.memory import StoreTrouble
 from tests.kit.redis_servers import soon
 from tests.kit.summarizing import (  # noqa: F401 - one is a fixture
     GOOD,

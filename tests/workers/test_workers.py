@@ -19,13 +19,13 @@ import pytest
 
 from proxy.access.keys import digest_of, new_key
 from proxy.config import ConfigurationError, Settings
-from proxy.gateway.admission import Admission
-from proxy.gateway.listener import Listener
 from proxy.identity import CredentialStates
+from proxy.kernel.admission import Admission
+from proxy.kernel.wire.listener import Listener
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.serving.serve import serve
-from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from proxy.workers.team import Team
 from proxy.workers.worker import Worker, owner

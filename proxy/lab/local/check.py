@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from proxy.config import KeyRow, Settings
-from proxy.store import public_url
+from proxy.memory import public_url
 
 
 def summary(settings: Settings) -> Iterator[str]:

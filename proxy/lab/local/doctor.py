@@ -13,7 +13,7 @@ from typing import Any
 from policies.money.catalog import prices_for
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.lab.local.upstreams import Finding, check_upstream, upstreams_of
-from proxy.store import StoreTrouble, open_store, public_url
+from proxy.memory import StoreTrouble, open_store, public_url
 
 _LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")
 _MOST_MODELS = 500

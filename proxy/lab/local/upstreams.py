@@ -22,7 +22,7 @@ from policies.dialects import DIALECTS
 from proxy.config import Settings, UpstreamRow
 from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
-from proxy.gateway.upstream import Upstream
+from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
 
 Status = Literal["ok", "warn", "fail"]

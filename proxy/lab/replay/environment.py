@@ -31,7 +31,7 @@ from proxy.config.presets import CustomPreset
 from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import ObservedCompaction, Player
 from proxy.lab.replay.recorded import Session
-from proxy.store import Key, Store, open_store
+from proxy.memory import Key, Store, open_store
 from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.models import siblings

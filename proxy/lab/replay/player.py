@@ -18,7 +18,7 @@ from policies.model.tokens import Counter
 from policies.money.prices import Usage
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.gateway.recall_loop import Compaction
+from proxy.kernel.recall_loop import Compaction
 from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import TURN_HEADER, Received, Say
 from proxy.lab.provider.extractive import extract_digest, extract_summary

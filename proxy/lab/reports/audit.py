@@ -17,7 +17,7 @@ from proxy.drawing.figures import dollars
 from proxy.lab.audit import Audit, AuditedSummary
 from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.tables import printable
-from proxy.store import Event
+from proxy.memory import Event
 
 _STALE: Mapping[str, str] = {
     "source": "a message that it covers has changed",

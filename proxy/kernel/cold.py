@@ -1,0 +1,259 @@
+"""Large replays in a process of their own, so that small requests beside them keep the interpreter.
+
+Laws
+  The plan is the same as one that is made here: the process gets the messages and what they are planned under, and
+  nothing else. No credential goes there: neither a header nor a variable of the environment that may hold one.
+  Fail open: where the process does not start, is busy, hangs or dies, the caller plans in a thread.
+  Whose client has left is not worked on any more.
+  It ends after disuse, and with the process that started it.
+"""
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from io import BufferedReader
+from subprocess import DEVNULL, PIPE, Popen
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from policies.dialects import Request
+from policies.model.conversation import Conversation, Message
+from policies.model.converse import converse
+from policies.model.memory import Memory
+from policies.model.tokens import Counter
+from policies.planning.plan import plan
+from policies.planning.state import Plan, PlanSettings
+from policies.render import RenderCache, Rendering, render
+from proxy.event_loop import in_thread
+from proxy.kernel.turns import Deadline, LeftError, Turns
+from proxy.warmup import trim, tune
+
+FEWEST_BYTES = 100_000
+"""A smaller body is planned in a thread in the time that it takes to go to another process and back."""
+_WORTH_WAITING = 1_000_000
+"""A body of so many bytes waits for a process that starts, which takes a second or two."""
+_SHORT_WAIT = 0.25
+"""Seconds for which a smaller one waits for its turn: in a thread it would be done soon. Where its credential was not
+accepted it waits for longer: in a thread it would keep others waiting."""
+_LONGER = 3
+"""Planning may take so many times longer there than in a thread: it is in nobody's way."""
+_PATIENCE = 20.0
+"""Seconds for the start, and for one replay beside the time that it may take: then the process hangs."""
+_FAREWELL = 1.0
+"""Seconds in which the process must end a replay whose client has left."""
+_DISUSE = 300.0
+"""Seconds without a replay after which the process ends."""
+_PAUSE = 30.0
+"""Seconds without a process after one failed."""
+_LEAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)
+"""Tells the process that nobody waits for its answer any more; where there is no such signal, it ends."""
+_PROGRAM = f"from {__name__} import serve; serve()"
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+"""The variables that a Python needs to start."""
+
+
+class ColdProcess:
+    """One spare process, started when it is first needed."""
+
+    def __init__(self, count: Callable[[str, str], None], is_on: bool = True, seconds: float = 2.0) -> None:
+        """`count`: called with the name of a metric, and with what became of a replay; `seconds`: how long planning
+        may take in a thread."""
+        self._count = count
+        self._is_on = is_on
+        self._seconds = _LONGER * seconds
+        self._process: Popen[bytes] | None = None
+        """One that has said that it is ready."""
+        self._start: asyncio.Task[None] | None = None
+        self._ends: dict[Popen[bytes], asyncio.TimerHandle] = {}
+        """When each process is to end."""
+        self._turns = Turns(1)
+        self._indexes: Sequence[str] = ()
+        """What the last replay had to work out of its history: most likely the next one has to, too."""
+        self._not_before = 0.0
+
+    async def plan(
+        self,
+        dialect: str,
+        request: Request,
+        conversation: Conversation,
+        settings: PlanSettings,
+        memory: Memory,
+        rendered: RenderCache,
+        owner: str,
+        is_accepted: bool = True,
+    ) -> tuple[Plan, Rendering] | None:
+        """The plan of a history from its first step on; None where it is to be made here. Fills `rendered`. `owner`:
+        who takes a turn; `is_accepted`: whether its credential was accepted."""
+        if not self._is_on or len(request.body) < FEWEST_BYTES:
+            return None
+        is_large = len(request.body) >= _WORTH_WAITING
+        if await self._ready(is_large) is None:
+            return None
+        if not await self._turns.take(
+            owner, self._seconds if is_large or not is_accepted else _SHORT_WAIT, is_accepted
+        ):
+            self._count("cold_replays", "busy")
+            return None
+        try:
+            try:
+                job = await in_thread(_packed, conversation.messages, settings, memory)
+                process = await self._ready(is_patient=False)
+                answer = await self._exchange(process, job, partial(_index, conversation, self._indexes))
+            finally:
+                self._turns.give()
+            self._indexes, result = answer
+            await in_thread(_index, conversation, self._indexes)
+            rendering = await in_thread(render, dialect, request, conversation, result, rendered)
+        except asyncio.CancelledError:
+            self._count("cold_replays", "left")
+            raise
+        except Exception:  # whatever it is, the caller finds out by planning itself
+            self._count("cold_replays", "failed")
+            return None
+        self._count("cold_replays", "process")
+        return result, rendering
+
+    async def close(self) -> None:
+        self._is_on = False
+        for process, end in [*self._ends.items()]:  # one that starts, too
+            end.cancel()
+            await in_thread(_kill, process)
+        if self._start is not None:
+            await asyncio.wait([self._start])
+
+    async def _ready(self, is_patient: bool) -> Popen[bytes] | None:
+        """The process, where there is one; `is_patient`: waits for one that starts."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        now = asyncio.get_running_loop().time()
+        may_start = self._is_on and now >= self._not_before and (self._start is None or self._start.done())
+        if self._process is None and may_start:
+            self._not_before = now + _PAUSE
+            self._start = asyncio.create_task(self._start_process())
+        if self._process is None and self._start is not None and is_patient:
+            await asyncio.wait([self._start])
+        return self._process
+
+    async def _start_process(self) -> None:
+        command = (sys.executable, "-c", _PROGRAM, str(self._seconds))
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        try:
+            process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)  # noqa: ASYNC220, S603 - of our own
+            await self._exchange(process, b"")
+        except Exception:  # there are platforms that start no process from here
+            self._count("cold_replays", "failed")
+        else:
+            self._process = process
+
+    async def _exchange(
+        self, process: Popen[bytes] | None, job: bytes, meanwhile: Callable[[], None] = lambda: None
+    ) -> Any:
+        """What the process answers. Where the client leaves meanwhile, the process stops working on it and goes on."""
+        if process is None:
+            raise ProcessLookupError
+        has_left = Event()
+
+        def leave() -> None:
+            has_left.set()
+            process.send_signal(_LEAVE)
+            self._kill_in(_FAREWELL, process)
+
+        self._kill_in(_PATIENCE + self._seconds, process)
+        try:
+            return await in_thread(_ask, process, job, meanwhile, has_left, leave=leave)
+        finally:
+            self._kill_in(_DISUSE, process)
+
+    def _kill_in(self, seconds: float, process: Popen[bytes]) -> None:
+        """End the process in so many seconds, and not when it was to end before."""
+        if (end := self._ends.pop(process, None)) is not None:
+            end.cancel()
+        if process.poll() is None:
+            self._ends[process] = asyncio.get_running_loop().call_later(seconds, self._end, process)
+
+    def _end(self, process: Popen[bytes]) -> None:
+        del self._ends[process]
+        asyncio.get_running_loop().run_in_executor(None, _kill, process)
+
+
+def _ask(process: Popen[bytes], job: bytes, meanwhile: Callable[[], None], has_left: Event) -> Any:
+    """What the process answers. One that was left in the middle is of no use any more."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if has_left.is_set():
+        raise LeftError
+    try:
+        process.stdin.write(job)
+        process.stdin.flush()
+        meanwhile()
+        return pickle.load(process.stdout)  # noqa: S301 - from a process of our own
+    except Exception:
+        _kill(process)
+        raise
+
+
+def _kill(process: Popen[bytes]) -> None:
+    with suppress(OSError), process:
+        process.kill()
+
+
+def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory) -> bytes:
+    """A job for the process."""
+    try:  # in a fifth of the time
+        packed: bytes | Sequence[Message] = msgspec.msgpack.encode(messages)
+    except UnicodeEncodeError:  # there are lone surrogates
+        packed = messages
+    return pickle.dumps((packed, settings, memory), 5)
+
+
+def _index(conversation: Conversation, names: Sequence[str]) -> None:
+    """Work out what planning works out of a history, for the next request."""
+    for name in names:
+        getattr(conversation, name)
+
+
+# --- in the process ---
+
+
+_MESSAGES = msgspec.msgpack.Decoder(tuple[Message, ...])
+
+
+def serve() -> None:
+    """Plan what comes in, until nothing comes any more. Says first that it is ready."""
+    signal.signal(_LEAVE, lambda *_: None)  # who leaves before a replay begins leaves nothing behind
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, and meant for others: this one ends with its input
+    tune()
+    gc.disable()  # what planning makes has no cycles; to look at all of it takes a tenth of the time
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    assert isinstance(source, BufferedReader)
+    Counter()
+    gc.freeze()  # what is there now stays: to collect takes no time for it
+    pickle.dump(None, sink)
+    sink.flush()
+    while source.peek(1):
+        sink.write(_answer(source, Deadline(float(sys.argv[1]))))
+        sink.flush()
+        gc.collect()
+        trim()
+
+
+def _answer(source: BufferedReader, deadline: Deadline) -> bytes:
+    """What planning had to work out of the history, and the plan; nothing where it could not be planned: whoever asked
+    finds out in a thread."""
+    signal.signal(_LEAVE, lambda *_: deadline.leave())
+    packed, settings, memory = pickle.load(source)  # noqa: S301 - from the process that started this one
+    try:
+        conversation = converse(_MESSAGES.decode(packed) if isinstance(packed, bytes) else packed)
+        result = plan(conversation, settings, memory, None, deadline)
+        return pickle.dumps((sorted(vars(conversation).keys() & vars(Conversation).keys()), result), 5)
+    except Exception:
+        return pickle.dumps(None)

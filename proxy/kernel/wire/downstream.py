@@ -1,0 +1,376 @@
+"""The client's side: what a request brings and asks for, and how its reply is framed and broken off.
+
+Laws
+  Everything a client can make wait or grow is bounded: a pause, a trickle, a size, and what a small body unpacks to.
+  What is not HTTP, or can be read in two ways, is refused in an API's error shape and the connection closed.
+  Only a client that was told to wait has a response before the upstream was asked.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Self
+
+from aiohttp import HttpVersion11, web
+
+from policies.dialects import Dialect
+from policies.keep import joined
+from proxy.access.gate import check_model
+from proxy.config import Settings
+from proxy.config.routes import Route
+from proxy.config.rules import first_fitting
+from proxy.errors import ApiError, too_large
+from proxy.identity import Access
+from proxy.kernel.admission import UNPACKED, VISIT, Visit
+from proxy.kernel.head import MODES, RequestHead, RequestOptions
+from proxy.kernel.models import allowed_names, check_named, named_model
+from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.wire.upstream import UpstreamReply
+from proxy.requests import ClientRequest
+from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
+from proxy.telemetry.record import ID_HEADER
+
+SERVER = {"Server": "narrows"}
+"""What our own responses say of who responds: no versions."""
+_LAST_WORDS_SECONDS = 1.0
+"""How long a client has to take the event that says why its reply breaks off."""
+_UPDATING = b": updating summary\n\n"
+_UPDATING_SECONDS = 1.0
+_SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
+"""Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
+_LONGEST_VALUE = 256
+"""Characters of a header that says something of a request."""
+_EXPECTED = 2**16
+"""For a longer body there must be room before any of it is received."""
+_BLOCK = 2**19
+"""Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
+gone. To join a MiB lets go of the interpreter, and then the event loop waits for it."""
+
+
+class Upload:
+    """A body on its way through; `fault` is what went wrong on the client's side of it."""
+
+    def __init__(self, request: web.BaseRequest, idle: float) -> None:
+        self._request = request
+        self._idle = idle
+        self.size = 0
+        self.fault: ApiError | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in _received(self._request, self._idle):
+                self.size += len(piece)
+                yield piece
+        except ApiError as error:
+            self.fault = error
+            raise
+
+    @property
+    def visit(self) -> Visit:
+        return self._request[VISIT]
+
+    def _all_here(self) -> bytes | None:
+        """A body that came with its head, as small ones do; None where there is more to wait for, or to say."""
+        content = self._request.content
+        if not content.is_eof() or content.exception() is not None or "Expect" in self._request.headers:
+            return None
+        raw = content.read_nowait()
+        self.size = len(raw)
+        return raw
+
+    async def whole(self, limit: int) -> tuple[bytes, bytes]:
+        """All of the body: its bytes on the wire, and those bytes decoded from their Content-Encoding. Raises ApiError
+        where either is longer than `limit` bytes, or the encoding cannot be read."""
+        encoding = ",".join(self._request.headers.getall("Content-Encoding", ())).strip().lower()
+        if encoding not in ("", "identity", *ENCODINGS):
+            message = f"This Content-Encoding is not supported; use one of {', '.join(ENCODINGS)}."
+            raise ApiError(415, message, "unknown_encoding", "content-encoding")
+        raw = await self._on_the_wire(limit)
+        if encoding not in ENCODINGS:
+            return raw, raw
+        try:
+            body = await _unpacked(raw, encoding, limit, self.visit)
+        except TooLargeError:
+            raise too_large(limit) from None
+        except UndecodableError as error:
+            message = f"The body cannot be decoded by its Content-Encoding ({encoding})."
+            raise ApiError(400, message, "bad_encoding", "content-encoding") from error
+        self.visit.hold(len(body))
+        return raw, body
+
+    async def _on_the_wire(self, limit: int) -> bytes:
+        """The bytes of the body as they come. Raises ApiError where there is no room for them."""
+        visit, length = self.visit, self._request.content_length or 0
+        if length > limit:
+            raise too_large(limit)
+        visit.enter()  # a page of our own needs the place of a request only for its body
+        if length > _EXPECTED:
+            visit.expect(length)
+        if (raw := self._all_here()) is not None:
+            if self.size > limit:
+                raise too_large(limit)
+            visit.hold(self.size)
+            return raw
+        return await self._received(limit)
+
+    async def _received(self, limit: int) -> bytes:
+        """The body as it comes. Of a large one no small pieces stay: behind them the memory of many would not be free
+        again when they are gone."""
+        blocks, pieces, size = list[bytes](), list[bytes](), 0
+        try:
+            async for piece in self:
+                self.visit.receive(len(piece))
+                if self.size > limit:
+                    raise too_large(limit)
+                pieces.append(piece)
+                size += len(piece)
+                if size > _BLOCK:
+                    blocks.append(b"".join(pieces))
+                    pieces.clear()
+                    size = 0
+            if not blocks:
+                return b"".join(pieces)
+            return await asyncio.to_thread(b"".join, [*blocks, *pieces])  # which lets go of the interpreter
+        finally:
+            self.visit.end_receiving()
+            blocks.clear()  # the error that ends this refers to them, and may be there for long
+            pieces.clear()
+
+
+async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> bytes:
+    """The decoded body. Few become large at once: a small one may be a bomb, and nobody else waits for those."""
+    try:
+        return await asyncio.to_thread(decoded, raw, encoding, min(limit, UNPACKED))
+    except TooLargeError:
+        if limit <= UNPACKED:
+            raise
+    async with visit.unpacking():
+        return await asyncio.to_thread(decoded, raw, encoding, limit)
+
+
+async def receive(
+    head: RequestHead,
+    route: Route,
+    upload: Upload,
+    settings: Settings,
+    upstreams: Upstreams,
+    *,
+    deployment: str = "",
+    spends: bool = True,
+    request_id: str,
+) -> tuple[ClientRequest, bytes]:
+    """The request, and its body as it was on the wire. `deployment`: the model that the path names; `spends`: whether a
+    key of the gateway's own may go with it; `request_id`: its id. Raises ApiError."""
+    raw, body = await upload.whole(settings.body_limit)
+    access, named, others = head.access, "", list[str]()
+    has_models = access.key is not None and bool(access.key.models)
+    is_ruled = any(rule.model for rule in settings.rules)
+    if deployment or has_models or is_ruled or upstreams.needs_model(route.dialect):
+        named, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
+    model = deployment or named
+    options = options_of(head.wishes, settings, route.dialect, access, model)
+    if has_models:
+        check_model(access, model, *others)
+    allowed = access.key.upstreams if access.key is not None else ()
+    upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
+    if deployment and not upstream.has_deployments:
+        check_named(deployment, named)
+    is_accepted = upload.visit.is_accepted(access.owner)
+    client_request = ClientRequest(
+        dialect=route.dialect,
+        body=body,
+        tenant=access.tenant,
+        conversation=head.conversation,
+        mode=options.mode,
+        credential=access.credential,
+        owner=access.owner,
+        key=access.key.name if access.key is not None else "",
+        auth=head.auth,
+        is_plain_key=head.is_plain_key,
+        implied=route.implied,
+        only_counts=route.kind == "count",
+        preset=options.preset,
+        aim=options.aim,
+        context_tokens=options.context_tokens,
+        keep=options.keep,
+        stale=options.stale,
+        record=options.record,
+        is_accepted=is_accepted,
+        upstream=upstream.name,
+        model=model,
+        id=request_id,
+        may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
+    )
+    return client_request, raw
+
+
+def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Access, model: str) -> RequestOptions:
+    """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
+    rule = first_fitting(settings.rules, dialect, access.digests, model) if settings.rules else None
+    mode = (rule and rule.mode) or settings.mode
+    preset = asks.preset or (rule and rule.preset) or ""
+    return RequestOptions(
+        mode=max(asks.mode, mode, key=MODES.index),
+        preset="" if preset == settings.preset else preset,
+        aim=asks.aim or (rule.aim if rule else None),
+        context_tokens=asks.context_tokens or (rule.context_tokens if rule else None),
+        stale=rule.stale if rule else asks.stale,
+        record=rule.record if rule else None,
+        upstream=(rule and rule.upstream) or "",
+        keep=joined(asks.keep, rule.keep) if rule else asks.keep,
+    )
+
+
+async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[bytes]:
+    """A request's body as it comes. Whatever came before, the last `window` seconds must have brought `_SLOWEST` bytes
+    a second, and the whole must not take for ever."""
+    expectation = request.headers.get("Expect")
+    if expectation is not None and request.version >= HttpVersion11:  # others cannot know what 100 means
+        if expectation.lower() != "100-continue":
+            raise ApiError(417, "The header Expect may only be 100-continue.", "bad_expectation")
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # this was not the answer yet
+    now = asyncio.get_running_loop().time
+    too_slow, too_late = now() + window, now() + _WINDOWS * window
+    content = request.content
+    while True:
+        try:
+            if content.is_eof():  # all of it is here
+                piece = await content.readany()
+            else:
+                async with asyncio.timeout_at(min(too_slow, too_late)):
+                    piece = await content.readany()
+        except TimeoutError as error:
+            message = "The body did not arrive in time: its client was silent or too slow (`body_timeout`)."
+            raise ApiError(408, message, "body_timeout") from error
+        except web.RequestPayloadError as error:
+            raise ApiError(400, "The framing of the body is not valid HTTP.", "bad_body") from error
+        if not piece:
+            return
+        if getattr(request.protocol, "has_too_many_chunks", False):
+            raise ApiError(400, "The body comes in too many small chunks; send larger ones.", "bad_body")
+        handed_on = now()
+        yield piece
+        waited = now() - handed_on  # a slow upstream is not the client's fault
+        too_slow = min(too_slow + waited + len(piece) / _SLOWEST, now() + window)
+        too_late += waited + len(piece) / _WHOLE
+
+
+class Response(web.StreamResponse):
+    """A response that ends as the upstream's reply ends, or breaks off."""
+
+    explains = True
+    """Whether the stream can say why it breaks off."""
+
+    async def _prepare_headers(self) -> None:
+        """Take back the headers that aiohttp adds."""
+        added = [name for name in ("Server", "Content-Type") if name not in self.headers]
+        await super()._prepare_headers()
+        for name in added:
+            self.headers.popall(name, None)
+
+    async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, why: bytes) -> None:
+        """End without a clean end: a client that reads plain events receives an event that says why, any other is cut
+        off. `amid` says whether it has received half an event; None where no event can be sent."""
+        transport = request.transport
+        if transport is None:
+            return
+        if amid is None or not self.explains:
+            reset(transport)
+            return
+        words = (b"\n\n" if amid() else b"") + why
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self.write(words)
+        transport.close()
+
+
+class PassedOn(web.Response):
+    """No response: another worker has the connection, and will respond."""
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        raise ConnectionError("another worker has the connection")  # so nothing is written here, and it is let go
+
+
+class Relayed(Response):
+    """The upstream's reply, framed as the upstream framed it."""
+
+    def __init__(self, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> None:
+        headers = upstream_reply.headers.copy()
+        headers.update({name: header_safe(value) for name, value in added.items()})
+        super().__init__(status=upstream_reply.status, reason=upstream_reply.reason, headers=headers)
+        self.explains = (
+            upstream_reply.kind == "text/event-stream" and not upstream_reply.encoding and not upstream_reply.sized
+        )
+        self._send_headers_immediately = not upstream_reply.has_come  # else with the body, in one write
+        if not upstream_reply.delimited:  # chunks would claim an end that nobody has seen
+            self._length_check = False
+            self.force_close()
+
+    @classmethod
+    async def begin(cls, request: web.BaseRequest, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> Self:
+        response = cls(upstream_reply, added)
+        try:
+            await response.prepare(request)
+        except ValueError as error:
+            message = "The upstream's headers have characters that HTTP does not allow."
+            raise ApiError(502, message, "upstream_garbled") from error
+        return response
+
+
+class Early(Response):
+    """The response to a client that was told to wait: it begins, with events, before the upstream is asked.
+
+    Status and headers are ours by then, so those of the upstream's reply cannot be sent any more; what Narrows says
+    in headers is said in comments. Until it is `prepared` nothing was sent, and another response may be.
+    """
+
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
+        heads = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "x-narrows-summary": "pending"}
+        super().__init__(headers={**heads, ID_HEADER: request_id})
+        self._request = request
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Tell the client, at once and then every second, that it waits for a summary."""
+
+        async def send_comments() -> None:
+            with suppress(ConnectionError):  # that a client has left shows in what is written next
+                while True:
+                    await self.prepare(self._request)  # sends the head, the first time
+                    await self.write(_UPDATING)
+                    await asyncio.sleep(_UPDATING_SECONDS)
+
+        telling = asyncio.create_task(send_comments())
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.wait({telling})
+
+    async def declare(self, headers: Mapping[str, str]) -> None:
+        """Send in comments what can no longer be sent in headers, if the response has begun."""
+        if self.prepared:
+            lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
+            await self.write(lines.encode() + b"\n")
+
+
+def header_safe(value: str) -> str:
+    """A name that a client gave in its body may come back in a header: as one short line of ASCII."""
+    plain = value if value.isascii() and value.isprintable() else ascii(value)[1:-1]
+    return plain[:_LONGEST_VALUE]
+
+
+def error_response(error: ApiError, dialect: Dialect) -> web.Response:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(status=error.status, body=error.body(dialect), headers={**headers, **SERVER, **error.headers})
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Break the connection so that the other side cannot take it for an end."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

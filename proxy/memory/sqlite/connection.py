@@ -1,0 +1,304 @@
+"""The connection to an SQLite file: one statement at a time, advice where one fails, and opening the file again.
+
+Laws
+  No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
+  What could not be opened, proved damaged or was taken away is opened anew for the next statement.
+  The file is its owner's alone (0600), and so is a folder that is made for it (0700).
+  Only SQLite opens a file that exists: whoever closes one drops all locks that this process has on it, so that another
+  process may remove the write-ahead log that is in use (https://www.sqlite.org/howtocorrupt.html, 2.2).
+  A file of release 0.1 is set aside whole, under another name.
+"""
+
+import asyncio
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from proxy.memory import Announce, StoreTrouble
+from proxy.memory.sqlite import statements as sql
+
+MEMORY = ":memory:"
+Row = sqlite3.Row | tuple[object, ...]
+Function = Callable[..., Any]
+
+_AT_ONCE = 0.015  # seconds: a lock that SQLite has waited for takes longer
+_LOOK = 1.0  # seconds between two looks whether the file that is open is still there
+_OPENING = 2.0  # seconds to open a file and bring it up to date, before the first request
+
+_ADVICE = {
+    sqlite3.SQLITE_BUSY: "another program holds it locked",
+    sqlite3.SQLITE_LOCKED: "another program holds it locked",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "it is read-only: check the permissions of the file and of its directory",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the permissions of the file and of its directory",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: move it away, and a new one is made; clients hold every original",
+    sqlite3.SQLITE_NOTADB: "it is not a database of ours: move it away, and a new one is made",
+}
+
+_NO_PLACE = "no file can be made there: give this user the right to write, or name another file"
+_ADVICE_BY_ERRNO = dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST), _NO_PLACE
+) | {errno.ENOSPC: _ADVICE[sqlite3.SQLITE_FULL], errno.EISDIR: "it is a folder: name a file in it"}
+
+_LASTING = frozenset(
+    {
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+"""After these errors the file is opened anew: by then it may be another one, or mended."""
+
+_FAULTS = (TimeoutError, sqlite3.Error, OSError, ValueError)
+
+
+class SqliteConnection:
+    """Runs statements on one file. `functions` are ours that SQLite may call, by name and number of arguments."""
+
+    def __init__(
+        self, path: str, patience: float, functions: Mapping[tuple[str, int], Function], announce: Announce
+    ) -> None:
+        self.path = path
+        self._patience = patience
+        self._functions = functions
+        self._announce = announce
+        self._connection: aiosqlite.Connection | None = None
+        self._is_open = False
+        self._opening = asyncio.Lock()
+        self._file: tuple[int, int] | None = None
+        """Which file is open. One that is gone SQLite would go on to read and write."""
+        self._next_look = 0.0
+
+    async def open(self) -> None:
+        """Make it usable, or StoreTrouble. From then on it is opened anew where need be."""
+        self._is_open = True
+        await self._usable(_OPENING)
+
+    async def close(self) -> None:
+        """Close it. Harmless where it is closed."""
+        self._is_open = False
+        await self._drop()
+
+    async def run(self, statement: str, *values: object) -> list[Row]:
+        """All rows of one statement. Raises StoreTrouble."""
+        try:
+            async with asyncio.timeout(self._patience):
+                connection = await self._usable(self._patience)
+                return list(await connection.execute_fetchall(statement, values))
+        except _FAULTS as error:
+            if _code(error) in _LASTING:
+                await self._drop()
+            raise self._trouble(error) from error
+
+    async def exhaust(self, statement: str, *values: object, pause: float = 0.0) -> None:
+        """Run a statement until it returns no more rows, each time with a pause (seconds) behind it."""
+        rows: list[Row] = [()]
+        while rows:
+            rows = await self.run(statement, *values)
+            await asyncio.sleep(pause)
+
+    async def _usable(self, patience: float) -> aiosqlite.Connection:
+        """The connection, opened where need be. Raises StoreTrouble."""
+        async with self._opening:
+            if not self._is_open:
+                raise StoreTrouble(f"the store {self.path} is not open")
+            if self._connection is None:
+                self._connection = await self._opened(patience)
+                self._next_look = time.monotonic() + _LOOK
+            elif time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + _LOOK
+                if await asyncio.to_thread(_identity, self.path) != self._file:
+                    connection, self._connection = self._connection, None
+                    await _closed(connection)
+                    raise OSError(errno.ESTALE, "its file was removed or replaced: it is opened anew")
+            return self._connection
+
+    async def _drop(self) -> None:
+        async with self._opening:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await _closed(connection)
+
+    async def _opened(self, patience: float) -> aiosqlite.Connection:
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.to_thread(_create, self.path, patience, self._announce)
+                self._file = await asyncio.to_thread(_identity, self.path)
+                connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
+                try:
+                    await connection
+                    await _create_schema(connection)
+                    for (name, arguments), function in self._functions.items():
+                        await connection.create_function(name, arguments, function)
+                    # Half the patience, so that the error is about the lock and not about the time.
+                    await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
+                except asyncio.CancelledError:
+                    connection.stop()  # not awaited: its thread may hang in what took too long
+                    raise
+                except _FAULTS:
+                    await _closed(connection)
+                    raise
+                return connection
+        except _FAULTS as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> StoreTrouble:
+        if isinstance(error, TimeoutError):
+            return StoreTrouble(f"the store {self.path} did not answer in time")
+        advice = _ADVICE.get(_code(error)) or _ADVICE_BY_ERRNO.get(getattr(error, "errno", 0), "it failed")
+        return StoreTrouble(f"the store {self.path}: {advice} ({error})")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at a path; None where none is."""
+    try:
+        file = os.stat(path)
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
+
+
+def _code(error: BaseException | None) -> int:
+    """SQLite's primary result code; 0 for other errors."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _create(path: str, seconds: float, announce: Announce) -> None:
+    """Create the file where there is none, or one of release 0.1."""
+    if path == MEMORY:
+        return
+    Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    until = time.monotonic() + seconds / 2
+    while True:
+        _touch(path)  # at each try: another worker that sets the old file aside has none here for a moment
+        try:
+            target = _set_aside(path)
+            break
+        except (sqlite3.OperationalError, FileNotFoundError):  # as above, or one of 0.1 still runs
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.005 + 0.001 * (os.getpid() % 16))  # two that try at once do not meet again
+    if target:
+        _touch(path)
+        announce(f"{path} was written by release 0.1: it is now {target}, and a new one is begun")
+
+
+def _touch(path: str) -> None:
+    # SQLite gives its -wal and -shm files the permissions of the file itself.
+    if not os.path.exists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    elif not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)  # at once, not after the patience
+
+
+def _set_aside(path: str) -> str:
+    """Rename a file of release 0.1 and return its new name; for any other file return nothing. Raises
+    sqlite3.OperationalError while another process has it open."""
+    before = os.stat(path)
+    if not before.st_size:
+        return ""
+    existing = f"{Path(path).absolute().as_uri()}?mode=rw"  # never one that this would create, open to all
+    with closing(sqlite3.connect(existing, timeout=0, isolation_level=None, uri=True)) as old:
+        ((version,),) = old.execute("PRAGMA user_version")
+        if not 0 < version < sql.SCHEMA_VERSION:
+            return ""
+        # The write-ahead log goes by the file's name, so it is closed before the file is renamed: which only works
+        # while no other process has it open.
+        old.execute("PRAGMA journal_mode = DELETE")
+        old.execute("BEGIN EXCLUSIVE")
+        if not os.path.samestat(before, os.stat(path)):
+            raise sqlite3.OperationalError("another process has just set it aside")
+        names = (f"{path}.0.1-set-aside{number}" for number in ("", *(f"-{n}" for n in range(2, 100))))
+        target = next(name for name in names if not os.path.exists(name))
+        os.rename(path, target)
+        return target
+
+
+async def _closed(connection: aiosqlite.Connection) -> None:
+    try:
+        await connection.close()
+    except (sqlite3.Error, ValueError):
+        return  # the file is gone or damaged: there is nothing left to write
+
+
+async def _create_schema(connection: aiosqlite.Connection) -> None:
+    soon = time.monotonic() + _AT_ONCE
+    while True:
+        try:
+            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Where two open a new file at once, SQLite does not wait for this one as it does for others.
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > soon:
+                raise
+        await asyncio.sleep(0.002)
+    await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
+    await connection.execute_fetchall("PRAGMA trusted_schema = ON")  # triggers call functions of ours
+    if await _version(connection) == sql.SCHEMA_VERSION:
+        await _create_later_tables(connection)
+        return
+    await connection.execute_fetchall("BEGIN IMMEDIATE")
+    version = await _version(connection)  # another worker may have been faster
+    if version > sql.SCHEMA_VERSION:
+        raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
+    if not version:
+        for statement in sql.SCHEMA:
+            await connection.execute_fetchall(statement)
+        await connection.execute_fetchall(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
+    await connection.execute_fetchall("COMMIT")
+    await _create_later_tables(connection)
+
+
+async def _create_later_tables(connection: aiosqlite.Connection) -> None:
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *sql.BILL_TABLES, *sql.KEYS_TABLE):
+        await connection.execute_fetchall(statement)
+
+
+async def _version(connection: aiosqlite.Connection) -> int:
+    ((version,),) = await connection.execute_fetchall("PRAGMA user_version")
+    return int(version)
+
+
+# --- how many recall exchanges the processes on one SQLite file have had: the size of a small file beside it ---
+# A store that answers late cannot say whether another process has had one meanwhile. The size of a file can be had in
+# microseconds, whatever SQLite does.
+
+
+class ExchangeAnnouncements:
+    """One byte for each exchange, in a file that only grows."""
+
+    def __init__(self, path: str) -> None:
+        self._file = None if path == MEMORY else f"{path}-exchanges"
+        self._own = 0
+
+    def add(self) -> None:
+        """Announce one. Where the disk takes no byte, SQLite does not take the exchange either."""
+        self._own += 1
+        if self._file is None:
+            return
+        with suppress(OSError):
+            file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, b"+")
+            finally:
+                os.close(file)
+
+    def foreign(self) -> int | None:
+        """How many others have announced; None where that cannot be read."""
+        if self._file is None:
+            return 0
+        try:
+            return os.stat(self._file).st_size - self._own
+        except FileNotFoundError:
+            return -self._own
+        except OSError:
+            return None

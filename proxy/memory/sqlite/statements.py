@@ -1,0 +1,387 @@
+"""What is sent to SQLite: the schema, and a statement for each operation."""
+
+from proxy.memory import BILLS, DAY_ROWS, DELETIONS, EVENTS, INSERTS, SNAPSHOTS, SUMMARIES, TEXT_KINDS, TextKind
+
+SCHEMA_VERSION = 5
+"""`PRAGMA user_version` of a file; 0 is a new one, and 1 to 4 were written by release 0.1."""
+
+# Names are blobs: they come from clients, and may hold what UTF-8 cannot.
+_OF_CONVERSATION = "tenant BLOB NOT NULL, conversation BLOB NOT NULL"
+_NUMBERED = f"number INTEGER PRIMARY KEY, {_OF_CONVERSATION}"
+"""The number gives the order in which rows were written: clocks may stand still or go back."""
+
+
+def _trigger(name: str, when: str, *statements: str) -> str:
+    return f"CREATE TRIGGER {name} AFTER {when} BEGIN {'; '.join(statements)}; END"
+
+
+_USED = (
+    "INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+    " ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
+)
+_NEWEST = "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE {1} ORDER BY number DESC LIMIT -1 OFFSET {2})"
+_SAME_CONVERSATION = "tenant = new.tenant AND conversation = new.conversation"
+_SAME_TEXTS = "tenant = old.tenant AND kind = old.kind AND conversation = old.conversation"
+
+SCHEMA = (
+    "CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE conversation (tenant BLOB NOT NULL, name BLOB NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, name)) WITHOUT ROWID",
+    "CREATE INDEX conversation_used ON conversation (used)",
+    f"CREATE TABLE step ({_OF_CONVERSATION}, anchor TEXT NOT NULL, decision BLOB NOT NULL, sent BLOB, at REAL NOT NULL,"
+    " used REAL NOT NULL, PRIMARY KEY (tenant, conversation, anchor))",
+    f"CREATE TABLE recall ({_NUMBERED}, anchor TEXT NOT NULL, reply TEXT NOT NULL, content BLOB NOT NULL,"
+    " used REAL NOT NULL, UNIQUE (tenant, conversation, anchor, reply))",
+    f"CREATE TABLE summary ({_NUMBERED}, id TEXT NOT NULL, kind TEXT NOT NULL, first TEXT NOT NULL,"
+    " content BLOB NOT NULL, used REAL NOT NULL, UNIQUE (tenant, conversation, id))",
+    "CREATE INDEX summary_first ON summary (tenant, conversation, kind, first)",
+    # The row outlives the lease, and with it the token: the next one is higher.
+    f"CREATE TABLE lease ({_OF_CONVERSATION}, name BLOB NOT NULL, token INTEGER NOT NULL, until REAL NOT NULL,"
+    " used REAL NOT NULL, PRIMARY KEY (tenant, conversation, name)) WITHOUT ROWID",
+    f"CREATE TABLE spent ({_OF_CONVERSATION}, kind BLOB NOT NULL, content BLOB NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, conversation, kind)) WITHOUT ROWID",
+    # Events outlive their conversation: that it was deleted is one of them.
+    f"CREATE TABLE event ({_NUMBERED}, content BLOB NOT NULL, used REAL NOT NULL)",
+    "CREATE INDEX event_tenant ON event (tenant)",
+    "CREATE INDEX event_conversation ON event (tenant, conversation)",
+    # The text comes last: what only reads the rest does not have to pass it.
+    f"CREATE TABLE text ({_NUMBERED}, kind TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,"
+    " used REAL NOT NULL, about BLOB NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, kind, name))",
+    "CREATE INDEX text_of_kind ON text (kind)",
+    "CREATE INDEX text_of_tenant ON text (tenant, kind)",
+    "CREATE INDEX text_of_conversation ON text (tenant, conversation, kind)",
+    "CREATE INDEX text_name ON text (tenant, kind, name)",
+    # Sums of sizes, so that they need not be added up.
+    "CREATE TABLE text_bytes (tenant BLOB NOT NULL, kind TEXT NOT NULL, conversation BLOB NOT NULL,"
+    " bytes INTEGER NOT NULL, PRIMARY KEY (tenant, kind, conversation)) WITHOUT ROWID",
+    *(_trigger(f"{table}_inserted", f"INSERT ON {table}", _USED) for table in ("step", "spent")),
+    *(_trigger(f"{table}_updated", f"UPDATE ON {table}", _USED) for table in ("step", "recall", "summary", "spent")),
+    _trigger(
+        "recall_inserted",
+        "INSERT ON recall",
+        _USED,
+        _NEWEST.format("recall", f"{_SAME_CONVERSATION} AND anchor = new.anchor", INSERTS),
+    ),
+    _trigger(
+        "summary_inserted",
+        "INSERT ON summary",
+        _USED,
+        _NEWEST.format("summary", f"{_SAME_CONVERSATION} AND kind = new.kind AND first = new.first", SUMMARIES),
+    ),
+    _trigger(
+        "lease_inserted",
+        "INSERT ON lease",
+        _USED,
+        f"DELETE FROM lease WHERE {_SAME_CONVERSATION} AND until < new.used - 86400",  # those over a day ago
+    ),
+    _trigger(
+        "event_inserted",
+        "INSERT ON event WHEN new.number % 32 = 0",
+        _NEWEST.format("event", "tenant = new.tenant", EVENTS),
+    ),
+    _trigger(
+        "text_inserted",
+        "INSERT ON text",
+        _USED,
+        "INSERT INTO text_bytes VALUES (new.tenant, new.kind, new.conversation, new.size)"
+        " ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes",
+    ),
+    _trigger(
+        "text_deleted",
+        "DELETE ON text",
+        f"UPDATE text_bytes SET bytes = bytes - old.size WHERE {_SAME_TEXTS}",
+        f"DELETE FROM text_bytes WHERE bytes <= 0 AND {_SAME_TEXTS}",
+    ),
+    _trigger(
+        "conversation_deleted",
+        "DELETE ON conversation",
+        *(
+            f"DELETE FROM {table} WHERE tenant = old.tenant AND conversation = old.name"
+            for table in ("step", "recall", "summary", "lease", "spent", "text")
+        ),
+    ),
+)
+
+# Not in SCHEMA: a file of this version may be older than these. Each statement is harmless a second time.
+PURSES = (
+    "CREATE TABLE IF NOT EXISTS purse (tenant BLOB NOT NULL, conversation BLOB NOT NULL, day BLOB NOT NULL,"
+    " dollars REAL NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, conversation, day)) WITHOUT ROWID",
+    f"CREATE TRIGGER IF NOT EXISTS purse_inserted AFTER INSERT ON purse WHEN new.day = x'' BEGIN {_USED}; END",
+    "CREATE TRIGGER IF NOT EXISTS purse_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM purse WHERE tenant = old.tenant AND conversation = old.name AND day = x''; END",
+)
+
+SNAPSHOTS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS snapshot (tenant BLOB NOT NULL, conversation BLOB NOT NULL, fingerprint TEXT NOT NULL,"
+    " anchor TEXT NOT NULL, content BLOB NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, conversation, fingerprint, anchor))",
+    f"CREATE TRIGGER IF NOT EXISTS snapshot_inserted AFTER INSERT ON snapshot BEGIN {_USED};"
+    f" DELETE FROM snapshot WHERE rowid IN (SELECT rowid FROM snapshot WHERE {_SAME_CONVERSATION}"
+    f" ORDER BY used DESC, rowid DESC LIMIT -1 OFFSET {SNAPSHOTS}); END",
+    "CREATE TRIGGER IF NOT EXISTS snapshot_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM snapshot WHERE tenant = old.tenant AND conversation = old.name; END",
+)
+
+KEYS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS gateway_key (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE,"
+    " content BLOB NOT NULL) WITHOUT ROWID",
+)
+OWNERS_TABLE = (
+    f"CREATE TABLE IF NOT EXISTS owner ({_OF_CONVERSATION}, owner TEXT NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, conversation, owner)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS owner_owner ON owner (tenant, owner)",
+    f"CREATE TRIGGER IF NOT EXISTS owner_inserted AFTER INSERT ON owner BEGIN {_USED}; END",
+    "CREATE TRIGGER IF NOT EXISTS owner_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM owner WHERE tenant = old.tenant AND conversation = old.name; END",
+)
+
+OWN = "INSERT INTO owner VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_OWNERS = "SELECT {} FROM owner WHERE {} UNION SELECT {} FROM bill_conversation WHERE {}"
+OWNERS = _OWNERS.format(*("owner", "tenant = ?1 AND conversation = ?2") * 2)
+OWNED = _OWNERS.format(*("conversation", "tenant = ?1 AND owner = ?2") * 2)
+ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
+DISOWN = "DELETE FROM owner WHERE tenant = ? AND conversation = ? AND owner = ?"
+
+PAGES = """
+SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
+
+_SIZES = {
+    "step": "length(decision) + coalesce(length(sent), 0) + 200",
+    **dict.fromkeys(("recall", "summary", "snapshot", "event", "bill"), "length(content) + 200"),
+    "text": "size + 200",
+}
+"""About how many bytes a row takes, by its table."""
+_SIZE = " + ".join(
+    f"(SELECT total({size}) FROM {table} WHERE tenant = some.tenant AND conversation = some.name)"
+    for table, size in _SIZES.items()
+)
+_HELD = f"SELECT tenant, name, {_SIZE} + 500 FROM (SELECT tenant, name FROM conversation {{}}) AS some"
+HELD = _HELD.format("WHERE (tenant, name) > (?, ?) ORDER BY tenant, name LIMIT 20")
+"""The conversations behind this one, and about how many bytes each of them takes."""
+OLDEST = _HELD.format("WHERE tenant = ? ORDER BY used LIMIT 8")
+
+LOAD = """
+WITH anchors AS (SELECT value FROM json_each(?))
+SELECT 0, 0, anchor, decision, sent, at FROM step
+    WHERE tenant = ? AND conversation = ? AND anchor IN anchors
+UNION ALL
+SELECT 1, number, anchor, content, NULL, NULL FROM recall
+    WHERE tenant = ? AND conversation = ? AND anchor IN anchors
+UNION ALL
+SELECT 2, number, id, first, content, NULL FROM summary
+    WHERE tenant = ? AND conversation = ? AND kind IN ('compaction', 'digest') AND first IN anchors"""
+"""Steps; then the recall exchanges behind replies, and then the summaries, numbered in the order of writing."""
+
+_CLAIM = """
+INSERT INTO step (tenant, conversation, anchor, decision, sent, at, used) VALUES {}
+ON CONFLICT DO UPDATE
+SET sent = coalesce(excluded.sent, sent), at = max(excluded.at, at), used = excluded.used
+RETURNING decision, sent, at, tenant, conversation, anchor"""
+
+
+def claim(count: int) -> str:
+    """For so many steps at once."""
+    return _CLAIM.format(", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count))
+
+
+NEWEST_STEP = """
+SELECT anchor, decision, sent, at FROM step WHERE tenant = ? AND conversation = ? AND sent IS NOT NULL AND anchor <> '*'
+ORDER BY at DESC, rowid DESC LIMIT 1"""
+
+# In the place of the row of the former anchor, if there is one.
+PUT_SNAPSHOT = """
+INSERT OR REPLACE INTO snapshot (rowid, tenant, conversation, fingerprint, anchor, content, used) VALUES
+((SELECT rowid FROM snapshot WHERE tenant = ?1 AND conversation = ?2 AND fingerprint = ?3 AND anchor = ?7),
+ ?1, ?2, ?3, ?4, ?5, ?6)"""
+
+SNAPSHOT = """
+SELECT anchor, content FROM json_each(?) AS wanted JOIN snapshot
+    ON tenant = ? AND conversation = ? AND fingerprint = ? AND anchor = wanted.value
+ORDER BY wanted.key DESC LIMIT 1"""
+
+MEND = "UPDATE step SET decision = ? WHERE tenant = ? AND conversation = ? AND anchor = ? AND decision IS ?"
+
+PUT_INSERT = """
+INSERT INTO recall (tenant, conversation, anchor, reply, content, used) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, conversation, anchor, reply) DO UPDATE
+SET number = (SELECT max(number) + 1 FROM recall), content = excluded.content, used = excluded.used"""
+
+_PUT_TEXTS = """
+INSERT INTO text (tenant, conversation, kind, name, size, used, about, content) VALUES {}
+ON CONFLICT (tenant, conversation, kind, name) DO UPDATE
+SET content = first_text(tenant, conversation, kind, name, content, excluded.content)"""
+
+
+def put_texts(count: int) -> str:
+    """For so many at once; `first_text` is a function of ours."""
+    return _PUT_TEXTS.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count))
+
+
+LIST_TEXTS = "SELECT name, about FROM text WHERE tenant = ? AND conversation = ? AND kind = ? ORDER BY number"
+
+CONVERSATIONS_WITH = "SELECT conversation FROM text WHERE tenant = ? AND kind = ? AND name = ? ORDER BY number"
+
+
+def texts(count: int) -> str:
+    """Those of so many names."""
+    names = ", ".join("?" * count)
+    return f"SELECT name, content FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({names})"
+
+
+def delete_texts(count: int) -> str:
+    """Those of so many names."""
+    return f"DELETE FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({', '.join('?' * count)})"
+
+
+# The oldest, until the sizes of those deleted make up the surplus.
+_TRIM = """
+DELETE FROM text WHERE number IN
+    (SELECT number FROM
+        (SELECT number, sum(size) OVER (ORDER BY number) - size AS before FROM
+            (SELECT number, size FROM text WHERE {0} AND kind = ?2 ORDER BY number LIMIT 50))
+     WHERE before < (SELECT total(bytes) FROM text_bytes WHERE {0} AND kind = ?2) - ?3)
+RETURNING 1"""
+
+
+def trim(kind: TextKind) -> str:
+    """Delete some of what is too much: of the tenant's texts, or of the conversation's."""
+    whose = "?4 IS ?4" if kind.bounded_by == "tenant" else "conversation = ?4"
+    return _TRIM.format(f"tenant = ?1 AND {whose}")
+
+
+PUT_SUMMARY = """
+INSERT INTO summary (tenant, conversation, id, kind, first, content, used) SELECT ?, ?, ?, ?, ?, ?, ?
+WHERE ? IS NULL OR EXISTS (SELECT 1 FROM lease WHERE tenant = ? AND conversation = ? AND name = ? AND token = ?)
+ON CONFLICT (tenant, conversation, id) DO UPDATE
+SET number = (SELECT max(number) + 1 FROM summary), kind = excluded.kind, first = excluded.first,
+    content = excluded.content, used = excluded.used
+RETURNING 1"""
+
+DELETE_SUMMARIES = """
+DELETE FROM summary WHERE tenant = ? AND conversation = ? AND id IN (SELECT value FROM json_each(?))"""
+
+LIST_SUMMARIES = "SELECT id, first, content FROM summary WHERE tenant = ? AND conversation = ? ORDER BY number"
+
+# What is no time, or too far ahead, was damaged, or written by a clock that was wrong.
+LEASE = """
+INSERT INTO lease (tenant, conversation, name, token, until, used) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE
+SET token = max(token + 1, excluded.token), until = excluded.until, used = excluded.used
+WHERE typeof(until) <> 'real' OR until <= excluded.used OR until > excluded.used + ?
+RETURNING token"""
+
+RELEASE = "UPDATE lease SET until = 0 WHERE tenant = ? AND conversation = ? AND name = ? AND token = ?"
+
+SPEND = """
+INSERT INTO spent (tenant, conversation, kind, content, used) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET content = added(kind, content, excluded.content), used = excluded.used"""
+
+SPENT = "SELECT kind, content FROM spent WHERE tenant = ? AND conversation = ?"
+
+# A sum that was damaged counts as nothing.
+TAKE = """
+INSERT INTO purse (tenant, conversation, day, dollars, used) SELECT ?1, ?2, ?3, max(?4, 0.0), ?5 WHERE ?4 <= ?6
+ON CONFLICT DO UPDATE
+SET dollars = max(iif(typeof(dollars) = 'real', dollars, 0.0) + ?4, 0.0), used = excluded.used
+WHERE ?4 < 0 OR iif(typeof(dollars) = 'real', dollars, 0.0) + ?4 <= ?6
+RETURNING 1"""
+
+SWEEP_PURSES = "DELETE FROM purse WHERE day <> x'' AND used < ?"
+
+NOTE = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?, ?)"
+
+_EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DESC LIMIT ?"
+
+# Events and texts are many, and may be large. Before a conversation goes, they go a few at a time, so that no other
+# statement waits longer than for these. Events are the first of them.
+_A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
+
+DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))
+DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
+
+DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text", "bill", "bill_day"))
+DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
+
+_SWEEP_ROWS = """
+DELETE FROM {0} WHERE rowid IN
+    (SELECT {0}.rowid FROM (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20) AS old
+     JOIN {0} ON {0}.tenant = old.tenant AND {0}.conversation = old.name LIMIT 50)
+RETURNING 1"""
+
+SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text", "bill")))
+SWEEP = """
+DELETE FROM conversation WHERE (tenant, name) IN
+    (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
+RETURNING 1"""
+
+_SWEEP_NUMBERED = """
+DELETE FROM {0} WHERE number IN
+    (SELECT number FROM (SELECT number, used FROM {0} WHERE {1} ORDER BY number LIMIT 50) WHERE used < ?)
+RETURNING 1"""
+
+SWEEP_NUMBERED = (
+    _SWEEP_NUMBERED.format("event", "true"),
+    _SWEEP_NUMBERED.format("bill", "conversation = x''"),
+    *(_SWEEP_NUMBERED.format("text", f"kind = '{kind.name}'") for kind in TEXT_KINDS.values() if kind.bounded_by),
+)
+
+PUT_ONCE = """
+INSERT INTO secret VALUES (?, ?) ON CONFLICT DO UPDATE
+SET value = CASE WHEN typeof(value) = 'blob' AND length(value) = 32 THEN value ELSE excluded.value END
+RETURNING value"""
+
+# Takes the write lock and changes nothing: fails where the file is locked, read-only or gone.
+PROBE = "UPDATE secret SET value = value WHERE name IS NULL"
+
+
+def events(*, tenant: bool, conversation: bool) -> str:
+    """The newest of all, or those of one tenant or of one conversation."""
+    wanted = [term for term, applies in (("tenant = ?", tenant), ("conversation = ?", conversation)) if applies]
+    wanted = wanted if tenant else [f"tenant <> x'{DELETIONS.encode().hex()}'", *wanted]
+    return _EVENTS.format("WHERE " + " AND ".join(wanted))
+
+
+# --- the tables of bills: a row for each bill, for each conversation, and for each day and its labels ---
+# A batch is inserted into a view, whose trigger writes all three, and nothing where the bill is there.
+
+_HAS_ROW = "EXISTS (SELECT 1 FROM bill_day WHERE tenant = new.tenant AND day = new.day AND name = new.name)"
+_HAS_ROOM = f"(SELECT count(*) FROM bill_day WHERE tenant = new.tenant AND day = new.day) < {DAY_ROWS}"
+_ADDED = "ON CONFLICT DO UPDATE SET content = day_sums(content, excluded.content)"
+
+BILL_TABLES = (
+    f"CREATE TABLE IF NOT EXISTS bill (number INTEGER PRIMARY KEY, {_OF_CONVERSATION}, id TEXT NOT NULL,"
+    " used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id))",
+    "CREATE INDEX IF NOT EXISTS bill_of_none ON bill (number) WHERE conversation = x''",
+    "CREATE TABLE IF NOT EXISTS bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL,"
+    " owner TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, day, name))",
+    "CREATE INDEX IF NOT EXISTS bill_day_day ON bill_day (day)",
+    f"CREATE TABLE IF NOT EXISTS bill_conversation ({_OF_CONVERSATION}, owner TEXT NOT NULL, at REAL NOT NULL,"
+    " content BLOB NOT NULL, PRIMARY KEY (tenant, conversation))",
+    "CREATE INDEX IF NOT EXISTS bill_conversation_at ON bill_conversation (at)",
+    "CREATE INDEX IF NOT EXISTS bill_conversation_tenant ON bill_conversation (tenant, at)",
+    "CREATE VIEW IF NOT EXISTS bill_added AS SELECT tenant, conversation, id, used AS at, content, used, x'' AS day,"
+    " x'' AS name, '' AS owner, x'' AS sums, x'' AS other_name, '' AS other_owner, x'' AS other_sums, x'' AS row"
+    " FROM bill",
+    "CREATE TRIGGER IF NOT EXISTS bill_added_inserted INSTEAD OF INSERT ON bill_added WHEN NOT EXISTS"
+    " (SELECT 1 FROM bill WHERE tenant = new.tenant AND conversation = new.conversation AND id = new.id) BEGIN"
+    " INSERT INTO bill_day SELECT new.tenant, new.day, new.name, new.owner, new.sums"
+    f" WHERE {_HAS_ROW} OR {_HAS_ROOM} {_ADDED};"
+    " INSERT INTO bill_day SELECT new.tenant, new.day, new.other_name, new.other_owner, new.other_sums"
+    f" WHERE NOT {_HAS_ROW} {_ADDED};"
+    " INSERT INTO bill_conversation SELECT new.tenant, new.conversation, new.owner, new.at, new.row"
+    " WHERE new.conversation <> x'' ON CONFLICT DO UPDATE"
+    " SET content = conversation_sums(content, excluded.content), at = max(at, excluded.at),"
+    " owner = iif(excluded.at >= at, excluded.owner, owner);"
+    " INSERT INTO conversation SELECT new.tenant, new.conversation, new.used WHERE new.conversation <> x''"
+    " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
+    " INSERT INTO bill (tenant, conversation, id, used, content)"
+    " VALUES (new.tenant, new.conversation, new.id, new.at, new.content); END",
+    "CREATE TRIGGER IF NOT EXISTS bill_inserted AFTER INSERT ON bill WHEN new.number % 16 = 0 BEGIN"
+    " DELETE FROM bill WHERE number IN (SELECT number FROM bill WHERE tenant = new.tenant"
+    f" AND conversation = new.conversation ORDER BY used DESC, number DESC LIMIT -1 OFFSET {BILLS}); END",
+    "CREATE TRIGGER IF NOT EXISTS bill_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM bill WHERE tenant = old.tenant AND conversation = old.name;"
+    " DELETE FROM bill_conversation WHERE tenant = old.tenant AND conversation = old.name; END",
+)
+"""As those above that a file of this version may be without."""
