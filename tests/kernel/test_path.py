@@ -8,8 +8,8 @@ from tests.kit.running import Start
 from tests.kit.upstream import CHAT, completion, json_answer
 
 BESIDE = (
-    *("summaries/", "archive/", "memory/sqlite/", "memory/write_behind.py", "breaker.py", "kernel/admission.py"),
-    *("billing/", "telemetry/"),
+    *("summaries/", "addons/archive/", "memory/sqlite/", "memory/write_behind.py", "breaker.py", "kernel/admission.py"),
+    *("addons/billing/", "catalog/price_book.py", "telemetry/"),
 )
 """Rooms that only count and report what became of a request, or in which nothing is done where no summaries are wanted,
 no texts are stored, nothing is broken or too much, and the store answers in time: of SQLite only the number of recall
