@@ -16,10 +16,10 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.addons.access.gate import check_model, may_ask
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.identity import Access, auth_of
+from proxy.kernel.permissions import check_model, may_ask
 from proxy.kernel.upstreams import Upstreams, row_for
 from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded

@@ -11,9 +11,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.addons.billing.usage import BY, UsageReport, UsageRow, as_csv
-from proxy.addons.billing.usage import as_json as values_of
-from proxy.addons.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.drawing.figures import dollars, percent, short
 from proxy.lab.cli_arguments import AsJson, offers
 from proxy.lab.cli_output import console, print_json, refusing
@@ -22,6 +19,9 @@ from proxy.lab.reports.columns import LAST_LINES, explains_columns
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 from proxy.memory import Store
+from proxy.usage.query import SINCE, UsageQuery, read_usage
+from proxy.usage.report import BY, UsageReport, UsageRow, as_csv
+from proxy.usage.report import as_json as values_of
 
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16

@@ -78,7 +78,7 @@ class Reloader:
 async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
     app = await App.start(settings)
     reloader = Reloader(app, read)
-    app.pages.reload = reloader.reload
+    app.controls.reload = reloader.reload
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def signalled() -> None:
@@ -154,7 +154,7 @@ async def _work(settings: Settings, worker: Worker, read: Callable[[], Settings]
         os.kill(os.getppid(), signal.SIGHUP)
         return ""
 
-    app.pages.reload = order_reload
+    app.controls.reload = order_reload
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def hurried() -> None:
