@@ -33,6 +33,7 @@ from pydantic import SecretStr
 from yarl import URL
 
 from proxy.config import KeyRow, Settings
+from proxy.config.headers import ACCOUNTS, CREDENTIALS, SIGN_INS, VERSIONS, words_in
 from proxy.config.keys import KEY_SHAPE
 from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
@@ -44,10 +45,7 @@ _LONGEST_KEY = 1_000
 """Characters of a credential whose hash is remembered."""
 _LIMITED, _LONGEST_LIMIT = 60.0, 86_400.0
 """Seconds in which nothing is asked after a 429 that does not say how long, and at most."""
-_AUTH_HEADERS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
-_BETAS = "anthropic-beta"
-_OAUTH_BETA = "oauth-"
-"""How the name of the beta begins without which Anthropic takes no OAuth token. No other beta is about who asks."""
+_AUTH_HEADERS = (*CREDENTIALS, *ACCOUNTS, *VERSIONS)
 _TOKENS = (
     *("sk-ant-oat", "sk-ant-ort", "sk-ant-sid"),  # Anthropic: Claude Code, claude.ai
     "eyJ",  # JSON web tokens: Sign in with ChatGPT (Codex), Entra ID, and whoever else signs people in
@@ -121,8 +119,8 @@ def received_credential(request: web.BaseRequest) -> str:
     """The client's credential, as the APIs carry it; "" for none. Several are joined, one on each line: one of them may
     be the same for everybody, and the upstream decides which of them it looks at."""
     headers = request.headers
-    scheme, _, token = headers.get("Authorization", "").partition(" ")
-    values = (token.strip() or scheme, headers.get("api-key", ""), headers.get("x-api-key", ""))
+    scheme, _, token = headers.get(CREDENTIALS[0], "").partition(" ")
+    values = (token.strip() or scheme, *(headers.get(name, "") for name in CREDENTIALS[1:]))
     return "\n".join(dict.fromkeys(filter(None, values)))
 
 
@@ -131,9 +129,16 @@ def auth_of(request: web.BaseRequest) -> dict[str, str]:
     headers = {name: request.headers[name] for name in _AUTH_HEADERS if name in request.headers}
     if _has_key(request):  # it is for this gateway, and not for the upstream
         headers = {name: value for name, value in headers.items() if not KEY_SHAPE.search(value)}
-    betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
-    needed = ",".join(beta for beta in betas if beta.startswith(_OAUTH_BETA))
-    return headers | ({_BETAS: needed} if needed else {})
+    return headers | _sign_ins(request)
+
+
+def _sign_ins(request: web.BaseRequest) -> dict[str, str]:
+    """The headers in which a sign-in has to stand, with that word alone: no other is about who asks."""
+    words = {
+        name: ",".join(word for word in words_in(request.headers.getall(name, ())) if word.startswith(start))
+        for name, start in SIGN_INS
+    }
+    return {name: value for name, value in words.items() if value}
 
 
 def is_plain_key(request: web.BaseRequest) -> bool:
@@ -143,9 +148,7 @@ def is_plain_key(request: web.BaseRequest) -> bool:
     if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
         return False
     words = received_credential(request).replace('"', " ").split()  # whatever space an upstream takes before the token
-    if _BETAS in headers and _BETAS in auth_of(request):
-        return False
-    return not any(word.startswith(_TOKENS) for word in words)
+    return not _sign_ins(request) and not any(word.startswith(_TOKENS) for word in words)
 
 
 def is_allowed(credential: str, digests: Collection[str]) -> bool:

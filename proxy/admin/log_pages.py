@@ -22,7 +22,6 @@ from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
 from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
-from proxy.archive.recordings import HISTORY
 from proxy.archive.sent_requests import is_message
 from proxy.errors import ApiError
 from proxy.memory import MESSAGES, Key, StoredText
@@ -141,8 +140,8 @@ async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:
 
 def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """What the calls of a session did to files, and which of them may have changed files unseen."""
-    read = DIALECTS[dialect].read
-    conversation = converse([read(as_json(entry), len) for entry in session[HISTORY[dialect]]])
+    api = DIALECTS[dialect]
+    conversation = converse([api.read(as_json(entry), len) for entry in session[api.fields.history]])
     changes, unseen = changes_of(_calls(conversation))
     files: dict[str, list[dict[str, Any]]] = {}
     for change in changes:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.gateway import model_lookup
+from proxy.kernel import model_lookup
 
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides, prices_for
