@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS
 from policies.dialects.http import Model
-from proxy.access.gate import check_model, may_ask
+from proxy.addons.access.gate import check_model, may_ask
 from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError

@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config.headers import VERSIONS
 from proxy.errors import ApiError
 from proxy.kernel.wire.upstream import Upstream

@@ -14,7 +14,7 @@ import msgspec
 
 from policies.dialects import Dialect
 from policies.dialects.writing import Writing
-from proxy.access.outbound import Outbound, trust
+from proxy.catalog.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.headers import VERSIONS
 from proxy.summaries.clients import SdkClient
