@@ -8,7 +8,7 @@ from typing import Self
 
 from aiohttp import web
 
-from proxy.admin.pages import AdminPages
+from proxy.addons.pages.pages import AdminPages
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
 from proxy.generation import Generation, Lasting, check_fixed

@@ -12,7 +12,7 @@ Laws
 from msgspec import structs
 
 from policies.dialects import Reply
-from proxy.archive.archive import Archive
+from proxy.addons.archive.archive import Archive
 from proxy.identity import CredentialStates, seconds_of
 from proxy.memory.cached import CachedStore
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest

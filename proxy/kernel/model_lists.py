@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.gate import check_model, may_ask
+from proxy.addons.access.gate import check_model, may_ask
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.identity import Access, auth_of

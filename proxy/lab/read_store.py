@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from policies.dialects.common import as_json
-from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
+from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.config import Configured, KeyRow
 from proxy.config.groups.keeping import default_store, whole_store_url
 from proxy.config.keyring import keyring_of

@@ -25,7 +25,7 @@ from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
 from proxy.identity import CredentialStates, seconds_of

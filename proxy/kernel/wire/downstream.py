@@ -17,7 +17,7 @@ from aiohttp import HttpVersion11, web
 
 from policies.dialects import Dialect
 from policies.keep import joined
-from proxy.access.gate import check_model
+from proxy.addons.access.gate import check_model
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import first_fitting
