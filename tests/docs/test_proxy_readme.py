@@ -9,12 +9,12 @@ import pytest
 
 from proxy.config import Configured, KeyRow, Settings
 from proxy.config.groups.summaries import SummarizerSettings
-from proxy.config.options import default_in_words
 from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
 from proxy.config.settings import GROUPS
 from proxy.config.upstreams import UpstreamRow
+from proxy.console.options import default_in_words
 from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS, Metrics
 from tests.docs.documents import PROXY, toml_blocks
 from tests.kit.paths import ROOT
