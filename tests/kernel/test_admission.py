@@ -14,7 +14,7 @@ import pytest
 from aiohttp.streams import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.gateway import downstream, listener
+from proxy.kernel.wire import downstream, listener
 
 from proxy.config import ConfigurationError
 from proxy.kernel.admission import Peer, Pool, Pressure, _network

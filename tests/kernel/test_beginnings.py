@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 from msgspec.structs import replace
-from proxy.compaction import request_parser
+from proxy.kernel import request_parser
 
 from policies.dialects import DIALECTS
 from proxy.kernel.beginnings import Beginnings, Filed, PackedRequest

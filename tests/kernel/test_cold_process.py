@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from proxy.compaction import cold as module
-from proxy.compaction import runs
+from proxy.kernel import cold as module
+from proxy.kernel import runs
 
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Request

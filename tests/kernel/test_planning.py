@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from proxy.compaction import runs
+from proxy.kernel import runs
 
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings

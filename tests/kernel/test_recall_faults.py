@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from proxy.compaction import recall_exchanges as recalls
+from proxy.kernel import recall_exchanges as recalls
 from yarl import URL
 
 from policies.tools import RECALL

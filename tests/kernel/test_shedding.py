@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from proxy.compaction import request_parser
+from proxy.kernel import request_parser
 
 from policies.dialects import DIALECTS
 from policies.model.converse import converse

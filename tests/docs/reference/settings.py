@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
+from proxy.console.options import default_in_words
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from proxy.config import KeyRow
 from proxy.config.groups.summaries import SummarizerSettings, SummaryBudget
-from proxy.config.options import default_in_words
 from proxy.config.settings import GROUPS
 from proxy.config.upstreams import UpstreamRow
 from tests.docs.reference.markdown import table
