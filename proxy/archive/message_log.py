@@ -33,8 +33,8 @@ from proxy.archive.replies import LoggedReply
 from proxy.archive.sent_requests import SentBody, SentTrail, common_items
 from proxy.archive.texts import ArchiveServices, TextQueue
 from proxy.memory import MESSAGES, Key, StoredText
+from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in
-from proxy.requests import ParsedRequest
 
 _LOGGED = 50_000
 """Messages, in all logs that are continued without asking the store how far they go."""

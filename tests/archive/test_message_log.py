@@ -17,9 +17,10 @@ from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices
 from proxy.kernel.request_parser import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
+from proxy.memory.conversation import ParsedRequest
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.sqlite.store import SqliteStore
-from proxy.requests import ParsedRequest
 from proxy.telemetry import Telemetry
 from tests.admin.test_conversations import RECORD, opened
 from tests.archive.test_artifacts import kept, rows
@@ -205,7 +206,7 @@ async def _taken(messages: Sequence[Any]) -> ParsedRequest:
     return taken
 
 
-_INTAKE = RequestParser()
+_INTAKE = RequestParser(Conversations())
 
 
 class _Counting(SqliteStore):
