@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel import runs
 from proxy.kernel.cold import ColdProcess
