@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from aiohttp import web
 from msgspec import structs
 
+from policies.dialects import DIALECTS
 from proxy.addons.access.keys import digest_of, is_sound
 from proxy.addons.access.registry import KeyRegistry
 from proxy.config import KeyRow, Settings
@@ -33,6 +34,7 @@ from proxy.memory import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
 _LONGEST_ID = 128
+_APIS = [api.http for api in DIALECTS.values()]
 _SHARED_PATHS = tuple(
     (method, re.compile(pattern).fullmatch)
     for method, pattern in (
@@ -40,8 +42,8 @@ _SHARED_PATHS = tuple(
         ("HEAD", r"/models"),
         ("POST", r"/(embeddings|completions|moderations|rerank|score|tokenize|detokenize)"),
         ("POST", r"/(audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"),
-        ("POST", r"/responses/compact"),
-        ("*", r"/responses/resp_\w{16,}(/cancel|/input_items)?"),  # an id that only who made it can know
+        *(("POST", re.escape(api.compact_path.removeprefix("/v1"))) for api in _APIS if api.compact_path),
+        *(("*", api.stored_path.removeprefix("/v1")) for api in _APIS if api.stored_path),
     )
 )
 """What is relayed for keys that share an account: what stores nothing there, and what is named by a secret id."""
