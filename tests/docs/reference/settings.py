@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-from proxy.console.options import default_in_words
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -10,6 +9,7 @@ from proxy.config import KeyRow
 from proxy.config.groups.summaries import SummarizerSettings, SummaryBudget
 from proxy.config.settings import GROUPS
 from proxy.config.upstreams import UpstreamRow
+from proxy.console.options import default_in_words
 from tests.docs.reference.markdown import table
 
 INTRODUCTION = """\

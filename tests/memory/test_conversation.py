@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from proxy.memory import served
+from proxy.memory import conversation
 from proxy.memory.cached import CachedStore
+from proxy.memory.conversations import Conversations
 from tests.kernel.test_planning import ENDS, Bench, request
 from tests.kernel.test_planning import store as opened  # noqa: F401 - a fixture
+from tests.memory.test_conversations import settled
 
 TURNS = range(6, 12)
 
@@ -16,13 +18,13 @@ TURNS = range(6, 12)
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the store was asked for."""
     names: list[str] = []
-    real: Any = CachedStore._ask
+    real: Any = CachedStore.ask
 
     async def ask(self: CachedStore, operation: str, question: Any, **how: Any) -> Any:
         names.append(operation)
         return await real(self, operation, question, **how)
 
-    monkeypatch.setattr(CachedStore, "_ask", ask)
+    monkeypatch.setattr(CachedStore, "ask", ask)
     return names
 
 
@@ -37,22 +39,20 @@ async def in_turn(store: CachedStore, count: int, turns: range) -> list[tuple[ob
     return plans
 
 
-@pytest.mark.parametrize("room", [2**30, 20_000, 1])
+@pytest.mark.parametrize("room", [2**30, 400_000, 1])
 async def test_e1_conversations_in_turn_are_continued_where_they_were_left_off(
     opened: CachedStore,  # noqa: F811
     questions: list[str],
-    monkeypatch: pytest.MonkeyPatch,
     room: int,
 ) -> None:
-    """Also those whose states are packed meanwhile."""
+    """Also those that are packed meanwhile."""
     alone = (await in_turn(opened, 1, TURNS))[1:]
     questions.clear()
-    monkeypatch.setattr(served, "_BYTES", room)
-    monkeypatch.setattr(opened, "_served", served.ServedHistories())
+    opened.conversations = Conversations(2**40, room)
     shared = await in_turn(opened, 5, TURNS)
     assert shared[5:] == [plan for plan in alone for _ in range(5)]
     assert questions.count("memory") + questions.count("snapshot") == 10
-    assert bool(opened._served.caches[1]) == (room < 2**30)
+    assert bool(await settled(opened.conversations)) == (room < 2**30)
 
 
 async def test_e1_each_branch_of_a_conversation_is_continued_and_its_oldest_steps_go(opened: CachedStore) -> None:  # noqa: F811
@@ -63,8 +63,8 @@ async def test_e1_each_branch_of_a_conversation_is_continued_and_its_oldest_step
             planned = await bench.plan(turn, conversation="named", body=body)
             assert (planned.plan_state is None) == (turn == TURNS[0])
             bench.send(planned)
-    (states,), (sent,) = opened._served.caches[0].values(), opened._served.caches[2].values()
-    assert (len(states.steps), len(sent.steps)) == (6, 16)
+    live = planned.context.live
+    assert (len(live.steps), len(live.sent), len(live.branches)) == (6, 16, 3)
 
 
 async def test_s1_a_request_that_is_repeated_and_one_that_goes_back_are_planned_the_same(opened: CachedStore) -> None:  # noqa: F811
@@ -77,8 +77,8 @@ async def test_s1_a_request_that_is_repeated_and_one_that_goes_back_are_planned_
 
 async def test_e1_states_of_requests_that_were_shed_are_bounded(opened: CachedStore) -> None:  # noqa: F811
     planned = await Bench(opened).plan(len(ENDS) - 1)
-    histories, key = opened._served, planned.context.key
+    history, live, state = planned.context.conversation, planned.context.live, planned.plan.state
     for number in range(100):
-        histories.add_reached(key, (f"{number}", "anchor"), planned.plan.state)
-    assert histories.planned(key, ("99", "anchor"))
-    assert len(histories.caches[0][key].steps) == served._STEPS
+        live.add_reached(f"{number}", history, state)
+    assert ("99", history.end_anchor(state.step - 1)) in live.steps
+    assert len(live.steps) == conversation._STEPS
