@@ -11,7 +11,7 @@ from aiohttp import web
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
 from proxy.generation import Generation, Lasting, check_fixed
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Admission, Pressure, open_files
 from proxy.kernel.handlers import Gateway

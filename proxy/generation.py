@@ -16,7 +16,7 @@ from typing import Self
 from policies.money.catalog import check_overrides
 from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.acceptance import Acceptance
 from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
@@ -33,7 +33,8 @@ from proxy.kernel.services import CompactionServices, Controls, Services
 from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
 from proxy.memory.store_access import StoreAccess
@@ -181,7 +182,10 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     parts.push_async_callback(audit_log.close)
     summarizer = Summarizer(settings, states, price_book)
     maker = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billed=services.billed)
-    parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
+    conversations = Conversations()
+    forgets.register(conversations.forget)
+    parser, cached_store = RequestParser(conversations), CachedStore(store, telemetry, forgets, conversations, patience)
+    writer = StoreWriter(cached_store)
     summary_services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
@@ -195,14 +199,14 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(summary_services, (OutputDigests(summary_services), RollingSummaries(summary_services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
-    acceptance = Acceptance(cached_store, states, writers, telemetry)
+    acceptance = Acceptance(cached_store, writer, states, writers, telemetry)
     compacting = partial(Compactor, cold=cold, acceptance=acceptance, price_book=price_book)
-    compactor = compacting(settings, parser, cached_store, telemetry, writers)
-    forgets.register(compactor.forget)
+    compactor = compacting(settings, parser, cached_store, writer, telemetry, writers)
     return CompactionServices(
         access=StoreAccess(unhurried, telemetry, services.secret, time.time, forgets),
         compactor=compactor,
         cached_store=cached_store,
+        writer=writer,
         parser=parser,
         summarizer=summarizer,
         maker=maker,

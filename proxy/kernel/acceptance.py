@@ -11,8 +11,8 @@ Laws
 
 from msgspec import structs
 
-from proxy.identity import CredentialStates
-from proxy.memory.cached import CachedStore
+from proxy.identity.states import CredentialStates
+from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
@@ -24,12 +24,14 @@ class Acceptance:
     def __init__(
         self,
         store: CachedStore,
+        writer: StoreWriter,
         states: CredentialStates,
         writers: BackgroundWriters,
         telemetry: Telemetry,
     ) -> None:
         self._telemetry = telemetry
         self._store = store
+        self._writer = writer
         self._states = states
         self._writers = writers
 
@@ -61,15 +63,14 @@ class Acceptance:
         """Write behind the request what was sent."""
         client_request, record = upstream_request.client_request, upstream_request.record
         context, is_sent = planned.context, not client_request.is_dry and record is not None
-        key = context.key
-        self._store.own(key, client_request.owner)
+        self._writer.own(context.live, client_request.owner)
         if record is None or not is_sent:
             return
         if planned.is_quiet:
-            self._store.note_sent(key, context.conversation, record, is_quiet=True)
+            self._writer.note_sent(context.live, context.conversation, record, is_quiet=True)
         else:
-            self._store.remember(
-                key,
+            self._writer.remember(
+                context.live,
                 context.fingerprint,
                 context.conversation,
                 None if planned.plan.shed else planned.plan.state,
@@ -78,7 +79,7 @@ class Acceptance:
             )
         first = upstream_request.continues
         if first is not None and first.planned is not None and first.record is not None:
-            self._store.continued(key, first.planned.context.fingerprint, first.record, record)
+            self._writer.continued(context.live, first.planned.context.fingerprint, first.record, record)
 
 
 def is_underivable(planned: PlannedRequest) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from policies.dialects import Reply
+from policies.dialects import DEFAULT, Reply
+from policies.dialects.dialect import UsageOption
 from policies.money.bills import RequestBill
 from proxy.config.routes import Route
-from proxy.identity import ACCESS, Access
+from proxy.identity.who import IDENTITY, Identity
 from proxy.kernel.admission import VISIT, Visit
 from proxy.kernel.head import RequestHead
 from proxy.kernel.model_lists import Reach
@@ -18,7 +19,7 @@ from proxy.kernel.wire.upstream import Upstream
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry.tracing import RequestTrace
 
-_UNKNOWN, _UNTRACED = Route("openai_chat"), RequestTrace()
+_UNKNOWN, _UNTRACED = Route(DEFAULT), RequestTrace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Exchange:
     # what addons want of it
 
     asks_usage: bool = False
-    """Whether the upstream is asked for its usage, though the client has not."""
+    """Whether the upstream is to be asked for its usage where the client has not."""
     listener: Callable[[bytes], None] | None = None
     """Hears each event of the reply, or the body of one that is not streamed, as the upstream has sent it."""
     reply: HeldReply | None = None
@@ -109,6 +110,9 @@ class Exchange:
     """Headers that a response has, too, which no upstream begins."""
 
     # what becomes of it
+
+    usage_option: UsageOption | None = None
+    """The one by which usage is asked for that the client has not asked for."""
 
     trace: RequestTrace = field(default=_UNTRACED)
     upstream: str = ""
@@ -140,9 +144,9 @@ class Exchange:
     """Why the reply could not be read while it was forwarded."""
 
     @property
-    def access(self) -> Access | None:
+    def access(self) -> Identity | None:
         """Who asks, where the entrance has looked."""
-        return self.request.get(ACCESS)
+        return self.request.get(IDENTITY)
 
     @property
     def visit(self) -> Visit:

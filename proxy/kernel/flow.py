@@ -11,7 +11,6 @@ from time import perf_counter
 from aiohttp import web
 
 from policies.dialects import DIALECTS, Reply
-from policies.dialects.openai_chat.asked_usage import asking_for_usage
 from proxy.errors import ApiError
 from proxy.kernel.exchange import Exchange, RelayedRequest
 from proxy.kernel.head import forwarded_headers
@@ -57,8 +56,9 @@ class Flow:
         if exchange.asks_usage:
             if upstream_request.planned is None and not client_request.only_counts:
                 exchange.model = await named_model(client_request.body)
-            is_chat = client_request.dialect == "openai_chat" and not client_request.only_counts
-            exchange.asks_usage = is_chat and asking_for_usage(client_request.body) is not None
+            option = DIALECTS[client_request.dialect].usage_option
+            is_asked = option is not None and option.ask(client_request.body) is not None
+            exchange.usage_option = option if is_asked and not client_request.only_counts else None
         exchange.visit.end_planning()
         exchange.added_ms = ms_since(began)
         exchange.headers = upstream_request.headers
@@ -70,7 +70,7 @@ class Flow:
     async def _chat(self, upstream_request: UpstreamRequest) -> web.StreamResponse:
         exchange, responder, send = self._exchange, self._responder, self._send
         reply = exchange.reader = self._reader(upstream_request)
-        send.is_read = responder.has_begun or upstream_request.recalls or exchange.asks_usage
+        send.is_read = responder.has_begun or upstream_request.recalls or exchange.usage_option is not None
         if send.is_read:
             loop = RecallLoop(self._parts.compaction, send, upstream_request, reply, exchange.trace, exchange.rounds)
             return await self._chat_in_rounds(loop)
@@ -87,8 +87,8 @@ class Flow:
         exchange = self._exchange
         rounds = self._parts.settings.recall_rounds if upstream_request.recalls else None
         reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
-        is_watched = exchange.asks_usage or exchange.listener is not None or exchange.reply is not None
-        return WatchedReply(reply, exchange) if is_watched else reply
+        wishes = (exchange.usage_option, exchange.listener, exchange.reply)
+        return WatchedReply(reply, exchange) if any(each is not None for each in wishes) else reply
 
     async def _chat_in_rounds(self, loop: RecallLoop) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
@@ -147,7 +147,7 @@ class Flow:
                 if exchange.listener is None:
                     response = await responder.begin(upstream_reply, _RELAY_HEADERS)
                     return await responder.pass_on(response, upstream_reply.chunks(), None)
-                reader = WatchedReply(DIALECTS[exchange.route.dialect].reply(), exchange)
+                reader = WatchedReply(DIALECTS[exchange.route.dialect].reply(None), exchange)
                 try:
                     return await responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, reader)
                 finally:

@@ -21,7 +21,7 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 
 from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
-from proxy.identity import is_rebound
+from proxy.identity.place import has_other_name
 from proxy.kernel.admission import VISIT
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.flow import Flow, ms_since
@@ -195,7 +195,7 @@ def _read_target(exchange: Exchange) -> None:
 def _check_origin(exchange: Exchange, host: str) -> None:
     """Raises ApiError for what is no request of a client that means this API."""
     request = exchange.request
-    if is_rebound(request, host):
+    if "Origin" in request.headers and has_other_name(request, host):
         message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
         raise ApiError(403, message, "forbidden")
     if "websocket" not in request.headers.get("Upgrade", "").lower():

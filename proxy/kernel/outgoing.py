@@ -45,7 +45,7 @@ def without_marks(upstream_request: UpstreamRequest) -> UpstreamRequest:
     assert planned is not None  # else there are none
     body, edits = rendered_body(planned, marked=False), planned.plan.edits
     if spent is not None:
-        body = planned.context.dialect.next_round(body, spent)
+        body = planned.context.dialect.recall.next_round(body, spent)
     headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
     warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
     return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))

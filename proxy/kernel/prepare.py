@@ -25,7 +25,7 @@ from proxy.kernel.outgoing import in_arm, rendered_body, retried, unchanged
 from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.warnings import ReplyWarnings
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters, adopted_digests
 from proxy.summaries.services import Waiting
@@ -38,6 +38,7 @@ class Compactor:
         settings: Settings,
         parser: RequestParser,
         store: CachedStore,
+        writer: StoreWriter,
         telemetry: Telemetry,
         writers: BackgroundWriters,
         clock: Callable[[], float] | None = None,
@@ -53,7 +54,7 @@ class Compactor:
         self._writers = writers
         self._clock = clock = clock or time.time
         self._cold = cold
-        self._planner = Planner(settings, parser, store, writers, clock, cold, price_book=price_book)
+        self._planner = Planner(settings, parser, store, writer, writers, clock, cold, price_book=price_book)
         self._acceptance = acceptance
         self._warnings = ReplyWarnings(telemetry, self._planner.context_tokens_of)
         self.plan, self.may_overflow = self._planner.plan, self._planner.may_overflow
@@ -82,7 +83,7 @@ class Compactor:
         self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
-        body = DIALECTS[client_request.dialect].next_round(following.body, spent)
+        body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
         return structs.replace(following, body=body, spent=spent, continues=upstream_request)
 
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
@@ -145,9 +146,6 @@ class Compactor:
                 model, upstream = planned.context.request.model, upstream_request.client_request.upstream
                 self._telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
 
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        self._planner.forget(tenant, conversation)
-
     async def close(self) -> None:
         await self._cold.close()
         await self._store.close()
@@ -180,7 +178,8 @@ class Compactor:
             self._telemetry.metrics.count("shed_tokens", by=planned.tokens_sent)
         elif not planned.is_quiet:
             plan_state = planned.plan.state
-            self._store.planned(context.key, context.fingerprint, context.conversation, plan_state, record)
+            context.live.add_planned(context.fingerprint, context.conversation, plan_state, record)
+            self._store.conversations.settle(context.live)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         if summary:
@@ -201,8 +200,7 @@ class Compactor:
     def record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
         """What is remembered of the step, and the headers of its reply."""
         record = step_record(planned, self._clock())
-        newest = self._store.newest(planned.context.key)
-        return record, reply_headers(planned, prefix_outcome(planned, record, newest))
+        return record, reply_headers(planned, prefix_outcome(planned, record))
 
     async def _claimed(self, planned: PlannedRequest) -> PlannedRequest:
         """A step that the history alone does not decide is decided by whoever claims it first."""
@@ -234,10 +232,10 @@ class Compactor:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
         restored = await self._planner.exchanges.restore(
-            client_request, context.key, context.received, context.exchanges, in_progress
+            client_request, context.live, context.received, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.parsed.request
-        tool = dialect.recall_tool(request, self._settings.recall == "always")
+        tool = dialect.recall.tool(request, self._settings.recall == "always")
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else None
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
@@ -250,7 +248,7 @@ class Compactor:
         if client_request.implied:  # the member that this body cannot have counts where the request before it had it
             body = opening + client_request.body.lstrip().removeprefix(b"{")
             planned = await self._planner.plan(structs.replace(client_request, body=body))
-            before = planned and (planned.previous or self._store.newest(planned.context.key))
+            before = planned and (planned.previous or planned.context.live.newest)
         if not (before and before.recall):
             planned = await self._planner.plan(client_request)
         if planned is None:
@@ -273,7 +271,8 @@ class Compactor:
         context, client_request = planned.context, planned.context.client_request
         record, headers = self.record_and_headers(planned)
         if not planned.plan.shed:
-            self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
+            context.live.add_planned(context.fingerprint, context.conversation, planned.plan.state, record)
+            self._store.conversations.settle(context.live)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}

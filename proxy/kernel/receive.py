@@ -8,7 +8,7 @@ from proxy.config import Settings
 from proxy.config.routes import spoken
 from proxy.config.rules import first_fitting
 from proxy.errors import ApiError
-from proxy.identity import Access, access_of, asks_here
+from proxy.identity.who import Identity, who
 from proxy.kernel.exchange import Exchange, RelayedRequest
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
 from proxy.kernel.model_lists import Reach
@@ -88,7 +88,7 @@ async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestH
     )
 
 
-def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Access, model: str) -> RequestOptions:
+def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Identity, model: str) -> RequestOptions:
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
     rule = first_fitting(settings.rules, dialect, access.digests, model) if settings.rules else None
     mode = (rule and rule.mode) or settings.mode
@@ -109,7 +109,7 @@ async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
     """Find where a request goes that is relayed. Raises ApiError."""
     request, settings = exchange.request, parts.settings
     upload = Upload(request, settings.body_timeout) if request.body_exists else None
-    access = access_of(request, settings, parts.secret)
+    access = who(request, settings, parts.secret)
     reach = Reach(parts.upstreams, settings.rules, access, spoken(request.headers), _spends(parts, exchange))
     if lists := reach.lists(request.method, exchange.rest):
         exchange.relayed = RelayedRequest(reach, upload, lists)
@@ -131,7 +131,7 @@ async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
 
 
 async def _body_and_model(
-    parts: KernelParts, exchange: Exchange, access: Access, upload: Upload | None
+    parts: KernelParts, exchange: Exchange, access: Identity, upload: Upload | None
 ) -> tuple[Upload | bytes | None, str]:
     """The body of a request that is relayed, and the model in it: read only where something depends on that, "" where
     it is not JSON. Raises ApiError."""
@@ -159,4 +159,4 @@ def _spends(parts: KernelParts, exchange: Exchange) -> bool:
     access = exchange.access
     if not parts.upstreams.has_keys or (access is not None and access.key is not None):
         return True
-    return parts.settings.auth == "passthrough" and asks_here(exchange.request, parts.settings.host)
+    return parts.settings.auth == "passthrough" and who(exchange.request, parts.settings, parts.secret).is_here

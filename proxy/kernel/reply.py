@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 
 from policies.dialects import ChoiceResult, Reply
 from policies.dialects.events import is_plain
-from policies.dialects.openai_chat.asked_usage import without_usage
 from policies.dialects.overflow import Overflow
 from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
@@ -100,15 +99,15 @@ class WatchedReply:
         if exchange.listener is not None:
             exchange.listener(event)
         pieces = self._reply.feed(event)
-        if exchange.asks_usage and not is_plain(event):
-            pieces = [rest for piece in pieces if (rest := without_usage(piece))]
+        if exchange.usage_option is not None and not is_plain(event):
+            pieces = [rest for piece in pieces if (rest := exchange.usage_option.hide(piece))]
         if exchange.reply is not None:
             exchange.reply.add(pieces)
         return pieces
 
     def feed_all(self, events: bytes, /) -> list[bytes] | None:
         exchange = self._exchange
-        if exchange.listener is not None or exchange.asks_usage:
+        if exchange.listener is not None or exchange.usage_option is not None:
             return None  # each event is to be seen
         pieces = self._reply.feed_all(events)
         if pieces is not None and exchange.reply is not None:

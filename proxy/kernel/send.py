@@ -7,9 +7,9 @@ Laws
 
 from multidict import CIMultiDict
 
-from policies.dialects.openai_chat.asked_usage import OPTION, asking_for_usage
+from policies.dialects.dialect import UsageOption
 from proxy.errors import ApiError
-from proxy.identity import seconds_of
+from proxy.identity.states import seconds_of
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.wire.resending import Sending, error_of
@@ -58,16 +58,16 @@ class Sender:
         exchange.upstream_request, body, planned = upstream_request, upstream_request.body, upstream_request.planned
         model = client_request.model or (planned.context.request.model if planned else exchange.model)
         upstream = self._parts.upstreams[client_request.upstream]
-        asks_usage = exchange.asks_usage and model not in upstream.without_usage
-        asking = asking_for_usage(body) if asks_usage else None
+        option = exchange.usage_option if model not in upstream.without_usage else None
+        asking = option.ask(body) if option is not None else None
         unchanged = asking is None and (body is client_request.body or body == client_request.body)
         headers = self._headers(upstream_request, suffix, unchanged)
-        if asking is not None:
+        if option is not None and asking is not None:
             reply = await self.call(upstream, "POST", headers.copy(), asking, model)
-            if not await _refuses_option(reply):
+            if not await _refuses(option, reply):
                 return reply
             reply.close()
-        exchange.asks_usage = False
+        exchange.usage_option = None
         reply = await self.call(upstream, "POST", headers, exchange.raw if unchanged else body, model)
         if asking is not None and reply.status < 400:
             upstream.without_usage[model] = True
@@ -98,6 +98,6 @@ class Sender:
         return upstream_request
 
 
-async def _refuses_option(reply: UpstreamReply) -> bool:
+async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:
     """Whether the upstream does not take the option by which usage is asked for."""
-    return reply.status in _REFUSALS and reply.received_encoding in READABLE and OPTION in await error_of(reply)
+    return reply.status in _REFUSALS and reply.received_encoding in READABLE and option.name in await error_of(reply)

@@ -16,7 +16,7 @@ from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.store_access import StoreAccess
 from proxy.summaries.maker import SummaryMaker
@@ -45,6 +45,7 @@ class CompactionServices:
     access: StoreAccess
     compactor: Compactor
     cached_store: CachedStore
+    writer: StoreWriter
     parser: RequestParser
     summarizer: Summarizer
     maker: SummaryMaker

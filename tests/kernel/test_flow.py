@@ -12,7 +12,7 @@ from yarl import URL
 
 from proxy.addons.telemetry.addon import record_of
 from proxy.config import Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.exchange import Exchange

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import Reply
-from policies.dialects.openai_chat import reply
+from policies.dialects.openai_chat.reply import ChatReply
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.reply import RecallLoop, SentRequest
 from proxy.kernel.wire.upstream import CutError
@@ -71,7 +71,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
         sent.append(upstream_request.body)
         yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
-    return RecallLoop(compaction, send, FIRST, reply(allowed), RequestTrace(), []), sent  # type: ignore[arg-type]
+    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), RequestTrace(), []), sent  # type: ignore[arg-type]
 
 
 async def received(loop: RecallLoop, first: Any) -> list[bytes]:

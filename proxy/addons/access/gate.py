@@ -18,6 +18,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import unquote
 
 from aiohttp import web
+from msgspec import structs
 
 from proxy.addons.access.keys import digest_of, is_sound
 from proxy.addons.access.registry import KeyRegistry
@@ -25,7 +26,8 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
 from proxy.config.presets import NAME
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, KEY_HEADER, STANDS_FOR, Access, name_of, owner_of, received_credential, tenant_of
+from proxy.identity.credential import KEY_HEADER, STANDS_FOR, name_of, owner_of, received_credential
+from proxy.identity.who import IDENTITY, Identity, who
 from proxy.kernel.addons import Addon
 from proxy.kernel.exchange import Exchange
 from proxy.memory import StoreTrouble
@@ -68,30 +70,30 @@ class Gate(Addon):
             raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
         key = _key_in(request) if self.takes_keys else ""
         if key:
-            request[ACCESS] = self._access(request, await self._row_of(key))
+            request[IDENTITY] = self._identity(request, await self._row_of(key))
         elif self._settings.auth == "keys":
             raise _refused("send a key of this gateway (nrw_...) as the API key, or in the header x-narrows-key.")
         else:
-            request[ACCESS] = self._access(request, None)
+            request[IDENTITY] = self._identity(request, None)
 
     async def recognize(self, request: web.BaseRequest) -> None:
         """As `enter`, for a page of our own: it says itself who may see it."""
         if not self.is_open:
             key = _key_in(request) if self.takes_keys else ""
-            request[ACCESS] = self._access(request, await self._row_of(key) if key else None)
+            request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
 
-    def _access(self, request: web.BaseRequest, row: KeyRow | None) -> Access:
+    def _identity(self, request: web.BaseRequest, row: KeyRow | None) -> Identity:
+        client = who(request, self._settings, self._secret)
         is_trusted = self._trusts(request.remote or "")
         person = self._person(request) if is_trusted else ""
-        if row is None:
-            credential = received_credential(request)
-            tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
-        else:
+        credential, tenant = client.credential, client.tenant
+        if row is not None:
             credential = STANDS_FOR + row.name
             tenant = row.tenant or self._settings.tenant or row.name
         if person:
             credential, tenant = f"{credential}\n{STANDS_FOR}{person}", f"{tenant}/{person}"
-        return Access(
+        return structs.replace(
+            client,
             key=row,
             credential=credential,
             tenant=tenant,

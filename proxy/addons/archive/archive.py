@@ -44,7 +44,7 @@ class Archive(Addon):
             self.recorder.passed(key, client_request, parsed)
         is_edited = not client_request.is_dry and sent.record is not None and not sent.planned.is_quiet
         if self.originals is not None and is_edited:
-            self.originals.keep(key, client_request.credential, context.conversation, plan.new)
+            self.originals.keep(key, client_request.owner, context.conversation, plan.new)
 
     async def finished(self, exchange: Exchange) -> None:
         """Store the reply to a request, over all its rounds, if it is whole."""

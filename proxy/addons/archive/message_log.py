@@ -25,7 +25,6 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, text_of
-from policies.dialects.whole_reply import messages_of
 from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
@@ -33,9 +32,9 @@ from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
 from proxy.addons.archive.texts import TextQueue
 from proxy.kernel.exchange import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
+from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in
 from proxy.memory.store_access import StoreAccess
-from proxy.requests import ParsedRequest
 
 _LOGGED = 50_000
 """Messages, in all logs that are continued without asking the store how far they go."""
@@ -287,7 +286,7 @@ class MessageLog:
     def _reply(self, about: _About, branch: _Branch, reply: HeldReply) -> Sequence[StoredText]:
         """The messages of a reply, each behind the one before it."""
         dialect, last, texts = str(about["dialect"]), branch.last, []
-        raws = messages_of(dialect, reply.content)
+        raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
         digest = digest_of(messages)
         for at, (raw, message) in enumerate(zip(raws, messages, strict=True), len(branch.messages)):

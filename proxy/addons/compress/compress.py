@@ -28,7 +28,6 @@ from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
-from proxy.identity import asks_here
 from proxy.kernel.addons import Addon
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
@@ -66,7 +65,7 @@ class CompressApi(Addon):
         head, upload = read_head(request, settings, self._services.secret), Upload(request, settings.body_timeout)
         exchange.tenant = head.access.tenant
         is_accepted = head.access.key is not None or exchange.visit.is_accepted(head.access.owner)
-        if not is_accepted and not asks_here(request, settings.host):
+        if not is_accepted and not head.access.is_here:
             message = (
                 "The compress API needs a key of this gateway, a credential that an upstream has accepted, or a "
                 "request from this machine by address."

@@ -1,10 +1,11 @@
 from multidict import CIMultiDict
 
+from policies.dialects import DIALECTS
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
 from proxy.addons.limits.charges import PricesOf, summary_dollars
 from proxy.addons.limits.limits import Admitted, Limits, open_limits
-from proxy.addons.limits.metering import RESPONSES, Meter, charge_relayed, charge_reply, limited_key
+from proxy.addons.limits.metering import Meter, charge_relayed, charge_reply, limited_key
 from proxy.kernel.addons import Addon
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.services import Services
@@ -21,7 +22,7 @@ class KeyLimits(Addon):
         self._meters: dict[Exchange, Meter] = {}
 
     async def admit(self, exchange: Exchange) -> None:
-        is_fetch = exchange.kind == "relay" and exchange.route.dialect == RESPONSES
+        is_fetch = exchange.kind == "relay" and bool(DIALECTS[exchange.route.dialect].http.stored_path)
         if is_fetch:  # it may be of a reply that another request has ordered
             self._listen(exchange)
         if (access := exchange.access) is None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from msgspec import structs
 
+from policies.dialects import DIALECTS
 from policies.dialects.common import list_at, member, object_at
 from policies.dialects.events import Json, is_plain, read_event
 from policies.model.rawjson import UnreadableError, members
@@ -14,11 +15,10 @@ from proxy.addons.limits.charges import PricesOf, charge_of, dollars_of
 from proxy.addons.limits.limits import Admitted, Limits
 from proxy.config import KeyRow
 from proxy.config.routes import Route
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.exchange import Exchange
 from proxy.requests import ReplyRound
 
-RESPONSES = "openai_responses"
 _RUNNING = ("queued", "in_progress")
 _MOST_OUTPUT = 128_000
 """Tokens of an answer without a limit: no listed model writes more."""
@@ -128,10 +128,11 @@ async def charge_relayed(
         admitted.charge(usage.prompt + usage.completion, dollars_of(usage, model, prices, upstream))
 
 
-def limited_key(access: Access, route: Route, rest: str) -> KeyRow | None:
+def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
     """The key whose limits count. To fetch a reply costs nothing, and needs nothing left of a budget. `rest`: the
     target, after /v1."""
-    if access.key is None or route != Route(RESPONSES) or rest.partition("?")[0].endswith("/compact"):
+    api, path = DIALECTS[route.dialect].http, f"/v1{rest.partition('?')[0]}"
+    if access.key is None or not api.stored_path or route != Route(route.dialect) or path == api.compact_path:
         return access.key
     row: KeyRow = access.key.model_copy(update={"tpm": None, "usd_per_day": None})
     return row

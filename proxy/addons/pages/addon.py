@@ -39,6 +39,7 @@ def _conversations(services: Services, compaction: CompactionServices, archive: 
         SummaryPages(
             parts,
             compaction.cached_store,
+            compaction.writer,
             compaction.maker,
             compaction.parser,
             compaction.payments,

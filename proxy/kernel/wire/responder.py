@@ -160,7 +160,7 @@ class Responder:
         """End a response that has begun, and say why in the form of the API."""
         self._exchange.trouble = error.code
         dialect = DIALECTS[self._exchange.route.dialect]
-        reply = self._exchange.reader or dialect.reply()
+        reply = self._exchange.reader or dialect.reply(None)
         await response.break_off(self._request, amid, reply.last_event(error.body(dialect)))
 
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
 from policies.context import Aim
+from policies.dialects import DIALECTS
 from policies.keep import Patterns
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
@@ -32,7 +33,6 @@ from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import PlanObserver, Player
 from proxy.lab.replay.recorded import Session
 from proxy.memory import Key, Store, open_store
-from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.models import siblings
 
@@ -88,6 +88,10 @@ class Options:
         if self.prices:
             return dict.fromkeys(self.prices, sessions)
         return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
+
+    def requests(self, sessions: Sequence[Session]) -> int:
+        """How many requests the replays of these sessions make."""
+        return self.repeat * sum(len(each.turns) for members in self.tables(sessions).values() for each in members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +223,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             provider.answer = player = Player(observer, options.refetch, count)
 
         def prices_of_summaries(dialect: str) -> Prices:
-            writer = options.summary_model or options.chosen.writing.model(CLIENTS[dialect].provider)
+            writer = options.summary_model or options.chosen.writing.model(DIALECTS[dialect].provider)
             if not writer:
                 writer = next(iter(siblings(model, lambda name: prices_for(name, overrides))), SAME)
             return prices_for(model if writer == SAME else writer, overrides)

@@ -7,7 +7,7 @@ import pytest
 
 from policies.money.bills import BillSums
 from proxy.app import App
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.memory import Key, Store, open_store
 from proxy.usage.report import BY
 from tests.kit.billed_day import PRESETS, SECRET, answer, have, recount, talks, tenant_of
