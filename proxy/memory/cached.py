@@ -6,6 +6,7 @@ Laws
   The store has a deadline, and is not asked at all while it is in trouble: requests never wait for it.
   Decisions that follow from the history are written behind the request, those of several requests together; here they
   are read as if they were written. Those that do not follow from it are claimed: written before their bytes are sent.
+  Where other processes serve the same conversations, a reply waits until what was decided for it is stored, or late.
   Snapshots are taken as often as a history has grown by so much that another process would feel it.
 """
 
@@ -37,7 +38,7 @@ _PATIENCE = 0.05
 """Seconds that a request waits for the store."""
 _PENDING = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
-_CLOSING_SECONDS = 5.0
+_CLOSING = 5.0
 _INTERVAL = 0.05
 """Seconds from one write behind requests to the next: those between are made together."""
 
@@ -76,20 +77,21 @@ class CachedStore:
     """Looks up, caches and writes what was decided for each history."""
 
     def __init__(
-        self, store: Store, telemetry: Telemetry, forgets: ForgetRegistry, patience: float | None = None
+        self,
+        store: Store,
+        telemetry: Telemetry,
+        forgets: ForgetRegistry,
+        patience: float = 0.0,
+        is_shared: bool = False,
     ) -> None:
-        """`patience`: seconds that a request waits for the store, instead of the default."""
+        """`patience`: seconds that a request waits for the store, if not the usual ones; `is_shared`: whether other
+        processes serve the same conversations."""
         self._store = GuardedStore(store, telemetry, "store")
         self._announcements: DecisionStore = store
-        self._patience = patience
+        self._patience, self._is_shared = patience, is_shared
         self._telemetry = telemetry
         self._writes = WriteBehindQueue(
-            telemetry,
-            limit=_PENDING,
-            tries=None,
-            closing_seconds=_CLOSING_SECONDS,
-            full="queue_full",
-            interval=_INTERVAL,
+            telemetry, limit=_PENDING, tries=None, closing_seconds=_CLOSING, full="queue_full", interval=_INTERVAL
         )
         self._served = ServedHistories()
         self._exchanges: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_EXCHANGES_BYTES, getsizeof=_weight)
@@ -110,21 +112,19 @@ class CachedStore:
         """The recall exchanges behind the replies of this history, and what the store answered if it was asked. An
         exchange that was had in another API can only be put back in that one."""
         last = conversation.steps - 1
-        cached = self.cached_exchanges(key, dialect, conversation)
-        if cached is not None:
+        if (cached := self.cached_exchanges(key, dialect, conversation)) is not None:
             return cached, NO_LOOKUP
         lookup = await self.look_up(key, _anchors(conversation, range(last + 1)))
         if not lookup.complete:  # what this process has put back before is put back again
             cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), ""), {})
             ours = {after: tuple(some) for after, some in cached.items()}
             lookup = replace(lookup, memory=replace(lookup.memory, inserts={**ours, **lookup.memory.inserts}))
-        now = conversation.end_anchor(last)  # this very request may have had a reply before
-        inserts = {
-            after: tuple(insert for insert in some if insert.dialect == dialect)
-            for after, some in lookup.memory.inserts.items()
-            if after != now
-        }
-        return {after: some for after, some in inserts.items() if some}, lookup
+        now, inserts = conversation.end_anchor(last), dict[str, Sequence[Insert]]()
+        for after, some in lookup.memory.inserts.items():
+            mine = tuple(insert for insert in some if insert.dialect == dialect)
+            if mine and after != now:  # this very request may have had a reply before
+                inserts[after] = mine
+        return inserts, lookup
 
     def cached_exchanges(self, key: Key, dialect: str, conversation: Conversation) -> Inserts | None:
         """The recall exchanges behind the replies of this history, where all of them are cached; None where not."""
@@ -165,10 +165,10 @@ class CachedStore:
         self, key: Key, fingerprint: str, conversation: Conversation, prices: Prices
     ) -> PlanState | None:
         """The state of this history that another process has stored last."""
-        if conversation.steps <= _SNAPSHOT_STEPS:
+        last = conversation.steps - 1
+        if last < _SNAPSHOT_STEPS:
             return None
-        reach = range(max(0, conversation.steps - 1 - _SNAPSHOT_REACH), conversation.steps - 1)
-        anchors = [conversation.end_anchor(step) for step in reach]
+        anchors = [conversation.end_anchor(step) for step in range(max(0, last - _SNAPSHOT_REACH), last)]
         try:
             snapshot = await self._ask("snapshot", methodcaller("snapshot", key, fingerprint, anchors))
         except StoreTrouble:
@@ -230,6 +230,11 @@ class CachedStore:
         self._exchanges[key, dialect, after, ""] = inserts
         if complete:
             self._exchanges[key, dialect, after, reply] = inserts
+
+    async def settle(self, key: Key) -> None:
+        """Have stored what was decided for a conversation, where another process may serve its next request."""
+        if self._is_shared:
+            await self._writes.settle(key, self._patience or _PATIENCE)
 
     def planned(
         self, key: Key, fingerprint: str, conversation: Conversation, plan_state: PlanState, record: StepRecord

@@ -10,8 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from proxy.compaction import cold as module
-from proxy.compaction import runs
 
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Request
@@ -23,6 +21,8 @@ from policies.money.catalog import prices_for
 from policies.planning.plan import plan
 from policies.planning.state import PlanSettings
 from policies.presets import PRESETS, Preset
+from proxy.kernel import cold as module
+from proxy.kernel import runs
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.runs import plan_and_render
 from proxy.lab.generators.loops import generated
