@@ -15,41 +15,41 @@ from pathlib import Path
 from typing import Self
 
 from policies.money.catalog import check_overrides
-from proxy.access.gate import Gate
-from proxy.access.limits import Limits, open_limits
-from proxy.access.registry import KeyRegistry
-from proxy.admin.answers import PageParts
-from proxy.admin.artifacts import ArtifactPages
-from proxy.admin.conversations import ConversationPages
-from proxy.admin.deletion import Deletion
-from proxy.admin.live import LivePages
-from proxy.admin.log_pages import LogPages
-from proxy.admin.login import Login
-from proxy.admin.pages import AdminPages
-from proxy.admin.summaries import SummaryPages
-from proxy.archive.archive import Archive
-from proxy.archive.message_log import MessageLog
-from proxy.archive.recorder import Recorder, RecorderOptions
-from proxy.archive.recordings import Recordings
-from proxy.archive.redaction import Redaction
-from proxy.archive.texts import ArchiveServices, Artifacts, Originals
-from proxy.billing.billing import Billing
-from proxy.billing.holdout import Holdout
-from proxy.billing.price_book import PriceBook
+from proxy.addons.access.gate import Gate
+from proxy.addons.access.registry import KeyRegistry
+from proxy.addons.archive.archive import Archive
+from proxy.addons.archive.message_log import MessageLog
+from proxy.addons.archive.recorder import Recorder, RecorderOptions
+from proxy.addons.archive.recordings import Recordings
+from proxy.addons.archive.redaction import Redaction
+from proxy.addons.archive.texts import ArchiveServices, Artifacts, Originals
+from proxy.addons.billing.billing import Billing
+from proxy.addons.compress.compress import CompressApi
+from proxy.addons.limits.limits import Limits, open_limits
+from proxy.addons.pages.answers import PageParts
+from proxy.addons.pages.artifacts import ArtifactPages
+from proxy.addons.pages.conversations import ConversationPages
+from proxy.addons.pages.deletion import Deletion
+from proxy.addons.pages.live import LivePages
+from proxy.addons.pages.log_pages import LogPages
+from proxy.addons.pages.login import Login
+from proxy.addons.pages.pages import AdminPages
+from proxy.addons.pages.summaries import SummaryPages
+from proxy.addons.shadows.shadows import ShadowParts, Shadows
+from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.acceptance import Acceptance
 from proxy.kernel.admission import Admission, Pressure
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.compress import CompressApi
 from proxy.kernel.handlers import Gateway
+from proxy.kernel.holdout import Holdout
 from proxy.kernel.model_lookup import ModelLookup
 from proxy.kernel.outgoing import Bypass
 from proxy.kernel.parts import FlowParts
 from proxy.kernel.prepare import Compactor
 from proxy.kernel.recall_loop import Compaction
 from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.shadows import ShadowParts, Shadows
 from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Store, open_store, ttl_of
 from proxy.memory.audit_log import AuditLog
@@ -238,7 +238,7 @@ async def _open_compaction(
     billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
     has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
-    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience or 0.0, has_others)
+    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience, has_others)
     services = SummaryServices(
         settings=settings,
         summarizer=summarizer,

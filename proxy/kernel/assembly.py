@@ -16,7 +16,7 @@ from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.planning.state import PlanSettings
 from policies.presets import Preset, described
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.learned_window import LearnedWindow
 from proxy.memory import Key

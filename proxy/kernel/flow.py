@@ -15,19 +15,19 @@ from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.asked_usage import asking_for_usage
-from proxy.access.gate import check_model, check_path
-from proxy.access.limits import Admitted
+from proxy.addons.access.gate import check_model, check_path
+from proxy.addons.limits import metering
+from proxy.addons.limits.limits import Admitted
+from proxy.addons.shadows.shadows import Sample
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, Access, access_of, asks_here
+from proxy.identity.who import IDENTITY, Identity, who
 from proxy.kernel.admission import VISIT
 from proxy.kernel.head import RequestHead, forwarded_headers
-from proxy.kernel.metering import RESPONSES, MeteredReply, charge_relayed, charge_reply, limited_key, refuses_option
 from proxy.kernel.model_lists import Reach
 from proxy.kernel.models import allowed_names, check_named, named_model
 from proxy.kernel.parts import FlowParts
 from proxy.kernel.recall_loop import RecallLoop, Send, is_stream
-from proxy.kernel.shadows import Sample
 from proxy.kernel.wire.downstream import Upload, receive
 from proxy.kernel.wire.listener import read_head
 from proxy.kernel.wire.resending import Sending
@@ -39,8 +39,7 @@ from proxy.telemetry.tracing import RequestTrace
 
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _RELAY_HEADERS = {"x-narrows-mode": "relayed"}
-_REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
-"""Headers that name a request: each round of a reply is another request."""
+_REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})  # each round of a reply is another request
 
 
 class Flow:
@@ -60,7 +59,7 @@ class Flow:
         """Of a key that has limits."""
         self._model = ""
         """Of a request that was not planned, and is charged to such a key."""
-        self._meter: MeteredReply | None = None
+        self._meter: metering.MeteredReply | None = None
         """Reads the reply to such a key."""
         self._hides_usage = False
         """Whether usage is asked for that the client has not asked for."""
@@ -82,8 +81,8 @@ class Flow:
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
         self.record.route = self.route.kind
-        path = f"/v1{self.rest.partition('?')[0]}"
-        route, tracing = path if path in ROUTES else "/v1/*", self._parts.telemetry.tracing
+        route, tracing = f"/v1{self.rest.partition('?')[0]}", self._parts.telemetry.tracing
+        route = route if route in ROUTES else "/v1/*"
         self._trace = tracing.request(self._request.method, route, self._request.headers)
         match self.route.kind:
             case "chat":
@@ -144,7 +143,7 @@ class Flow:
     def _metered(self, reply: Reply) -> Reply:
         """The reader of the reply; to a key with a budget, one that reads what it comes to, too."""
         if self._admitted is not None and self._admitted.spends:
-            self._meter = reply = MeteredReply(reply, self._hides_usage)
+            self._meter = reply = metering.MeteredReply(reply, self._hides_usage)
         return reply
 
     def _end_sample(self, status: int) -> None:
@@ -192,7 +191,7 @@ class Flow:
         self.record.read_bill(bill)
         if self._admitted is not None and self._meter is not None:
             is_whole, prices = self._responder.is_whole, self._parts.price_book.prices
-            charge_reply(self._admitted, self._meter, rounds, bill, self._model, is_whole, prices)
+            metering.charge_reply(self._admitted, self._meter, rounds, bill, self._model, is_whole, prices)
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
@@ -227,7 +226,7 @@ class Flow:
         request, record = self._request, self.record
         headers = forwarded_headers(request, request.raw_headers, self._parts.settings)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
-        access = access_of(request, self._parts.settings, self._parts.secret)
+        access = who(request, self._parts.settings, self._parts.secret)
         reach = Reach(self._parts.upstreams, self._parts.settings.rules, access, spoken(request.headers), self._spends)
         try:
             self._check_limits()
@@ -245,21 +244,22 @@ class Flow:
             await self._admit()
             with closing(await self._call(upstream, request.method, headers, body, model)) as upstream_reply:
                 record.status = upstream_reply.status
-                if (limits := self._parts.limits) is None or self.route.dialect != RESPONSES:
+                if (limits := self._parts.limits) is None or self.route.dialect != metering.RESPONSES:
                     response = await self._responder.begin(upstream_reply, _RELAY_HEADERS)
                     return await self._responder.pass_on(response, upstream_reply.chunks(), None)
-                meter, prices = MeteredReply(DIALECTS[RESPONSES].reply()), self._parts.price_book.prices
+                meter = metering.MeteredReply(DIALECTS[metering.RESPONSES].reply())
                 try:
                     return await self._responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, meter)
                 finally:
                     sent = upload.size if upload is not None and 200 <= upstream_reply.status < 300 else 0
-                    await charge_relayed(limits, self._admitted, meter, named, upstream.name, prices, sent)
+                    prices = self._parts.price_book.prices
+                    await metering.charge_relayed(limits, self._admitted, meter, named, upstream.name, prices, sent)
         except ApiError as error:
             raise (upload and upload.fault) or error from None
         finally:
             record.received = upload.size if upload else 0
 
-    async def _body_and_model(self, access: Access, upload: Upload | None) -> tuple[Body, str]:
+    async def _body_and_model(self, access: Identity, upload: Upload | None) -> tuple[Body, str]:
         """The body of a request that is relayed, and the model in it: read only where something depends on that, ""
         where it is not JSON. Raises ApiError."""
         settings, has_models = self._parts.settings, access.key is not None and bool(access.key.models)
@@ -267,7 +267,7 @@ class Flow:
             check_model(access, self.deployment)
         depends = self._parts.upstreams.needs_model(self.route.dialect) and not self.deployment
         depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
-        depends = depends or (self.route.dialect == RESPONSES and self._parts.limits is not None)
+        depends = depends or (self.route.dialect == metering.RESPONSES and self._parts.limits is not None)
         is_json = "json" in self._request.headers.get("Content-Type", "").lower()
         if upload is None or not (has_models or ((depends or self.deployment) and is_json)):
             return upload, ""
@@ -282,10 +282,10 @@ class Flow:
     def _spends(self) -> bool:
         """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
         are none, for this machine."""
-        settings, access = self._parts.settings, self._request.get(ACCESS)
+        settings, access = self._parts.settings, self._request.get(IDENTITY)
         if not self._parts.upstreams.has_keys or (access is not None and access.key is not None):
             return True
-        return settings.auth == "passthrough" and asks_here(self._request, settings.host)
+        return settings.auth == "passthrough" and who(self._request, settings, self._parts.secret).is_here
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
@@ -311,15 +311,15 @@ class Flow:
 
     def _check_limits(self) -> None:
         """Raises ApiError where a key has used what it may, so far as that is known: its body need not be read then."""
-        access, limits = self._request.get(ACCESS), self._parts.limits
+        access, limits = self._request.get(IDENTITY), self._parts.limits
         if limits is not None and access is not None:
-            limits.check(limited_key(access, self.route, self.rest), self.route.dialect)
+            limits.check(metering.limited_key(access, self.route, self.rest), self.route.dialect)
 
     async def _admit(self) -> None:
         """Count the request of a key that has limits, now that it is served here. Raises ApiError."""
-        access, limits = self._request.get(ACCESS), self._parts.limits
+        access, limits = self._request.get(IDENTITY), self._parts.limits
         if limits is not None and access is not None:
-            key = limited_key(access, self.route, self.rest)
+            key = metering.limited_key(access, self.route, self.rest)
             self._admitted = await limits.admit(key, access.owner, self.route.dialect)
             self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
 
@@ -355,7 +355,7 @@ class Flow:
             headers[name] = f"{headers[name]}{suffix}"
         if asking is not None:
             reply = await self._call(upstream, "POST", headers.copy(), asking, model)
-            if not await refuses_option(reply):
+            if not await metering.refuses_option(reply):
                 return reply
             reply.close()
         if self._meter is not None:

@@ -16,10 +16,11 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.gate import check_model, may_ask
+from proxy.addons.access.gate import check_model, may_ask
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
-from proxy.identity import Access, auth_of
+from proxy.identity.credential import auth_of
+from proxy.identity.who import Identity
 from proxy.kernel.upstreams import Upstreams, row_for
 from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
@@ -48,7 +49,7 @@ class Reach(NamedTuple):
 
     upstreams: Upstreams
     rules: Sequence[Rule]
-    access: Access
+    access: Identity
     apis: Sequence[str]
     spends: bool
 
@@ -85,7 +86,7 @@ class Reach(NamedTuple):
         target = f"{_PATH}?{urlencode(parameters)}" if parameters else _PATH
         if self.apis[0] == _MESSAGES:
             target += f"{'&' if parameters else '?'}limit={_LONGEST_PAGE}"
-        heads = _heads(upstreams, auth_of(request))
+        heads = _heads(upstreams, auth_of(request, has_key=self.access.key is not None))
         answers = await asyncio.gather(*(_ask(each, target, head) for each, head in zip(upstreams, heads, strict=True)))
         lists = {each.name: models for each, models in zip(upstreams, answers, strict=True) if isinstance(models, list)}
         if not lists:

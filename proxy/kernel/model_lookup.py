@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.errors import ApiError
 from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, decoded

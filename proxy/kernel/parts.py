@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from proxy.access.gate import Gate
-from proxy.access.limits import Limits
-from proxy.billing.price_book import PriceBook
+from proxy.addons.access.gate import Gate
+from proxy.addons.compress.compress import CompressApi
+from proxy.addons.limits.limits import Limits
+from proxy.addons.shadows.shadows import Shadows
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.admission import Admission
-from proxy.kernel.compress import CompressApi
 from proxy.kernel.recall_loop import Compaction
-from proxy.kernel.shadows import Shadows
 from proxy.kernel.upstreams import Upstreams
 from proxy.telemetry import Telemetry
 
@@ -29,5 +29,4 @@ class FlowParts:
     shadows: Shadows | None = None
     """None where no request is sampled."""
     limits: Limits | None = None
-    """None where no keys are taken."""
     compress_api: CompressApi | None = None

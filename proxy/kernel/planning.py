@@ -24,11 +24,11 @@ from policies.planning.quiet import goes_on, is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
-from proxy.billing.holdout import Holdout
-from proxy.billing.price_book import LearnedCaches, PriceBook
+from proxy.catalog.price_book import LearnedCaches, PriceBook
 from proxy.config import Settings
 from proxy.kernel.assembly import Assembler, Assembly
 from proxy.kernel.cold import ColdProcess
+from proxy.kernel.holdout import Holdout
 from proxy.kernel.learned_window import SECONDS, LearnedWindow
 from proxy.kernel.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.kernel.request_parser import RequestParser, key_of

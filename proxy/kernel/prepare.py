@@ -19,8 +19,8 @@ from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from policies.money.bills import RequestBill
 from policies.restore import ReplyInProgress
-from proxy.billing.billing import Billing
-from proxy.billing.price_book import PriceBook
+from proxy.addons.billing.billing import Billing
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable

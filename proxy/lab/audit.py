@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from policies.model.summary_record import SummaryRecord, SummaryStatus
-from proxy.admin.export import moment
-from proxy.admin.summaries import provenance, statuses_in
+from proxy.addons.pages.export import moment
+from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.lab.read_store import StoreSettings, read_store
 from proxy.memory import Event, Key, Store, conversation_id
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import typer
 
-from proxy.archive.recordings import Recordings
+from proxy.addons.archive.recordings import Recordings
 from proxy.lab.cli_arguments import AsJson
 from proxy.lab.cli_output import print_json, refusing
 from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, tenants_secret

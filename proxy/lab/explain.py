@@ -31,7 +31,7 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.text.stubs import MARK
 from policies.tools import RECALL
-from proxy.archive.texts import named
+from proxy.addons.archive.texts import named
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS

@@ -17,12 +17,12 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from policies.dialects.common import as_json
-from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
+from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.config import Configured, KeyRow
 from proxy.config.groups.keeping import default_store, whole_store_url
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
-from proxy.identity import STANDS_FOR, owner_of
+from proxy.identity.credential import STANDS_FOR, owner_of
 from proxy.memory import MESSAGES, Key, Store, StoreTrouble, conversation_id, open_store
 
 T = TypeVar("T")

@@ -38,7 +38,7 @@ _PATIENCE = 0.05
 """Seconds that a request waits for the store."""
 _PENDING = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
-_CLOSING = 5.0
+_CLOSING_SECONDS = 5.0
 _INTERVAL = 0.05
 """Seconds from one write behind requests to the next: those between are made together."""
 
@@ -81,17 +81,23 @@ class CachedStore:
         store: Store,
         telemetry: Telemetry,
         forgets: ForgetRegistry,
-        patience: float = 0.0,
+        patience: float | None = None,
         is_shared: bool = False,
     ) -> None:
-        """`patience`: seconds that a request waits for the store, if not the usual ones; `is_shared`: whether other
+        """`patience`: seconds that a request waits for the store, instead of the default; `is_shared`: whether other
         processes serve the same conversations."""
         self._store = GuardedStore(store, telemetry, "store")
         self._announcements: DecisionStore = store
-        self._patience, self._is_shared = patience, is_shared
+        self._patience = patience
+        self._is_shared = is_shared
         self._telemetry = telemetry
         self._writes = WriteBehindQueue(
-            telemetry, limit=_PENDING, tries=None, closing_seconds=_CLOSING, full="queue_full", interval=_INTERVAL
+            telemetry,
+            limit=_PENDING,
+            tries=None,
+            closing_seconds=_CLOSING_SECONDS,
+            full="queue_full",
+            interval=_INTERVAL,
         )
         self._served = ServedHistories()
         self._exchanges: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_EXCHANGES_BYTES, getsizeof=_weight)
@@ -112,19 +118,21 @@ class CachedStore:
         """The recall exchanges behind the replies of this history, and what the store answered if it was asked. An
         exchange that was had in another API can only be put back in that one."""
         last = conversation.steps - 1
-        if (cached := self.cached_exchanges(key, dialect, conversation)) is not None:
+        cached = self.cached_exchanges(key, dialect, conversation)
+        if cached is not None:
             return cached, NO_LOOKUP
         lookup = await self.look_up(key, _anchors(conversation, range(last + 1)))
         if not lookup.complete:  # what this process has put back before is put back again
             cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), ""), {})
             ours = {after: tuple(some) for after, some in cached.items()}
             lookup = replace(lookup, memory=replace(lookup.memory, inserts={**ours, **lookup.memory.inserts}))
-        now, inserts = conversation.end_anchor(last), dict[str, Sequence[Insert]]()
-        for after, some in lookup.memory.inserts.items():
-            mine = tuple(insert for insert in some if insert.dialect == dialect)
-            if mine and after != now:  # this very request may have had a reply before
-                inserts[after] = mine
-        return inserts, lookup
+        now = conversation.end_anchor(last)  # this very request may have had a reply before
+        inserts = {
+            after: tuple(insert for insert in some if insert.dialect == dialect)
+            for after, some in lookup.memory.inserts.items()
+            if after != now
+        }
+        return {after: some for after, some in inserts.items() if some}, lookup
 
     def cached_exchanges(self, key: Key, dialect: str, conversation: Conversation) -> Inserts | None:
         """The recall exchanges behind the replies of this history, where all of them are cached; None where not."""
@@ -165,10 +173,10 @@ class CachedStore:
         self, key: Key, fingerprint: str, conversation: Conversation, prices: Prices
     ) -> PlanState | None:
         """The state of this history that another process has stored last."""
-        last = conversation.steps - 1
-        if last < _SNAPSHOT_STEPS:
+        if conversation.steps <= _SNAPSHOT_STEPS:
             return None
-        anchors = [conversation.end_anchor(step) for step in range(max(0, last - _SNAPSHOT_REACH), last)]
+        reach = range(max(0, conversation.steps - 1 - _SNAPSHOT_REACH), conversation.steps - 1)
+        anchors = [conversation.end_anchor(step) for step in reach]
         try:
             snapshot = await self._ask("snapshot", methodcaller("snapshot", key, fingerprint, anchors))
         except StoreTrouble:

@@ -12,7 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 import msgspec
 
-from proxy.access.outbound import Outbound, trust
+from proxy.catalog.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.summaries.clients import SdkClient
 

@@ -22,7 +22,7 @@ from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
 from policies.presets import AS_CONFIGURED, WritingOptions
-from proxy.billing.billing import Billing
+from proxy.addons.billing.billing import Billing
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.event_loop import in_thread

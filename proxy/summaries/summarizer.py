@@ -25,10 +25,10 @@ from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
-from proxy.identity import CredentialStates, seconds_of
+from proxy.identity.states import CredentialStates, seconds_of
 from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings

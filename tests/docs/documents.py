@@ -10,14 +10,14 @@ from tests.kit.paths import ROOT
 
 PAGES: Mapping[Path, str] = {
     path.relative_to(ROOT): path.read_text(encoding="utf-8")
-    for pattern in ("*.md", "[!.]*/*.md", "[!.]*/*/*.md")
+    for pattern in ("*.md", "[!.]*/*.md", "[!.]*/*/*.md", "proxy/console/reference/*.md", "proxy/**/README.md")
     for path in sorted(ROOT.glob(pattern))
 }
 """All of them, by their places."""
 README, CHANGELOG = PAGES[Path("README.md")], PAGES[Path("CHANGELOG.md")]
-PROXY, POLICIES, DEPLOY, TESTS = (
-    PAGES[Path(folder, "README.md")] for folder in ("proxy", "policies", "deploy", "tests")
-)
+POLICIES, DEPLOY, TESTS = (PAGES[Path(folder, "README.md")] for folder in ("policies", "deploy", "tests"))
+PROXY = "\n\n".join(text for page, text in PAGES.items() if page.parts[0] == "proxy")
+"""The manual of the proxy: the map, the pages beside the rooms, the reference."""
 BEHAVIOURS, FAULTS = PAGES[Path("tests/BEHAVIOURS.md")], PAGES[Path("tests/FAULTS.md")]
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from proxy.compaction import runs
 
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record

@@ -9,7 +9,7 @@ from proxy.app import App
 from proxy.memory import UNTOUCHED, Key, StoreTrouble
 from proxy.memory.cached import CachedStore
 from proxy.memory.sqlite.store import SqliteStore
-from tests.admin.test_conversations import opened
+from tests.addons.pages.test_conversations import opened
 from tests.kit.forms import to_responses
 from tests.kit.histories import Json, requests
 from tests.kit.rolling import (

@@ -12,7 +12,6 @@ from policies.tools import RECALL
 from proxy.lab.provider import CHAT, Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import requests
-from tests.kit.path import files_on_the_path
 from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
     NOTES,
@@ -353,16 +352,3 @@ async def test_r1_what_a_summary_stands_for_is_recalled_as_it_was_said(office: O
     assert covered
     assert all(m["content"] in answer for m in covered)
     assert RECALL not in answer
-
-
-async def test_a_request_with_everything_can_be_followed_through_few_files(office: Office) -> None:
-    """A summary is written, stored and adopted, what it stands for is recalled, and every text is stored for people."""
-    desk = await office.desk(preset="busy", originals=True, artifacts=True, history=True)
-    with files_on_the_path(behind=True) as files:
-        grown = await office.adopted(desk, SESSION)
-        (ref, *_) = refs_named(summary_of(grown[-1]))
-        office.scribe.agent = recalling(ref)
-        await desk.ask(SESSION[len(grown)], stream=True)
-        await asyncio.sleep(0.2)  # what is written behind it
-    assert {"archive/texts.py", "summaries/maker.py", "kernel/recall_loop.py", "memory/sqlite/store.py"} <= files
-    assert len(files) <= 74, sorted(files)

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy.access.keys import digest_of, new_key
+from proxy.addons.access.keys import digest_of, new_key
 from proxy.config import ConfigurationError, Settings
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
