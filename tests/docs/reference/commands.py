@@ -1,4 +1,4 @@
-"""What `narrows COMMAND --help` prints, for all commands."""
+"""The usage, arguments and options of all commands, as `narrows COMMAND --help` prints them."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from proxy.cli import command_line
 INTRODUCTION = """\
 # Commands
 
-What each command prints with `--help`, but for the columns of its report. [The console](../README.md#commands) says
+`narrows COMMAND --help` prints this, and what the columns of its report mean. [The console](../README.md#commands) says
 more of the commands that people run, [the lab](../../lab/README.md) of those that measure. The options of
 `narrows serve` are the [settings](settings.md)."""
 
@@ -29,7 +29,8 @@ def _parts() -> Iterator[str]:
 
 
 def _help(command: str) -> str:
+    """The usage, the first line, and the lists of arguments and options."""
     words = [command, "--help"]
     printed = CliRunner().invoke(command_line(), words, env={"COLUMNS": "100"}, prog_name="narrows").stdout
-    paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
-    return "\n\n".join(each.rstrip() for each in paragraphs if not each.startswith(("  Columns", "  Bars")))
+    usage, line, *paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
+    return "\n\n".join([usage, line, *(each.rstrip() for each in paragraphs if not each.startswith(" ") and each != "Options:")])
