@@ -11,7 +11,7 @@ from proxy.cli import command_line
 INTRODUCTION = """\
 # Commands
 
-`narrows COMMAND --help` prints this, and what the columns of its report mean. [The console](../README.md#commands) says
+Each command prints this with `--help`, and what the columns of its report mean. [The console](../README.md#commands) says
 more of the commands that people run, [the lab](../../lab/README.md) of those that measure. The options of
 `narrows serve` are the [settings](settings.md)."""
 
