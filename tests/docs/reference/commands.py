@@ -11,8 +11,8 @@ from proxy.cli import command_line
 INTRODUCTION = """\
 # Commands
 
-Each command prints this with `--help`, and what the columns of its report mean. [The console](../README.md#commands) says
-more of the commands that people run, [the lab](../../lab/README.md) of those that measure. The options of
+Each command prints this with `--help`, and what the columns of its report mean. [The console](../README.md#commands)
+says more of the commands that people run, [the lab](../../lab/README.md) of those that measure. The options of
 `narrows serve` are the [settings](settings.md)."""
 
 
@@ -33,4 +33,6 @@ def _help(command: str) -> str:
     words = [command, "--help"]
     printed = CliRunner().invoke(command_line(), words, env={"COLUMNS": "100"}, prog_name="narrows").stdout
     usage, line, *paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
-    return "\n\n".join([usage, line, *(each.rstrip() for each in paragraphs if not each.startswith(" ") and each != "Options:")])
+    return "\n\n".join(
+        [usage, line, *(each.rstrip() for each in paragraphs if not each.startswith(" ") and each != "Options:")]
+    )

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 
 from proxy.telemetry.metrics import Metrics
-from tests.docs.reference.markdown import table
+from tests.docs.reference.markdown import items
 
 INTRODUCTION = """\
 # Metrics
 
 `GET /metrics` has these, for Prometheus: counters end with `_total`, histograms with `_seconds`, and all others are
-gauges. [Telemetry](../../addons/telemetry/README.md#metrics) says who may read them, and how they are bounded."""
+gauges. Labels stand in brackets. [Telemetry](../../addons/telemetry/README.md#metrics) says who may read them, and how
+they are bounded."""
 NOTES: Mapping[str, str] = {
     "narrows_prompt_tokens_sent_total": "Those of the first round of a reply.",
     "narrows_billed_tokens_total": "`kind`: `input`, `cached`, `written`, `output`. Where the provider reports no "
@@ -68,8 +69,9 @@ def metrics() -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 def page() -> str:
     """The page."""
-    rows = [
-        (f"`{name}`", ", ".join(f"`{label}`" for label in labels), f"{about} {NOTES.get(name, '')}".strip())
-        for name, labels, about in metrics()
-    ]
-    return "\n\n".join([INTRODUCTION, table(("metric", "labels", "what it counts"), rows), OTHERS]) + "\n"
+    return "\n\n".join([INTRODUCTION, items(_text(*metric) for metric in metrics()), OTHERS]) + "\n"
+
+
+def _text(name: str, labels: tuple[str, ...], about: str) -> str:
+    names = f" ({', '.join(f'`{label}`' for label in labels)})" if labels else ""
+    return f"`{name}`{names}: {about} {NOTES.get(name, '')}".rstrip()
