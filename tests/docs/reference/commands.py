@@ -1,4 +1,4 @@
-"""The usage, arguments and options of all commands, as `narrows COMMAND --help` prints them."""
+"""The arguments and options of all commands, as `--help` prints them."""
 
 import re
 from collections.abc import Iterator
@@ -25,14 +25,15 @@ def _parts() -> Iterator[str]:
     for name in getattr(get_command(command_line()), "commands"):  # noqa: B009 - typer's own click has no types
         if name != "serve":
             yield f"## narrows {name}"
-            yield f"```text\n{_help(name)}\n```"
+            yield from _help(name)
 
 
-def _help(command: str) -> str:
-    """The usage, the first line, and the lists of arguments and options."""
+def _help(command: str) -> Iterator[str]:
+    """Its first line, and its lists of arguments and options."""
     words = [command, "--help"]
     printed = CliRunner().invoke(command_line(), words, env={"COLUMNS": "100"}, prog_name="narrows").stdout
-    usage, line, *paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
-    return "\n\n".join(
-        [usage, line, *(each.rstrip() for each in paragraphs if not each.startswith(" ") and each != "Options:")]
-    )
+    _, line, *paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
+    lists = [each.rstrip() for each in paragraphs if each != "Options:" and not each.startswith(" ")]
+    yield " ".join(line.split())
+    options = "\n\n".join(lists)
+    yield f"```text\n{options}\n```"
