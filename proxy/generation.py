@@ -99,7 +99,7 @@ class Generation:
         async with AsyncExitStack() as parts:
             services = await _services(settings, lasting, before.services if before is not None else None, parts)
             addons = await _addons(services, lasting.beside)
-            compaction, worker = services.compaction, lasting.worker
+            compaction = services.compaction
             prepare = _prepare(services, compaction) if compaction is not None else relayed
             lookup = ModelLookup(services.upstreams, services.price_book, services.telemetry)
             parts.push_async_callback(lookup.close)
@@ -113,7 +113,6 @@ class Generation:
                 secret=services.secret,
                 admission=services.admission,
                 addons=addons,
-                pass_on=worker.pass_on if worker else None,
             )
             return cls(services, Gateway(kernel_parts), parts.pop_all())
 
@@ -184,7 +183,9 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     maker = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billed=services.billed)
     conversations = Conversations()
     forgets.register(conversations.forget)
-    parser, cached_store = RequestParser(conversations), CachedStore(store, telemetry, forgets, conversations, patience)
+    has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
+    cached_store = CachedStore(store, telemetry, forgets, conversations, patience, has_others)
+    parser = RequestParser(conversations)
     writer = StoreWriter(cached_store)
     summary_services = SummaryServices(
         settings=settings,

@@ -47,10 +47,11 @@ class Acceptance:
             return self._states.is_accepted(there)
         return await self._store.is_owner(planned.context.key, client_request.owner)
 
-    def accepted(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> UpstreamRequest:
+    async def accepted(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> UpstreamRequest:
         """The upstream answers 2xx. Returns the request, with headers that say what has begun since."""
         try:
             self._store_sent(upstream_request, planned)
+            await self._store.settle(planned.context.key)
             summary = self._writers.begin(planned) if upstream_request.left_out else ""
         except Exception as error:  # law 6: the reply has come, and goes to the client
             self._telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)

@@ -79,7 +79,7 @@ class Exchange:
     deployment: str = ""
     """The model that the path names."""
     kind: str = "other"
-    """chat, count, relay, compress or page, once it is let in; `passed on` to another worker, which reports it."""
+    """chat, count, relay, compress or page, once it is let in."""
     answer: Callable[[], Awaitable[web.StreamResponse]] | None = None
     """Answers it from here; None where it goes upstream."""
 

@@ -26,10 +26,9 @@ from proxy.kernel.admission import VISIT
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.flow import Flow, ms_since
 from proxy.kernel.parts import KernelParts
-from proxy.kernel.receive import PassedOnError, receive
-from proxy.kernel.wire.downstream import PassedOn
-from proxy.kernel.wire.listener import id_of
+from proxy.kernel.receive import receive
 from proxy.kernel.wire.responder import Responder
+from proxy.requests import request_id
 
 PREFIX = "/v1"
 _INSIDE = re.compile(r"/v1(?=/|$)|/openai/deployments/([^/]+)(?=/)|/openai/v1(?=/|$)|/openai(?=/)(?!/+v1(?:/|$))")
@@ -94,7 +93,7 @@ class Gateway:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         parts, began, task = self._parts, perf_counter(), asyncio.current_task()
-        exchange = Exchange(request, id_of(request), partial(receive, parts))
+        exchange = Exchange(request, request_id(), partial(receive, parts))
         responder = Responder(
             exchange, lambda: self._ending, parts.admission, parts.telemetry, parts.settings.body_limit
         )
@@ -141,8 +140,6 @@ class Gateway:
         """The answer, or an error response where there is none."""
         try:
             return await self._run(exchange, responder)
-        except PassedOnError:
-            return PassedOn()
         except ApiError as error:
             refusal = error.with_traceback(None)  # which refers to all that the request had
         except (asyncio.CancelledError, ConnectionError) as error:

@@ -1,9 +1,6 @@
 """What every exchange needs, made once for all under the same settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from aiohttp import web
 
 from proxy.config import Settings
 from proxy.kernel.addons import Addons
@@ -11,7 +8,6 @@ from proxy.kernel.admission import Admission
 from proxy.kernel.modes import Prepare
 from proxy.kernel.reply import Compaction
 from proxy.kernel.upstreams import Upstreams
-from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
 
 
@@ -26,5 +22,3 @@ class KernelParts:
     secret: bytes
     admission: Admission
     addons: Addons
-    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
-    """Passes a request, with its body as it was on the wire, to its worker; false where that is this one."""

@@ -1,7 +1,4 @@
-"""The first stage: what a client sends becomes a request that can be planned, or one that is relayed.
-
-Law: a request that another worker is to serve goes there once it is received, and nothing of it is done here.
-"""
+"""The first stage: what a client sends becomes a request that can be planned, or one that is relayed."""
 
 from policies.keep import joined
 from proxy.config import Settings
@@ -20,10 +17,6 @@ from proxy.kernel.wire.listener import read_head
 from proxy.requests import ClientRequest
 
 
-class PassedOnError(Exception):
-    """Another worker has the connection, and serves the request."""
-
-
 async def receive(parts: KernelParts, exchange: Exchange) -> None:
     """Read the body, as far as anything depends on it, and find where the request goes. Raises ApiError."""
     if exchange.route.kind == "relay":
@@ -35,12 +28,8 @@ async def receive(parts: KernelParts, exchange: Exchange) -> None:
         exchange.raw, body = await upload.whole(parts.settings.body_limit)
     finally:
         exchange.received = upload.size
-    client_request = await _client_request(parts, exchange, head, body)
-    exchange.client_request = client_request
+    exchange.client_request = client_request = await _client_request(parts, exchange, head, body)
     exchange.tenant, exchange.upstream = client_request.tenant, client_request.upstream
-    if parts.pass_on is not None and parts.pass_on(exchange.request, client_request, exchange.raw):
-        exchange.kind = "passed on"
-        raise PassedOnError
 
 
 async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestHead, body: bytes) -> ClientRequest:

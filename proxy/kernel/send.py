@@ -88,13 +88,13 @@ class Sender:
             headers[name] = f"{headers[name]}{suffix}"
         return headers
 
-    def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
+    async def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with what the reply's headers say now."""
         client_request, states = upstream_request.client_request, self._parts.admission.states
         for name in (client_request.owner, client_request.owner_there):
             states.note(name, reply.status, seconds_of(reply.headers.get("Retry-After")))
         if upstream_request.planned is not None and self._parts.compaction is not None:
-            upstream_request = self._parts.compaction.answered(upstream_request, reply.status)
+            upstream_request = await self._parts.compaction.answered(upstream_request, reply.status)
         return upstream_request
 
 

@@ -22,9 +22,6 @@ class RequestReports(Addon):
         is_read = exchange.kind == "chat" and exchange.reader is not None
         exchange.trace.end(record, exchange.reader.usage if is_read and exchange.reader else None)
         count = telemetry.metrics.count
-        if record.route == "passed on":
-            count("passed_on")
-            return
         count("requests", record.mode, f"{record.status // 100}xx")
         if record.trouble:
             count("trouble", record.trouble)

@@ -44,7 +44,7 @@ class Sending:
     def __init__(
         self,
         send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
-        note: Callable[[UpstreamRequest, UpstreamReply], UpstreamRequest],
+        note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]],
         compaction: Compaction | None,
         telemetry: Telemetry,
         upstream_request: UpstreamRequest,
@@ -76,7 +76,7 @@ class Sending:
     async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
         reply = await self._send(request, suffix)
         self._replies.append(reply)
-        return SentRequest(self._note(request, reply), reply)
+        return SentRequest(await self._note(request, reply), reply)
 
 
 async def settled(
