@@ -9,7 +9,7 @@ Model = dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelList:
+class ModelListing:
     """How an API lists models."""
 
     entry: Callable[[str, str], Model] = lambda id_, owner: {
@@ -72,4 +72,4 @@ class Http:
     rate_reset: Literal["duration", "instant"] = "duration"
     """How that header gives a time."""
 
-    models: ModelList = ModelList()
+    models: ModelListing = ModelListing()
