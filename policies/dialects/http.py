@@ -34,7 +34,7 @@ class ModelListing:
 class Http:
     """Paths, headers, and the list of models."""
 
-    # --- paths, and where they are mistaken ---
+    # --- paths below the base URL, and where they are mistaken ---
 
     path: str
     """Where requests are posted to."""
@@ -73,3 +73,8 @@ class Http:
     """How that header gives a time."""
 
     models: ModelListing = ModelListing()
+
+    def auth(self, key: str) -> Mapping[str, str]:
+        """The headers of a request with this key."""
+        name, before = self.key
+        return {name: before + key, **self.version}

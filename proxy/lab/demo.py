@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import openai
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.lab import sessions
 from proxy.lab.breakdown import Breakdown, break_down
 from proxy.lab.generators.chats import chat
@@ -77,7 +77,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
     completions: list[int] = []
 
     async def ask(body: Json, headers: Mapping[str, str]) -> ClientReply:
-        reader = DIALECTS["openai_chat"].reply(None)
+        reader = DIALECTS[DEFAULT].reply(None)
         # as `extra_body`: the client would look at every field of the history, which takes longer than all the rest
         create = client.chat.completions.with_raw_response.create
         try:
@@ -104,7 +104,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:
     """What the session costs where each request carries only the newest messages."""
     bill, rule = SessionBill(environment.prices), rule_for(environment.prices.model, environment.prices)
-    read, cache = PromptReader(environment.count, APIS["openai_chat"]), PromptCache(environment.count)
+    read, cache = PromptReader(environment.count, APIS[DEFAULT]), PromptCache(environment.count)
     for body, completion in zip(requests(session, environment.model, environment.marks), completions, strict=False):
         usage = cache.charge("", read(newest_only(body)), rule)
         bill.add(replace(usage, completion=completion))

@@ -96,7 +96,7 @@ class SdkClient:
         return await self._post(body, headers)
 
     async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        options, path = {"headers": headers}, self._api.http.path
+        options, path = {"headers": headers}, f"/v1{self._api.http.path}"
         reply: httpx2.Response = await self._sdk.post(path, cast_to=httpx2.Response, body=body, options=options)
         return reply.content
 

@@ -111,12 +111,8 @@ async def test_an_api_that_one_line_adds_is_compacted_and_recalled(stream: bool)
         # the client knows of no recall, and the model has it before it with the next request
         _, _, again = await ask(url, [*turns, turn, {"by": "user", "text": "Which file?"}], stream)
         assert again["text"].endswith("It is handler 7.")
-        third = model.bodies[2]["turns"]
-        assert third[: len(second["turns"])] == second["turns"]
-        assert third[len(second["turns"]) :] == [
-            {**turn, "text": "It is handler 7."},
-            {"by": "user", "text": "Which file?"},
-        ]
+        third, told = model.bodies[2]["turns"], {**turn, "text": "It is handler 7."}
+        assert third == [*second["turns"], told, {"by": "user", "text": "Which file?"}]
 
 
 async def test_its_paths_and_errors_are_its_own() -> None:

@@ -127,7 +127,7 @@ TOY = Dialect(
     name="toy_turns",
     label="turns",
     provider="toy",
-    http=Http(path="/v1/turns", credentials=("X-Toy-Key",), key=("X-Toy-Key", "")),
+    http=Http(path="/turns", credentials=("X-Toy-Key",), key=("X-Toy-Key", "")),
     fields=RequestFields("turns", reserve=("limit",)),
     read=read,
     splice=splice,
