@@ -22,7 +22,7 @@ from proxy.addons.limits.limits import Admitted
 from proxy.addons.shadows.shadows import Sample
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, Access, access_of, asks_here
+from proxy.identity.who import IDENTITY, Identity, who
 from proxy.kernel.admission import VISIT
 from proxy.kernel.head import RequestHead, forwarded_headers
 from proxy.kernel.model_lists import Reach
@@ -232,7 +232,7 @@ class Flow:
         request, record = self._request, self.record
         headers = forwarded_headers(request, request.raw_headers, self._parts.settings)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
-        access = access_of(request, self._parts.settings, self._parts.secret)
+        access = who(request, self._parts.settings, self._parts.secret)
         reach = Reach(self._parts.upstreams, self._parts.settings.rules, access, spoken(request.headers), self._spends)
         try:
             self._check_limits()
@@ -266,7 +266,7 @@ class Flow:
         finally:
             record.received = upload.size if upload else 0
 
-    async def _body_and_model(self, access: Access, upload: Upload | None) -> tuple[Body, str]:
+    async def _body_and_model(self, access: Identity, upload: Upload | None) -> tuple[Body, str]:
         """The body of a request that is relayed, and the model in it: read only where something depends on that, ""
         where it is not JSON. Raises ApiError."""
         settings, has_models = self._parts.settings, access.key is not None and bool(access.key.models)
@@ -289,10 +289,10 @@ class Flow:
     def _spends(self) -> bool:
         """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
         are none, for this machine."""
-        settings, access = self._parts.settings, self._request.get(ACCESS)
+        settings, access = self._parts.settings, self._request.get(IDENTITY)
         if not self._parts.upstreams.has_keys or (access is not None and access.key is not None):
             return True
-        return settings.auth == "passthrough" and asks_here(self._request, settings.host)
+        return settings.auth == "passthrough" and who(self._request, settings, self._parts.secret).is_here
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
@@ -318,13 +318,13 @@ class Flow:
 
     def _check_limits(self) -> None:
         """Raises ApiError where a key has used what it may, so far as that is known: its body need not be read then."""
-        access, limits = self._request.get(ACCESS), self._parts.limits
+        access, limits = self._request.get(IDENTITY), self._parts.limits
         if limits is not None and access is not None:
             limits.check(metering.limited_key(access, self.route, self.rest), self.route.dialect)
 
     async def _admit(self) -> None:
         """Count the request of a key that has limits, now that it is served here. Raises ApiError."""
-        access, limits = self._request.get(ACCESS), self._parts.limits
+        access, limits = self._request.get(IDENTITY), self._parts.limits
         if limits is not None and access is not None:
             key = metering.limited_key(access, self.route, self.rest)
             self._admitted = await limits.admit(key, access.owner, self.route.dialect)

@@ -22,7 +22,8 @@ from proxy.addons.access.gate import check_model, may_ask
 from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
-from proxy.identity import Access, auth_of
+from proxy.identity.credential import auth_of
+from proxy.identity.who import Identity
 from proxy.kernel.upstreams import Upstreams, row_for
 from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
@@ -46,7 +47,7 @@ class Reach(NamedTuple):
 
     upstreams: Upstreams
     rules: Sequence[Rule]
-    access: Access
+    access: Identity
     apis: Sequence[str]
     spends: bool
 
@@ -83,7 +84,7 @@ class Reach(NamedTuple):
         parameters = {name: value for name, value in parse_qsl(rest.partition("?")[2]) if name not in form.paging}
         query = "&".join(filter(None, (urlencode(parameters), form.whole)))
         target = f"{_PATH}?{query}" if query else _PATH
-        heads = _heads(upstreams, auth_of(request))
+        heads = _heads(upstreams, auth_of(request, has_key=self.access.key is not None))
         answers = await asyncio.gather(*(_ask(each, target, head) for each, head in zip(upstreams, heads, strict=True)))
         lists = {each.name: models for each, models in zip(upstreams, answers, strict=True) if isinstance(models, list)}
         if not lists:

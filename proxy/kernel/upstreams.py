@@ -16,7 +16,7 @@ from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.rules import Rule, first_fitting
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
 
@@ -103,7 +103,13 @@ async def _status(upstream: Upstream, target: str) -> int:
 
 
 def row_for(
-    rows: Sequence[UpstreamRow], rules: Sequence[Rule], access: Access, dialect: str, model: str, *, spends: bool = True
+    rows: Sequence[UpstreamRow],
+    rules: Sequence[Rule],
+    access: Identity,
+    dialect: str,
+    model: str,
+    *,
+    spends: bool = True,
 ) -> UpstreamRow:
     """Where a request of this client goes, by the rules and by what its key may use. `model`: "" where none is known.
     Raises ApiError."""

@@ -84,8 +84,8 @@ class SdkClient:
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
-        asked = Assignment(model, well_formed(request.instructions), well_formed(request.text), request.most)
-        body, *others = self._writing.bodies(asked)
+        task = Assignment(model, well_formed(request.instructions), well_formed(request.text), request.most)
+        body, *others = self._writing.bodies(task)
         for other in others:
             try:
                 return await self._post(body, headers)

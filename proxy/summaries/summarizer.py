@@ -30,7 +30,7 @@ from policies.text.summary_checks import End
 from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
-from proxy.identity import CredentialStates, seconds_of
+from proxy.identity.states import CredentialStates, seconds_of
 from proxy.summaries.clients import Completion, ModelRequest, WriteRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings

@@ -12,7 +12,8 @@ from proxy.addons.archive.recorder import Recorder
 from proxy.addons.archive.replies import LoggedReply
 from proxy.addons.archive.texts import Artifacts, Originals
 from proxy.memory import Key
-from proxy.requests import ClientRequest, ParsedRequest, UpstreamRequest
+from proxy.memory.conversation import ParsedRequest
+from proxy.requests import ClientRequest, UpstreamRequest
 
 _RECORDED = 16 * 2**20
 """Bytes of a reply that is recorded, at most."""
@@ -56,7 +57,7 @@ class Archive:
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Store what these edits hide from now on."""
         if self.originals is not None:
-            self.originals.keep(key, client_request.credential, conversation, new)
+            self.originals.keep(key, client_request.owner, conversation, new)
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""

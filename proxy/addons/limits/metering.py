@@ -23,7 +23,7 @@ from proxy.addons.billing.charges import PricesOf, charge_of, dollars_of
 from proxy.addons.limits.limits import Admitted, Limits
 from proxy.config import KeyRow
 from proxy.config.routes import Route
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.wire.resending import error_of
 from proxy.kernel.wire.upstream import READABLE, UpstreamReply
 from proxy.requests import ReplyRound
@@ -157,7 +157,7 @@ async def charge_relayed(
         admitted.charge(usage.prompt + usage.completion, dollars_of(usage, model, prices, upstream))
 
 
-def limited_key(access: Access, route: Route, rest: str) -> KeyRow | None:
+def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
     """The key whose limits count. To fetch a reply costs nothing, and needs nothing left of a budget. `rest`: the
     target, after /v1."""
     api = DIALECTS[route.dialect].http
