@@ -84,8 +84,8 @@ class SdkClient:
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
-        asked = Assignment(model, well_formed(request.instructions), well_formed(request.text), request.most)
-        body, *others = self._writing.bodies(asked)
+        task = Assignment(model, well_formed(request.instructions), well_formed(request.text), request.most)
+        body, *others = self._writing.bodies(task)
         for other in others:
             try:
                 return await self._post(body, headers)
@@ -96,7 +96,7 @@ class SdkClient:
         return await self._post(body, headers)
 
     async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        options, path = {"headers": headers}, self._api.http.path
+        options, path = {"headers": headers}, f"/v1{self._api.http.path}"
         reply: httpx2.Response = await self._sdk.post(path, cast_to=httpx2.Response, body=body, options=options)
         return reply.content
 
