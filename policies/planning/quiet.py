@@ -10,6 +10,7 @@ What a memory holds may still have to be repeated: edits made under other settin
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory
+from policies.model.summary_record import SummaryUse
 from policies.money.ledger import Ledger
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.rules.base import ConfiguredPolicy
@@ -55,7 +56,8 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
 
 def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:
     """The plan of a quiet request: all of it stays, and its state has no step yet."""
-    tokens, state = history_tokens(conversation, settings), PlanState(Ledger(settings.prices))
+    use = SummaryUse(criteria=settings.summarizing.criteria if settings.summarizing else None)
+    tokens, state = history_tokens(conversation, settings), PlanState(Ledger(settings.prices), use=use)
     return Plan(edits=(), new=(), wants=(), reason="", marks=(), before=tokens, after=tokens, state=state)
 
 

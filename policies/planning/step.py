@@ -97,7 +97,7 @@ class Step:
         if self._state.offers_asked:
             self._collect(self._context)
         enter_answers(self._conversation, self._context, self._state, self._pointers)
-        self._state.offered = bool(self._summaries.offered)
+        self._state.has_model_text = bool(self._summaries.ready)
         self._state.peak = max(self._state.peak, self._ledger.total)
         if not self._settings.only_to_fit:  # nothing is rewritten there because it pays
             self._ledger.charge()
@@ -122,7 +122,8 @@ class Step:
         elif grown:
             self._state.cramped = self._tokens()
         self._send()
-        self._state.ready = self._summaries.waiting()
+        if self._newest:
+            self._state.use = self._summaries.use()
         if self._state.offers_asked and not self._settings.only_to_fit and not self._is_recall_round:
             self._summaries.ask(self._context)
 
@@ -188,7 +189,7 @@ class Step:
                     if not self._is_recall_round:
                         self._summaries.want_digest(item)
                 elif item.origin is not None:
-                    self._summaries.offered.append(item)
+                    self._summaries.ready.append(item)
                 elif not may_fold(self._conversation, item, context):
                     continue
                 elif not context.excess:
@@ -262,7 +263,7 @@ class Step:
         adopted = self._tokens() * self._factor > budget.low and self._adopt(reason)
         excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
         if excess > 0:
-            sizes, self._summaries.offered = tuple(self._ledger.sent), []
+            sizes, self._summaries.ready = tuple(self._ledger.sent), []
             summarized = self._folding.summarized()
             self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=summarized))
             self._fire(0, reason)
@@ -279,7 +280,7 @@ class Step:
 
     def _change(self, at: int, edit: Replace) -> None:
         # a digest may have a model's words, which do not follow from the history
-        self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
+        self._state.has_model_text |= self._newest and edit.by == "digest" and self._settings.digesting is not None
         before, index = self._state.edits.get(at), self._conversation.index
         self.edits_before.setdefault(at, before)
         if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
@@ -294,9 +295,9 @@ class Step:
         self._folding.weigh(at)
 
     def _adopt(self, reason: str) -> bool:
-        """Put the offered summary into the request, and carry out all offers behind it. False where there is none that
-        would save anything."""
-        folds = self._summaries.offered
+        """Put the summary that is ready into the request, and carry out all offers behind it. False where none is
+        that would save anything."""
+        folds = self._summaries.ready
         if self._folding.saving(folds) <= 0 or not self._folding.may_stand(folds, self._context):
             return False
         self._folding.stand(folds)

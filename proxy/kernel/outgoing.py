@@ -10,7 +10,7 @@ from policies.money.bills import Arm
 from policies.render import body_of
 from proxy.kernel.warnings import warning_header
 from proxy.requests import ClientRequest, PlannedRequest, ReplyRound, UpstreamRequest
-from proxy.summaries.services import Waiting
+from proxy.summaries.background import Waiting
 
 
 def in_arm(upstream_request: UpstreamRequest, arm: Arm) -> UpstreamRequest:

@@ -17,7 +17,6 @@ from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.keep import digest_of
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
 from policies.planning.prefix import outcome, sent_record, untouched_before
 from policies.planning.quiet import goes_on, is_quiet, no_plan
@@ -345,7 +344,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
             planned.rendering.chains,
             context.head,
             context.fingerprint,
-            _summary_use(context, result),
+            result.state.use,
         ),
         at=at,
         recall=context.plan_settings.recall,
@@ -353,13 +352,6 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),
     )
-
-
-def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
-    summary, summarizing, state = result.summary, context.plan_settings.summarizing, result.state
-    origin = summary.origin if summary else None
-    criteria = summarizing.criteria if summarizing else None
-    return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepRecord | None) -> str:

@@ -22,7 +22,7 @@ from proxy.errors import FailedError, RefusedError
 from proxy.kernel.wire.upstream import CutError, UpstreamReply
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
-from proxy.summaries.services import Waiting
+from proxy.summaries.background import Waiting
 from proxy.telemetry.tracing import RequestTrace
 
 STREAM = "text/event-stream"

@@ -41,7 +41,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """For which conversation a model is wanted, and who pays."""
+    """For which conversation a model is wanted, who pays, and what is to be written."""
 
     model: str
     """The model of the conversation."""
@@ -55,18 +55,14 @@ class ModelRequest:
     upstream: str = ""
     """The upstream of the conversation, by its name; "" for the first one of its API."""
     writing: WritingOptions = AS_CONFIGURED
+    instructions: str = ""
+    """What to write over the material; empty as long as there is none yet."""
+    text: str = ""
+    """The material."""
     tokens: int = 0
-    """The size of the material and the instructions, where there are any yet."""
+    """The size of both."""
     most: int = 0
     """Tokens that the answer may have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest(ModelRequest):
-    """What is to be written: `instructions` over the material `text`, in at most `most` tokens."""
-
-    instructions: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,7 @@ class SdkClient(ABC):
         return url
 
     @abstractmethod
-    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
 
     @staticmethod
@@ -158,7 +154,7 @@ class ChatClient(_OpenAIClient):
         super().__init__(base, http)
         self._create = self._sdk.chat.completions.with_raw_response.create  # which imports the rest
 
-    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. Where the name of a model does not say which limit it takes, its refusal does."""
         fields = ["max_tokens", "max_completion_tokens"]
         if is_completion_limited(model):
@@ -170,7 +166,7 @@ class ChatClient(_OpenAIClient):
                 raise
         return await self._ask(request, model, headers, fields[1])
 
-    async def _ask(self, request: WriteRequest, model: str, headers: Mapping[str, str], field: str) -> bytes:
+    async def _ask(self, request: ModelRequest, model: str, headers: Mapping[str, str], field: str) -> bytes:
         reply = await self._create(
             model=model,
             messages=[
@@ -214,7 +210,7 @@ class ResponsesClient(_OpenAIClient):
         super().__init__(base, http)
         self._create = self._sdk.responses.with_raw_response.create
 
-    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply, which the provider is asked not to store."""
         reply = await self._create(
             model=model,
@@ -274,7 +270,7 @@ class MessagesClient(SdkClient):
     def versioned(url: str) -> str:
         return url.removesuffix("/v1") + "/v1"  # people leave it out for clients that add it themselves
 
-    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
         reply = await self._create(
             model=model,
             system=well_formed(request.instructions),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from proxy.compaction import runs
 
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
+from proxy.kernel import runs
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser

@@ -25,8 +25,8 @@ from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import needed
 from proxy.lab.replay.recorded import Session
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
+from proxy.summaries.background import Waiting
 from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
-from proxy.summaries.services import Waiting
 
 
 @dataclass(slots=True)
