@@ -140,7 +140,7 @@ def body_of(
     changed = dict(rendering.messages)
     for message in plan.marks:
         raw = changed.get(message, request.raw(message))
-        marked = dialect.marked(raw, marks) if raw else None
+        marked = dialect.marks.add(raw, marks) if raw else None
         if marked is not None:
             changed[message] = marked
     if not (changed or tool or consent.change):

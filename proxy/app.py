@@ -12,7 +12,7 @@ from proxy.addons.pages.pages import AdminPages
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
 from proxy.generation import Generation, Lasting, check_fixed
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.admission import Admission, Pressure, open_files
 from proxy.kernel.handlers import Gateway
 from proxy.kernel.recall_loop import Compaction

@@ -38,7 +38,7 @@ from proxy.addons.pages.summaries import SummaryPages
 from proxy.addons.shadows.shadows import ShadowParts, Shadows
 from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.acceptance import Acceptance
 from proxy.kernel.admission import Admission, Pressure
 from proxy.kernel.cold import ColdProcess

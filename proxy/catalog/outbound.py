@@ -17,17 +17,17 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 from multidict import CIMultiDict
 
 from proxy.config import ConfigurationError, UpstreamRow
+from proxy.config.headers import ACCOUNTS, CREDENTIALS, SIGN_INS, words_in
 from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
 from proxy.errors import ApiError
 
-_OF_CLIENTS = re.compile(
-    r"authorization|api-key|x-api-key|x-goog-api-key|openai-(organization|project)|cookie2?|proxy-authorization"
-    r"|chatgpt-account-id|copilot-integration-id"
-)
+_OF_CLIENTS = {
+    *map(str.lower, (*CREDENTIALS, *ACCOUNTS)),
+    *("x-goog-api-key", "cookie", "cookie2", "proxy-authorization", "chatgpt-account-id", "copilot-integration-id"),
+}
 """Headers by which clients say who they are, with hyphens alone between words."""
 _PARAMETERS = frozenset({"key", "api-key", "api_key", "apikey", "access_token", "token", "subscription-key", "sig"})
 """Parameters by which clients may say it."""
-_OAUTH_BETA = "oauth-"
 _NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
 """What a part of a path can be made of."""
 
@@ -67,11 +67,11 @@ class Outbound:
     def dress(self, headers: CIMultiDict[str]) -> None:
         """Put the row's headers and its key in the place of the client's."""
         if self.row.has_key:
-            for name in [name for name in headers if _OF_CLIENTS.fullmatch(re.sub("[^a-z0-9]", "-", name.lower()))]:
+            for name in [name for name in headers if re.sub("[^a-z0-9]", "-", name.lower()) in _OF_CLIENTS]:
                 headers.popall(name, None)
-            betas = [each.strip() for value in headers.popall("anthropic-beta", ()) for each in value.split(",")]
-            if betas := [each for each in betas if each and not each.startswith(_OAUTH_BETA)]:
-                headers["anthropic-beta"] = ",".join(betas)
+            for name, start in SIGN_INS:
+                if betas := [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]:
+                    headers[name] = ",".join(betas)
         headers.update(self.row.headers)
         headers.update(self.proof)
 

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from policies.dialects import Reply
 from proxy.addons.archive.archive import Archive
-from proxy.identity import CredentialStates, seconds_of
+from proxy.identity.states import CredentialStates, seconds_of
 from proxy.memory.cached import CachedStore
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters

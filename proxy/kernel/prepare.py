@@ -101,7 +101,7 @@ class Compactor:
         self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
-        body = DIALECTS[client_request.dialect].next_round(following.body, spent)
+        body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
         return structs.replace(following, body=body, spent=spent, continues=upstream_request)
 
     def without_marks(self, upstream_request: UpstreamRequest) -> UpstreamRequest:
@@ -110,7 +110,7 @@ class Compactor:
         assert planned is not None  # else there are none
         body, edits = rendered_body(planned, marked=False), planned.plan.edits
         if spent is not None:
-            body = planned.context.dialect.next_round(body, spent)
+            body = planned.context.dialect.recall.next_round(body, spent)
         headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
         warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
         return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))
@@ -314,7 +314,7 @@ class Compactor:
             client_request, context.key, context.received, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.parsed.request
-        tool = dialect.recall_tool(request, self._settings.recall == "always")
+        tool = dialect.recall.tool(request, self._settings.recall == "always")
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else None
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}

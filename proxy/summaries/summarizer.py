@@ -21,6 +21,8 @@ from urllib.parse import quote
 
 import httpx2
 
+from policies.dialects import DIALECTS, Dialect
+from policies.dialects.writing import is_completion_limited, limit
 from policies.model.summary_record import Criteria, SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
@@ -28,8 +30,8 @@ from policies.text.summary_checks import End
 from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
-from proxy.identity import CredentialStates, seconds_of
-from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient
+from proxy.identity.states import CredentialStates, seconds_of
+from proxy.summaries.clients import Completion, ModelRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
@@ -240,8 +242,8 @@ class _ChainEntry:
 
     def estimate(self, model: str, request: ModelRequest) -> float:
         """The most dollars that a call is likely to cost."""
-        limit = self._endpoint.client_type.limit(request.most, model)
-        return self.prices(model).cost(Usage(request.tokens, 0, 0, limit)).total
+        most = limit(request.most, model, is_completion_limited(model))
+        return self.prices(model).cost(Usage(request.tokens, 0, 0, most)).total
 
     async def models(self, request: ModelRequest) -> frozenset[str]:
         """The names of the models that the upstream lists. Raises what says that there is no list."""
@@ -271,12 +273,12 @@ class _ChainEntry:
         raise _NoAnswerError(reason, refusal=refusal)
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
-        header, before = self._endpoint.client_type.key_header
+        header, before = self._endpoint.api.http.key
         auth = {header: before + self._key} if self._key else self._endpoint.outbound.proof or request.auth
         return {PROOF + name: value for name, value in auth.items()}
 
 
-_Endpoints = dict[tuple[str, str, type[SdkClient]], Endpoint]
+_Endpoints = dict[tuple[str, str, Dialect], Endpoint]
 _Chains = Mapping[tuple[str, str], Sequence[_ChainEntry]]
 """Who is asked for a conversation in an API at an upstream, by both names; "" is the first upstream of the API."""
 
@@ -285,7 +287,7 @@ def _chains(settings: Settings, price_book: PriceBook, endpoints: _Endpoints) ->
     """All chains; their endpoints, which are to be closed, are put into `endpoints`."""
 
     def chain(dialect: str, row: UpstreamRow | None) -> Sequence[_ChainEntry]:
-        provider = CLIENTS[dialect].provider
+        provider = DIALECTS[dialect].provider
         pairs = ((entry, _endpoint(settings, entry, dialect, row, endpoints)) for entry in settings.summarizers)
         return tuple(
             _ChainEntry(entry, endpoint, entry.provider or provider, price_book)
@@ -293,8 +295,8 @@ def _chains(settings: Settings, price_book: PriceBook, endpoints: _Endpoints) ->
             if endpoint is not None
         )
 
-    first = {(dialect, ""): chain(dialect, settings.upstream_row_of(dialect)) for dialect in CLIENTS}
-    rows = product(CLIENTS, settings.upstream_rows)
+    first = {(dialect, ""): chain(dialect, settings.upstream_row_of(dialect)) for dialect in DIALECTS}
+    rows = product(DIALECTS, settings.upstream_rows)
     return first | {(dialect, row.name): chain(dialect, row) for dialect, row in rows}
 
 
@@ -303,21 +305,26 @@ def _endpoint(
 ) -> Endpoint | None:
     """Where an entry is asked for a conversation in this API; None where it is not. Without a key of its own it is
     asked where the conversation is, with the credential that goes there, so it must be of the same provider."""
-    client = CLIENTS[dialect]
+    api = DIALECTS[dialect]
     if entry.key_env:
-        client = KEY_CLIENTS[entry.provider or "openai"]
-        row = settings.upstream_row_of(client.dialect)
-        if entry.base_url is not None:
-            row = UpstreamRow(name="summaries", url=client.versioned(entry.base_url))
+        maker = entry.provider or "openai"
+        api = next(each for each in DIALECTS.values() if each.provider == maker and each.writing is not None)
+        row = settings.upstream_row_of(api.name)
+        if (url := entry.base_url) is not None:
+            if api.http.adds_version:  # people leave it out for clients that add it themselves
+                url = url.removesuffix("/v1") + "/v1"
+            row = UpstreamRow(name="summaries", url=url)
         elif row is not None:  # the entry's key takes the place of the row's
             row = row.model_copy(update={"auth": "passthrough", "key_env": "", "key_file": None})
         if row is None:
             raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
-    elif entry.provider not in (None, client.provider) or row is None:
+    elif entry.provider not in (None, api.provider) or row is None:
         return None
-    name = (row.name, row.url, client) if not row.has_key else (f"${row.name}", row.url, client)
+    if api.writing is None:
+        return None
+    name = (row.name, row.url, api) if not row.has_key else (f"${row.name}", row.url, api)
     if name not in endpoints:
-        endpoints[name] = Endpoint(row, client, settings)
+        endpoints[name] = Endpoint(row, api, api.writing, settings)
     return endpoints[name]
 
 

@@ -14,7 +14,7 @@ from proxy.addons.access.gate import Gate
 from proxy.addons.access.registry import KeyRegistry
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.admission import Admission
 from proxy.kernel.handlers import Gateway
 from proxy.kernel.outgoing import Bypass

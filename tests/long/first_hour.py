@@ -21,7 +21,7 @@ import anthropic
 import openai
 import pytest
 
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.lab.provider import Answer, Received, Send
 from proxy.memory import Key
 from tests.addons.archive.test_originals import references

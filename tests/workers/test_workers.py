@@ -19,7 +19,7 @@ import pytest
 
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.admission import Admission
 from proxy.kernel.wire.listener import Listener
 from proxy.lab.provider import Send

@@ -19,18 +19,22 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import unquote
 
 from aiohttp import web
+from msgspec import structs
 
+from policies.dialects import DIALECTS
 from proxy.addons.access.keys import digest_of, is_sound
 from proxy.addons.access.registry import KeyRegistry
 from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
 from proxy.config.presets import NAME
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, KEY_HEADER, STANDS_FOR, Access, name_of, owner_of, received_credential, tenant_of
+from proxy.identity.credential import KEY_HEADER, STANDS_FOR, name_of, owner_of, received_credential
+from proxy.identity.who import IDENTITY, Identity, who
 from proxy.memory import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
 _LONGEST_ID = 128
+_APIS = [api.http for api in DIALECTS.values()]
 _SHARED_PATHS = tuple(
     (method, re.compile(pattern).fullmatch)
     for method, pattern in (
@@ -38,8 +42,8 @@ _SHARED_PATHS = tuple(
         ("HEAD", r"/models"),
         ("POST", r"/(embeddings|completions|moderations|rerank|score|tokenize|detokenize)"),
         ("POST", r"/(audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"),
-        ("POST", r"/responses/compact"),
-        ("*", r"/responses/resp_\w{16,}(/cancel|/input_items)?"),  # an id that only who made it can know
+        *(("POST", re.escape(api.compact_path.removeprefix("/v1"))) for api in _APIS if api.compact_path),
+        *(("*", api.stored_path.removeprefix("/v1")) for api in _APIS if api.stored_path),
     )
 )
 """What is relayed for keys that share an account: what stores nothing there, and what is named by a secret id."""
@@ -73,30 +77,30 @@ class Gate:
             raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
         key = _key_in(request) if self._takes_keys else ""
         if key:
-            request[ACCESS] = self._access(request, await self._row_of(key))
+            request[IDENTITY] = self._identity(request, await self._row_of(key))
         elif self._settings.auth == "keys":
             raise _refused("send a key of this gateway (nrw_...) as the API key, or in the header x-narrows-key.")
         else:
-            request[ACCESS] = self._access(request, None)
+            request[IDENTITY] = self._identity(request, None)
 
     async def recognize(self, request: web.BaseRequest) -> None:
         """As `enter`, for a page of our own: it says itself who may see it."""
         if not self.is_open:
             key = _key_in(request) if self._takes_keys else ""
-            request[ACCESS] = self._access(request, await self._row_of(key) if key else None)
+            request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
 
-    def _access(self, request: web.BaseRequest, row: KeyRow | None) -> Access:
+    def _identity(self, request: web.BaseRequest, row: KeyRow | None) -> Identity:
+        client = who(request, self._settings, self._secret)
         is_trusted = self._trusts(request.remote or "")
         person = self._person(request) if is_trusted else ""
-        if row is None:
-            credential = received_credential(request)
-            tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
-        else:
+        credential, tenant = client.credential, client.tenant
+        if row is not None:
             credential = STANDS_FOR + row.name
             tenant = row.tenant or self._settings.tenant or row.name
         if person:
             credential, tenant = f"{credential}\n{STANDS_FOR}{person}", f"{tenant}/{person}"
-        return Access(
+        return structs.replace(
+            client,
             key=row,
             credential=credential,
             tenant=tenant,
@@ -139,18 +143,18 @@ class Gate:
         return any(address in network for network in self._networks)
 
 
-def may_ask(access: Access, model: str) -> bool:
+def may_ask(identity: Identity, model: str) -> bool:
     """Whether the key may ask this model."""
-    patterns = access.key.models if access.key is not None else ()
+    patterns = identity.key.models if identity.key is not None else ()
     return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
 
 
-def check_model(access: Access, *models: str) -> None:
+def check_model(identity: Identity, *models: str) -> None:
     """Raises ApiError where the key may not ask one of these models; "" for one that could not be read."""
-    refused = [model for model in models if not may_ask(access, model)]
-    if access.key is None or not refused:
+    refused = [model for model in models if not may_ask(identity, model)]
+    if identity.key is None or not refused:
         return
-    names, what_to_do = ", ".join(access.key.models), "" if all(refused) else "; name one of them"
+    names, what_to_do = ", ".join(identity.key.models), "" if all(refused) else "; name one of them"
     message = f"This key may use no other model than {names}{what_to_do}."
     raise ApiError(403, message, "model_not_allowed", "model", _REFUSED)
 

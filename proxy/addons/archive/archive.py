@@ -56,7 +56,7 @@ class Archive:
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Store what these edits hide from now on."""
         if self.originals is not None:
-            self.originals.keep(key, client_request.credential, conversation, new)
+            self.originals.keep(key, client_request.owner, conversation, new)
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""

@@ -25,7 +25,6 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, text_of
-from policies.dialects.whole_reply import messages_of
 from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
@@ -286,7 +285,7 @@ class MessageLog:
     def _reply(self, about: _About, branch: _Branch, reply: LoggedReply) -> Sequence[StoredText]:
         """The messages of a reply, each behind the one before it."""
         dialect, last, texts = str(about["dialect"]), branch.last, []
-        raws = messages_of(dialect, reply.content)
+        raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
         digest = digest_of(messages)
         for at, (raw, message) in enumerate(zip(raws, messages, strict=True), len(branch.messages)):

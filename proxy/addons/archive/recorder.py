@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
-from policies.dialects.whole_reply import messages_of
+from policies.dialects import DIALECTS
 from proxy.addons.archive.recordings import Recordings, session_of
 from proxy.addons.archive.redaction import Redaction
 from proxy.addons.archive.replies import LoggedReply
@@ -187,7 +187,7 @@ class Recorder:
                         await asyncio.to_thread(recording.file.unlink, missing_ok=True)
 
     def _write(self, recording: _Recording, body: bytes, reply: bytes) -> None:
-        replies: Sequence[bytes] = messages_of(recording.dialect, reply) if reply else ()
+        replies: Sequence[bytes] = DIALECTS[recording.dialect].messages_in(reply) if reply else ()
         if not (replies or recording.has_replies):
             return
         session = session_of(recording.dialect, body, replies)

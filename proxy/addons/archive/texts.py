@@ -28,7 +28,6 @@ from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
-from proxy.identity import owner_of
 from proxy.memory import ARTIFACTS, ORIGINALS, Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.memory.forgetting import ForgetRegistry, forget_in
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
@@ -119,13 +118,12 @@ class Originals:
         self._services = services
         self.queue = TextQueue(services, "originals", ORIGINALS)
 
-    def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """Store what these edits hide, for the owner of this credential. Never raises."""
+    def keep(self, key: Key, owner: str, conversation: Conversation, new: Sequence[Edit]) -> None:
+        """Store what these edits hide, for its owner. Never raises."""
         edits = [edit for edit in new if named(conversation, edit)]
         if not edits:
             return
         size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
-        owner = owner_of(self._services.secret, credential)
 
         def texts() -> list[StoredText]:
             originals = dict(hidden(conversation, edits))
@@ -137,12 +135,12 @@ class Originals:
 
         self.queue.put(key, size, make)
 
-    async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
-        """What a reference stands for in what this credential sent, in all its conversations or in the one given.
+    async def find(self, tenant: str, owner: str, ref: str, conversation: str | None) -> Original:
+        """What a reference stands for in what this owner sent, in all its conversations or in the one given.
 
         Raises ApiError where there is nothing, or more than one thing, or no store to ask.
         """
-        name, store = f"{owner_of(self._services.secret, credential)}.{ref}", self._services.store
+        name, store = f"{owner}.{ref}", self._services.store
         conversations: Sequence[str] = [conversation] if conversation is not None else []
         try:
             if not _REFERENCE.fullmatch(ref):

@@ -180,7 +180,7 @@ def _behind_boundary(planned: PlannedRequest, conversation: Conversation) -> int
     if conversation.marked:
         at = bisect_right(conversation.blocks, conversation.marked[-1], key=lambda block: block.message)
         return sums[-1] - sums[at]
-    has_marks = context.dialect.mark_style(context.received.request, ())  # on tools or instructions
+    has_marks = context.dialect.marks.style(context.received.request, ())  # on tools or instructions
     return sums[-1] - sums[conversation.head] if has_marks else None
 
 

@@ -29,7 +29,6 @@ from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
-from proxy.identity import asks_here
 from proxy.kernel.admission import VISIT
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
 from proxy.kernel.wire.downstream import SERVER, Upload
@@ -57,7 +56,7 @@ class CompressApi:
     async def answer(self, request: web.BaseRequest, head: RequestHead, upload: Upload) -> web.Response:
         """The answer to a request of either path. Raises ApiError."""
         is_accepted = head.access.key is not None or upload.visit.is_accepted(head.access.owner)
-        if not is_accepted and not asks_here(request, self._settings.host):
+        if not is_accepted and not head.access.is_here:
             message = (
                 "The compress API needs a key of this gateway, a credential that an upstream has accepted, or a "
                 "request from this machine by address."

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 from msgspec import structs
 
-from policies.dialects import Reply
+from policies.dialects import DIALECTS, Reply
 from policies.dialects.common import list_at, member, object_at
+from policies.dialects.dialect import UsageOption
 from policies.dialects.events import Json, is_plain, read_event
-from policies.dialects.openai_chat.asked_usage import OPTION, without_usage
 from policies.model.rawjson import UnreadableError, members
 from policies.money.bills import RequestBill
 from policies.money.prices import Usage
@@ -23,12 +23,11 @@ from proxy.addons.billing.charges import PricesOf, charge_of, dollars_of
 from proxy.addons.limits.limits import Admitted, Limits
 from proxy.config import KeyRow
 from proxy.config.routes import Route
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.wire.resending import error_of
 from proxy.kernel.wire.upstream import READABLE, UpstreamReply
 from proxy.requests import ReplyRound
 
-RESPONSES = "openai_responses"
 _RUNNING = ("queued", "in_progress")
 _MOST_OUTPUT = 128_000
 """Tokens of an answer without a limit: no listed model writes more."""
@@ -38,11 +37,11 @@ _REFUSALS = (400, 422)
 
 
 class MeteredReply(ReplyAround):
-    """`hides_usage`: whether the client has not asked for the usage that the upstream is asked for."""
+    """`option`: the one by which the upstream is asked for usage that the client has not asked for."""
 
-    def __init__(self, reply: Reply, hides_usage: bool = False) -> None:
+    def __init__(self, reply: Reply, option: UsageOption | None = None) -> None:
         super().__init__(reply)
-        self.hides_usage = hides_usage
+        self.option = option
         self._texts: list[str] = []
         self.response: Json = {}
         """The object of Responses, as it came last."""
@@ -73,9 +72,9 @@ class MeteredReply(ReplyAround):
         if content := read_event(event):
             self._read(content, is_plain(event))
         pieces = super().feed(event)
-        if not self.hides_usage or is_plain(event):
+        if self.option is None or is_plain(event):
             return pieces
-        return [rest for piece in pieces if (rest := without_usage(piece))]
+        return [rest for piece in pieces if (rest := self.option.hide(piece))]
 
     def feed_all(self, events: bytes, /) -> list[bytes] | None:
         return None
@@ -158,15 +157,16 @@ async def charge_relayed(
         admitted.charge(usage.prompt + usage.completion, dollars_of(usage, model, prices, upstream))
 
 
-def limited_key(access: Access, route: Route, rest: str) -> KeyRow | None:
+def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
     """The key whose limits count. To fetch a reply costs nothing, and needs nothing left of a budget. `rest`: the
     target, after /v1."""
-    if access.key is None or route != Route(RESPONSES) or rest.partition("?")[0].endswith("/compact"):
+    api, path = DIALECTS[route.dialect].http, f"/v1{rest.partition('?')[0]}"
+    if access.key is None or not api.stored_path or route != Route(route.dialect) or path == api.compact_path:
         return access.key
     row: KeyRow = access.key.model_copy(update={"tpm": None, "usd_per_day": None})
     return row
 
 
-async def refuses_option(reply: UpstreamReply) -> bool:
+async def refuses(option: UsageOption, reply: UpstreamReply) -> bool:
     """Whether the upstream does not take the option by which usage is asked for."""
-    return reply.status in _REFUSALS and reply.received_encoding in READABLE and OPTION in await error_of(reply)
+    return reply.status in _REFUSALS and reply.received_encoding in READABLE and option.name in await error_of(reply)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.identity import Caller, caller_of
+from proxy.identity.who import Action, Grant, Identity, who
 from proxy.memory import Store, StoreTrouble
 from proxy.telemetry import Telemetry
 
@@ -30,9 +30,13 @@ class PageParts:
     """The key of the hashes that name tenants and owners."""
     clock: Callable[[], float]
 
-    def caller(self, request: web.BaseRequest) -> Caller:
-        """Who may see a tenant's conversations. Raises ApiError where nothing proves it."""
-        return caller_of(request, self.settings, self.secret)
+    def who(self, request: web.BaseRequest) -> Identity:
+        """Who asks."""
+        return who(request, self.settings, self.secret)
+
+    def permit(self, request: web.BaseRequest, action: Action) -> Grant:
+        """What whoever asks may see by an action. Raises ApiError where it may not do that."""
+        return self.who(request).permit(action, self.settings)
 
     async def ask(self, operation: str, answer: Awaitable[T]) -> T:
         """What the store answers. Raises ApiError where it is in trouble."""

@@ -12,7 +12,6 @@ from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, message_of
 from proxy.addons.pages.export import moment
 from proxy.addons.pages.targets import READ, allow_only
 from proxy.errors import ApiError
-from proxy.identity import owner_of, sender_of
 from proxy.memory import ARTIFACTS, Key, StoredText, conversation_id
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -57,8 +56,9 @@ class ArtifactPages:
         """Searches what the caller may see of one conversation, or all that its credential sent."""
         name = conversation_id(request.query.get("conversation", ""))
         if not name:
-            tenant, credential = sender_of(request, self.parts.settings, self.parts.secret, "Artifacts")
-            return await artifacts.find(tenant, owner_of(self.parts.secret, credential), digest)
+            self.parts.permit(request, "artifacts")
+            identity = self.parts.who(request)
+            return await artifacts.find(identity.tenant, identity.owner, digest)
         key, listed = await self._seen(request, name)
         names = [each.name for each in listed if each.about["digest"] == digest]
         texts = await self.parts.store.texts(key, ARTIFACTS, names[:1])
@@ -66,9 +66,9 @@ class ArtifactPages:
 
     async def _seen(self, request: web.BaseRequest, name: str) -> tuple[Key, Sequence[StoredText]]:
         """The conversation, and its outputs that the caller may see, without their texts."""
-        caller = self.parts.caller(request)
-        key = Key(caller.tenant, name)
-        return key, caller.visible(
+        grant = self.parts.permit(request, "conversations")
+        key = Key(self.parts.who(request).tenant, name)
+        return key, grant.visible(
             (str(each.about["owner"]), each) for each in await self.parts.store.list_texts(key, ARTIFACTS)
         )
 

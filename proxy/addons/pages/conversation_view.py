@@ -2,7 +2,7 @@
 sources.
 
 Laws
-  Figures are of the viewer's own requests; texts are for whoever `caller_of` lets read them, and only where a setting
+  Figures are of the viewer's own requests; texts are for whoever may see the conversation, and only where a setting
   (`history`, `originals`) says that texts are stored for people.
   Everything is bounded: requests, recalls, summaries, sources, and the characters of each.
 """
@@ -23,7 +23,7 @@ from proxy.addons.pages.answers import PageParts
 from proxy.addons.pages.overview import imprint_json, sums_json
 from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.errors import ApiError
-from proxy.identity import Caller, Viewer
+from proxy.identity.who import Grant
 from proxy.memory import MESSAGES, Key
 
 MOST_BILLS = 1_000
@@ -96,12 +96,12 @@ class ConversationView:
 class Reader:
     """Whoever asks: whose figures it may see, and which texts it may read, if any."""
 
-    viewer: Viewer
-    caller: Caller | None
-    credential: str
+    figures: Grant
+    texts: Grant | None
+    owner: str
 
     def reads(self, key: Key) -> bool:
-        return self.caller is not None and self.caller.tenant == key.tenant
+        return self.texts is not None and self.texts.tenant == key.tenant
 
 
 async def conversation_view(
@@ -109,22 +109,22 @@ async def conversation_view(
 ) -> ConversationView | None:
     """What is shown of a conversation to this reader; None where there is nothing. Raises ApiError where the store is
     in trouble."""
-    viewer, now = reader.viewer, parts.clock()
-    if viewer.tenant not in (None, key.tenant):
+    figures, now = reader.figures, parts.clock()
+    if figures.tenant not in (None, key.tenant):
         return None
     bills = await parts.ask("request_bills", parts.store.request_bills(key))
-    bills = [bill for bill in bills if viewer.owner in (None, bill.labels.owner)]
+    bills = [bill for bill in bills if figures.owner in (None, bill.labels.owner)]
     records = await parts.ask("summaries", parts.store.summaries(key))
-    records = [record for record in records if viewer.owner in (None, record.owner)]
+    records = [record for record in records if figures.owner in (None, record.owner)]
     if not bills and not records:
         return None
     status_of = await parts.ask("newest_step", statuses_in(parts.store, key, records, now))
     why_no_texts = _why_no_texts(parts, key, reader)
     summaries = [_summary(record, status_of.get(record.id)) for record in records if not record.rejected]
     recalls: Mapping[str, Sequence[RecallView]] = {}
-    if not why_no_texts and reader.caller is not None:
-        summaries = await _with_texts(parts, key, summaries, reader.caller)
-        recalls = await _recalls(parts, originals, key, bills, reader.credential)
+    if not why_no_texts and reader.texts is not None:
+        summaries = await _with_texts(parts, key, summaries, reader.texts)
+        recalls = await _recalls(parts, originals, key, bills, reader.owner)
     return ConversationView(
         key=key,
         at=now,
@@ -150,12 +150,10 @@ def _summary(record: SummaryRecord, status: SummaryStatus | None) -> SummaryView
     return SummaryView(record, status, sources, max(0, len(indexes) - _SOURCES), None)
 
 
-async def _with_texts(
-    parts: PageParts, key: Key, summaries: Sequence[SummaryView], caller: Caller
-) -> list[SummaryView]:
+async def _with_texts(parts: PageParts, key: Key, summaries: Sequence[SummaryView], grant: Grant) -> list[SummaryView]:
     """The summaries with their texts, and those of their sources where the log has them."""
     listed = await parts.ask("history", parts.store.list_texts(key, MESSAGES)) if parts.settings.history else []
-    visible = caller.visible((str(text.about["owner"]), text) for text in listed)
+    visible = grant.visible((str(text.about["owner"]), text) for text in listed)
     logged = {str(text.about.get("digest")): text for text in visible}
     wanted = [name.partition(":")[2] for each in summaries for name in each.record.sources[:_SOURCES]]
     names = [logged[digest].name for digest in dict.fromkeys(wanted) if digest in logged]
@@ -170,14 +168,14 @@ async def _with_texts(
 
     return [
         replace(each, text=_cut(each.record.content), sources=[source(s) for s in each.record.sources[:_SOURCES]])
-        if caller.visible([(each.record.owner, each)])
+        if grant.visible([(each.record.owner, each)])
         else each
         for each in summaries
     ]
 
 
 async def _recalls(
-    parts: PageParts, originals: Originals | None, key: Key, bills: Sequence[RequestBill], credential: str
+    parts: PageParts, originals: Originals | None, key: Key, bills: Sequence[RequestBill], owner: str
 ) -> Mapping[str, Sequence[RecallView]]:
     """What the model asked for, by the anchor of the request."""
     anchors = [bill.anchor for bill in bills if bill.anchor and bill.sums.rounds][-_RECALLS:]
@@ -186,17 +184,17 @@ async def _recalls(
     inserts = (await parts.ask("memory", parts.store.memory(key, anchors))).inserts
     calls = {anchor: [call for insert in each for call in _calls(insert)] for anchor, each in inserts.items()}
     refs = sorted({call.ref for each in calls.values() for call in each if call.ref})[:_RECALLS]
-    texts = await asyncio.gather(*(_original(originals, key, credential, ref) for ref in refs))
+    texts = await asyncio.gather(*(_original(originals, key, owner, ref) for ref in refs))
     text_of = dict(zip(refs, texts, strict=True))
     return {anchor: [RecallView(call, text_of.get(call.ref)) for call in each] for anchor, each in calls.items()}
 
 
-async def _original(originals: Originals | None, key: Key, credential: str, ref: str) -> str | None:
-    """What a reference stands for, where this credential has sent it."""
+async def _original(originals: Originals | None, key: Key, owner: str, ref: str) -> str | None:
+    """What a reference stands for, where this owner has sent it."""
     if originals is None:
         return None
     try:
-        return _cut((await originals.find(key.tenant, credential, ref, key.conversation)).text)
+        return _cut((await originals.find(key.tenant, owner, ref, key.conversation)).text)
     except ApiError as error:
         if error.status == 503:
             raise

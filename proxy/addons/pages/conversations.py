@@ -1,7 +1,7 @@
 """The pages of conversations: which of them a request names, and deletion.
 
 Laws
-  A caller proves who it is, as `proxy.identity` says.
+  A caller proves who it is, as the guards in `proxy.identity.who` say.
   What is missing, empty or owned by somebody else is answered in the same words.
 """
 
@@ -18,7 +18,6 @@ from proxy.addons.pages.log_pages import LogPages
 from proxy.addons.pages.summaries import SummaryPages
 from proxy.addons.pages.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
 from proxy.errors import ApiError
-from proxy.identity import access_of, is_admin, is_operator
 from proxy.memory import Key
 from proxy.memory.forgetting import Scope, sent_with
 
@@ -70,7 +69,7 @@ class ConversationPages:
         if wants_page(request):
             return await self.live.conversation(request, name)
         key, reader = self.live.key(request, name), self.live.reader(request)
-        summary = await self.summaries.newest(reader.caller, name) if reader.reads(key) and reader.caller else {}
+        summary = await self.summaries.newest(key, reader.texts) if reader.reads(key) and reader.texts else {}
         content = {**await self.live.conversation_json(request, name), **summary}
         if not content:
             raise nothing()
@@ -99,15 +98,15 @@ class ConversationPages:
             raise ApiError(400, "Give `tenant` or `key`, once, with its name.", "bad_parameter")
         tenant, key = ("".join(named.get(name, ())) for name in ("tenant", "key"))
         parts = self.parts
-        if named and is_operator(request, parts.settings, parts.secret):
+        identity = parts.who(request)
+        if named and identity.may("delete anywhere", parts.settings):
             if tenant:
                 return [Scope(tenant)]
             return await parts.ask("day_rows", sent_with(parts.store, key, parts.secret))
-        caller = parts.caller(request)
-        mine = access_of(request, parts.settings, parts.secret).key
-        if (tenant or caller.tenant) != caller.tenant or (key and (mine is None or mine.name != key)):
+        grant, mine = parts.permit(request, "conversations"), identity.key
+        if (tenant or identity.tenant) != identity.tenant or (key and (mine is None or mine.name != key)):
             raise nothing()
-        is_homeless = not parts.settings.tenant and is_admin(request, parts.settings, parts.secret)
+        is_homeless = not parts.settings.tenant and "admin" in identity.tokens
         if is_homeless and not named:  # the token is no tenant's
             raise ApiError(400, "Say whose conversations: `?tenant=NAME` or `?key=NAME`.", "bad_parameter", "tenant")
-        return [Scope(caller.tenant, None, None if caller.sees_all else caller.owner)]
+        return [Scope(identity.tenant, None, grant.owner)]

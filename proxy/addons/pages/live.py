@@ -1,7 +1,7 @@
 """The pages of figures, for browsers and as JSON: the live page, the list of conversations, and one conversation.
 
 Laws
-  Whoever asks sees what `viewer_of` lets it see; what is not there for it is answered like what never was.
+  Whoever asks sees the figures that are granted to it; what is not there for it is answered like what never was.
   A page is drawn in a thread, so that no request waits for it.
 """
 
@@ -23,7 +23,7 @@ from proxy.addons.pages.overview_page import list_page, overview_page
 from proxy.addons.pages.targets import READ, allow_only
 from proxy.drawing.html import Imprint, policy
 from proxy.errors import ApiError
-from proxy.identity import COOKIE, Viewer, credential_of, viewer_of
+from proxy.identity.who import COOKIE
 from proxy.memory import Key
 
 LIVE = HOME.rstrip("/")
@@ -48,17 +48,17 @@ class LivePages:
         allow_only(request, READ)
         if request.query_string:
             raise ApiError(400, "This page takes no parameters.", "bad_parameter")
-        view = await overview(self.parts, self._viewer(request))
+        view = await overview(self.parts, self.parts.permit(request, "figures"))
         if prefers_json(request):
             return json_page(await asyncio.to_thread(overview_json, view, self.version))
         return await self._drawn(request, lambda: overview_page(view, self.version, is_logged_in(request)))
 
     async def listed(self, request: web.BaseRequest) -> web.Response:
         """Conversations, the newest first. Raises ApiError."""
-        viewer = self._viewer(request)
+        grant = self.parts.permit(request, "figures")
         before, most = _place(request.query_string)
-        rows, following = await newest(self.parts, viewer, before, most)
-        whose = "all tenants" if viewer.tenant is None else "the requests of your credential"
+        rows, following = await newest(self.parts, grant, before, most)
+        whose = "all tenants" if grant.tenant is None else "the requests of your credential"
         imprint = Imprint(self.parts.clock(), self.version, f"{len(rows):,} conversations of {whose}, newest first")
         if not wants_page(request):
             head = imprint_json("Narrows: conversations", imprint.at, self.version, imprint.covers)
@@ -81,21 +81,19 @@ class LivePages:
     def key(self, request: web.BaseRequest, name: str) -> Key:
         """The conversation: of the tenant that is named, or of the caller's."""
         tenant = request.query.get("tenant")
-        return Key(self.parts.caller(request).tenant if tenant is None else tenant, name)
+        if tenant is None:
+            self.parts.permit(request, "conversations")
+            tenant = self.parts.who(request).tenant
+        return Key(tenant, name)
 
     async def _view(self, request: web.BaseRequest, name: str) -> ConversationView | None:
         return await conversation_view(self.parts, self.originals, self.key(request, name), self.reader(request))
 
-    def _viewer(self, request: web.BaseRequest) -> Viewer:
-        return viewer_of(request, self.parts.settings, self.parts.secret)
-
     def reader(self, request: web.BaseRequest) -> Reader:
         """Who asks. Raises ApiError where nothing proves it."""
-        try:
-            caller = self.parts.caller(request)
-        except ApiError:
-            caller = None
-        return Reader(self._viewer(request), caller, credential_of(request))
+        identity = self.parts.who(request)
+        texts = identity.may("conversations", self.parts.settings)
+        return Reader(identity.permit("figures", self.parts.settings), texts, identity.owner)
 
     def refused(self, request: web.BaseRequest, error: ApiError) -> web.Response:
         """An error, for people: with the form to log in where that would help."""

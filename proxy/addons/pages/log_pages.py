@@ -19,7 +19,6 @@ from policies.model.converse import converse
 from policies.tools.file_changes import ToolCall, changes_of
 from proxy.addons.archive.archive import Archive
 from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
-from proxy.addons.archive.recordings import HISTORY
 from proxy.addons.archive.sent_requests import is_message
 from proxy.addons.pages import export
 from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, nothing
@@ -109,10 +108,10 @@ class LogPages:
         """The log, as far as the caller may see it. Raises ApiError."""
         if self.archive.message_log is None:
             raise ApiError(404, "No log is stored: `history` is not set, or `mode` is off.", "no_history")
-        caller = self.parts.caller(request)
-        key = Key(caller.tenant, name)
+        grant = self.parts.permit(request, "conversations")
+        key = Key(self.parts.who(request).tenant, name)
         stored = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))
-        texts = caller.visible((str(text.about["owner"]), text) for text in stored)
+        texts = grant.visible((str(text.about["owner"]), text) for text in stored)
         if not texts:
             raise nothing()
         return ConversationLog(self.parts.store, key, texts)
@@ -141,8 +140,8 @@ async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:
 
 def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """What the calls of a session did to files, and which of them may have changed files unseen."""
-    read = DIALECTS[dialect].read
-    conversation = converse([read(as_json(entry), len) for entry in session[HISTORY[dialect]]])
+    api = DIALECTS[dialect]
+    conversation = converse([api.read(as_json(entry), len) for entry in session[api.fields.history]])
     changes, unseen = changes_of(_calls(conversation))
     files: dict[str, list[dict[str, Any]]] = {}
     for change in changes:

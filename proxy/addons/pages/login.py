@@ -17,7 +17,7 @@ from cachetools import TTLCache
 from proxy.config import Settings
 from proxy.drawing.html import Imprint, Markup, element, framed
 from proxy.errors import ApiError
-from proxy.identity import COOKIE, COOKIE_SECONDS, admin_cookie, is_admin
+from proxy.identity.who import COOKIE, COOKIE_SECONDS, admin_cookie, who
 from proxy.kernel.wire.downstream import Upload
 
 HOME = "/narrows/"
@@ -64,7 +64,7 @@ class Login:
     def helps(self, request: web.BaseRequest, error: ApiError) -> bool:
         """Whether whoever shows the token gets another answer; who has shown it does not."""
         is_refused = self.is_possible and error.status in (403, 429)
-        return is_refused and not is_admin(request, self.settings, self.secret)
+        return is_refused and "admin" not in who(request, self.settings, self.secret).tokens
 
     def page(self, imprint: Imprint, error: ApiError, has_form: bool) -> str:
         """An error for people, with the form where a token would help."""

@@ -21,7 +21,7 @@ from proxy.addons.billing.usage_query import UsageQuery, read_usage
 from proxy.addons.pages.answers import PageParts
 from proxy.addons.pages.export import moment
 from proxy.addons.pages.summaries import statuses_in
-from proxy.identity import Viewer
+from proxy.identity.who import Grant
 from proxy.memory import Key
 from proxy.telemetry.health import MINUTES, AnswerCounts
 
@@ -69,7 +69,7 @@ class UpstreamState:
 class Overview:
     """The live page as values."""
 
-    viewer: Viewer
+    viewer: Grant
     at: float
     days: Sequence[tuple[str, BillSums]]
     """All days, the oldest first, those without a request too."""
@@ -97,7 +97,7 @@ class Overview:
         return sum((sums for _, sums in self.days), BillSums())
 
 
-async def overview(parts: PageParts, viewer: Viewer) -> Overview:
+async def overview(parts: PageParts, viewer: Grant) -> Overview:
     """What the live page shows to this viewer. Raises ApiError where the store is in trouble."""
     now = parts.clock()
     dates = [(datetime.fromtimestamp(now, UTC) - timedelta(days=back)).date().isoformat() for back in range(DAYS)]
@@ -129,7 +129,7 @@ def _upstreams(parts: PageParts) -> list[UpstreamState]:
 
 
 async def newest(
-    parts: PageParts, viewer: Viewer, before: float | None, most: int
+    parts: PageParts, viewer: Grant, before: float | None, most: int
 ) -> tuple[Sequence[ConversationRow], float | None]:
     """So many conversations, the newest first, and the cursor of those that follow. Raises ApiError."""
     query = parts.store.conversation_rows(viewer.tenant, viewer.owner, before, most + 1)
@@ -137,7 +137,7 @@ async def newest(
     return rows[:most], rows[most - 1].at if len(rows) > most else None
 
 
-async def _standing(parts: PageParts, key: Key, viewer: Viewer, now: float) -> list[StandingSummary]:
+async def _standing(parts: PageParts, key: Key, viewer: Grant, now: float) -> list[StandingSummary]:
     """The summaries that stand in the newest request of a conversation."""
     records = await parts.ask("summaries", parts.store.summaries(key))
     visible = [record for record in records if viewer.owner in (None, record.owner)]

@@ -19,10 +19,10 @@ from proxy.addons.pages.conversations import ConversationPages
 from proxy.addons.pages.targets import CONVERSATIONS, READ, allow_only
 from proxy.config import ConfigurationError, Settings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
-from proxy.config.upstreams import is_public
 from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
-from proxy.identity import asks_here, is_admin, is_here, is_local, opens, received_credential, sender_of, viewer_of
+from proxy.identity.place import has_other_name
+from proxy.identity.who import who
 from proxy.kernel.wire.downstream import header_safe
 from proxy.memory import conversation_id
 from proxy.telemetry import Telemetry
@@ -59,16 +59,13 @@ class AdminPages:
         if path == "/readyz":
             state, status = ("ready", 200) if self.ready else ("shutting down", 503)
             return web.json_response({"status": state}, status=status)
-        host = self.settings.host
-        if is_local(request) and not is_public(host) and not is_here(request, host):
+        if has_other_name(request, self.settings.host):
             message = "Narrows does not serve this host name: use its address, `localhost`, or the name in `host`."
             raise ApiError(403, message, "forbidden")
         if path == "/":
             return welcome(request)
         if path == "/metrics":
-            if not asks_here(request, host) and not opens(self.settings.metrics_token, received_credential(request)):
-                message = "Metrics need the `metrics_token`, or a request from this machine by address."
-                raise ApiError(403, message, "forbidden")
+            who(request, self.settings, self.secret).permit("metrics", self.settings)
             page = self.telemetry.metrics.page
             metrics = await (self.scrape() if self.scrape is not None else asyncio.to_thread(page))
             return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -94,13 +91,7 @@ class AdminPages:
     async def _reload(self, request: web.BaseRequest) -> web.Response:
         """Have the settings read anew. A cookie is not enough for that."""
         allow_only(request, ("POST",))
-        if not is_admin(request, self.settings, self.secret) and (
-            received_credential(request) or not asks_here(request, self.settings.host)
-        ):
-            message = (
-                "A reload needs the `admin_token`, or a request from this machine, by address and without a credential."
-            )
-            raise ApiError(403, message, "forbidden")
+        who(request, self.settings, self.secret).permit("reload", self.settings)
         if self.reload is None:
             raise ApiError(404, "Only `narrows serve` can reload settings; restart this program instead.", "not_found")
         try:
@@ -119,9 +110,10 @@ class AdminPages:
             raise ApiError(
                 405, "Originals can only be read; use GET.", "method_not_allowed", headers={"Allow": "GET, HEAD"}
             )
-        tenant, credential = sender_of(request, self.settings, self.secret, "Originals")
+        identity = who(request, self.settings, self.secret)
+        identity.permit("originals", self.settings)
         conversation = conversation_id(request.query.get("conversation", "")) or None
-        original = await self.originals.find(tenant, credential, ref, conversation)
+        original = await self.originals.find(identity.tenant, identity.owner, ref, conversation)
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
             "x-narrows-conversation": header_safe(original.conversation),
@@ -139,7 +131,7 @@ _PARAMETERS = ("by", "since")
 async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response:
     """The report. Raises ApiError."""
     allow_only(request, READ)
-    viewer = viewer_of(request, parts.settings, parts.secret)
+    grant = parts.permit(request, "figures")
     try:
         fields = dict(parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=8))
         if unknown := fields.keys() - set(_PARAMETERS):
@@ -147,7 +139,7 @@ async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response
         query = UsageQuery.read(fields.get("by", ""), fields.get("since", ""), parts.clock())
     except ValueError as error:
         raise ApiError(400, f"{error}.", "bad_parameter") from error
-    query = replace(query, tenant=viewer.tenant, owner=viewer.owner)
+    query = replace(query, tenant=grant.tenant, owner=grant.owner)
     report = await parts.ask("usage", read_usage(parts.store, query))
     if "text/csv" not in request.headers.get("Accept", ""):
         return json_page(await asyncio.to_thread(as_json, report))

@@ -17,7 +17,8 @@ from proxy.addons.pages.answers import PageParts, json_page, message_of
 from proxy.addons.pages.export import moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
-from proxy.identity import Access, Caller, access_of, asks_here, auth_of, credential_of, is_plain_key, tenant_of
+from proxy.identity.credential import auth_of, is_plain_key
+from proxy.identity.who import Grant, Identity
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.upstreams import row_for
 from proxy.kernel.wire.downstream import Upload
@@ -50,12 +51,11 @@ class SummaryPages:
     limits: Limits | None
     """Of keys of the gateway, if they have any."""
 
-    async def newest(self, caller: Caller, name: str) -> dict[str, Any]:
+    async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
         """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
         of each. Empty where none was written. Raises ApiError."""
-        key = Key(caller.tenant, name)
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
-        visible = caller.visible((record.owner, record) for record in stored)
+        visible = grant.visible((record.owner, record) for record in stored)
         seen = {record.id: record for record in visible if record.kind == "compaction"}
         if not seen:
             return {}
@@ -65,19 +65,19 @@ class SummaryPages:
         count = len(record.sources) if record else 0
         agent = {"summary": text, "summaryMessageCount": count, "summaryUpdatedAt": at}
         rows = [{"id": id, **status_of[id]._asdict(), "created_at": moment(seen[id].created_at)} for id in seen]
-        return {"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows}
+        return {"id": key.conversation, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows}
 
     async def _statuses(self, key: Key, records: Sequence[SummaryRecord]) -> Mapping[str, SummaryStatus]:
         """What became of the summaries for the prompt, by id. Raises ApiError."""
         return await self.parts.ask("newest_step", statuses_in(self.parts.store, key, records, self.parts.clock()))
 
     async def listed(self, request: web.BaseRequest, name: str) -> web.Response:
-        caller = self.parts.caller(request)
-        key = Key(caller.tenant, name)
+        grant = self.parts.permit(request, "conversations")
+        key = Key(self.parts.who(request).tenant, name)
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
-        records = caller.visible((record.owner, record) for record in stored)
+        records = grant.visible((record.owner, record) for record in stored)
         costs: dict[str, SummaryCost] = {}
-        if caller.sees_all:
+        if grant.owner is None:
             costs.update(await self.parts.ask("spent", self.parts.store.spent(key)))
         else:
             for record in records:
@@ -91,28 +91,24 @@ class SummaryPages:
 
     async def summarize(self, request: web.BaseRequest, name: str) -> web.Response:
         """A summary for people: the stored one of exactly these messages, or a new one at the caller's cost."""
-        credential, is_here = credential_of(request), asks_here(request, self.parts.settings.host)
-        if not credential and not is_here:
-            message = "To order a summary, send your credential, or ask from this machine."
-            raise ApiError(403, message, "forbidden")
+        self.parts.permit(request, "summarize")
+        identity = self.parts.who(request)
         if not self.parts.settings.summaries:
             raise ApiError(404, "Summaries are off; set `summaries = true`.", "no_summaries")
-        payment = self.payments.possible(credential, is_plain_key(request), is_here)
-        tenant = tenant_of(request, credential, self.parts.secret, self.parts.settings.tenant)
-        key, (dialect, parsed) = Key(tenant, name), await self._parse(request, tenant)
+        payment = self.payments.possible(identity.credential, is_plain_key(request), identity.is_here)
+        key, (dialect, parsed) = Key(identity.tenant, name), await self._parse(request, identity.tenant)
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
         blocks = parsed.conversation.blocks[parsed.conversation.head :]
         if not blocks:
             message = "There is nothing to summarize: all messages are system text."
             raise ApiError(400, message, "bad_body", "messages")
-        access = access_of(request, self.parts.settings, self.parts.secret)
         asks = ModelRequest(
             model=parsed.request.model,
-            auth=auth_of(request),
-            owner=self.payments.owner(credential),
+            auth=auth_of(request, has_key=identity.key is not None),
+            owner=identity.owner,
             payment=payment,
             dialect=dialect,
-            upstream=self._upstream(access, dialect, parsed.request.model),
+            upstream=self._upstream(identity, dialect, parsed.request.model),
         )
         job = SummaryJob(
             key=key,
@@ -123,7 +119,7 @@ class SummaryPages:
             policy="history",
             records=tuple(stored),
         )
-        is_verified = is_here or self.payments.states.is_accepted(asks.owner)
+        is_verified = identity.is_here or self.payments.states.is_accepted(asks.owner)
         is_verified = is_verified or await self.cached_store.is_owner(key, asks.owner)
         if not is_verified or not self.maker.summarizer.may_ask(asks):
             message = (
@@ -131,7 +127,7 @@ class SummaryPages:
                 "gateway's own key is used), and the upstream must have accepted it in a chat request here."
             )
             raise ApiError(403, message, "forbidden")
-        admitted = await self.limits.admit(access.key, access.owner, dialect) if self.limits is not None else None
+        admitted = await self.limits.admit(identity.key, identity.owner, dialect) if self.limits is not None else None
         try:
             record = await self.parts.ask("history", self.maker.history(job))
         except RejectedError as error:
@@ -148,7 +144,7 @@ class SummaryPages:
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
-    def _upstream(self, access: Access, dialect: str, model: str) -> str:
+    def _upstream(self, access: Identity, dialect: str, model: str) -> str:
         """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none, or where
         the key may not ask this model."""
         settings = self.parts.settings

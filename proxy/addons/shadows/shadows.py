@@ -32,6 +32,7 @@ from proxy.addons.archive.replies import LoggedReply
 from proxy.breaker import reported_breaker
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
+from proxy.config.headers import BETAS, SIGN_INS, VERSIONS, words_in
 from proxy.errors import ApiError
 from proxy.kernel.admission import Pressure
 from proxy.kernel.head import RequestHead
@@ -51,10 +52,9 @@ _LARGEST = 8 * 2**20
 """Bytes of a reply; a larger one is not compared."""
 _LONGEST = 600.0
 """Seconds for all shadows of a sample."""
-_PASSED_ON = ("content-type", "anthropic-version", "anthropic-beta", "openai-beta")
+_PASSED_ON = ("content-type", *VERSIONS, *BETAS)
 _PASSED_ON_PARAMETERS = ("api-version", "beta")
 """Of the query; others may be a credential (`key`, `api-key`)."""
-_SIGN_IN_BETA = "oauth-"
 _UNCERTAIN = 1.2
 """How many tokens may be billed for each one estimated."""
 
@@ -239,18 +239,17 @@ class Shadows:
     async def _send(self, sample: Sample, dialect: str, body: bytes, more: Mapping[str, str]) -> tuple[int, bytes]:
         """The reply to a shadow. Raises ApiError, CutError."""
         headers = sample.headers.copy()
-        betas = [each.strip() for value in headers.popall("anthropic-beta", ()) for each in value.split(",")]
-        betas = [each for each in betas if each and not each.startswith(_SIGN_IN_BETA)]
-        for name, value in more.items():
-            betas += [value] if name.lower() == "anthropic-beta" and value not in betas else []
-        if betas:
-            headers["anthropic-beta"] = ",".join(betas)
+        for name, start in SIGN_INS:
+            words = [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]
+            words += [value for key, value in more.items() if key.lower() == name and value not in words]
+            if words:
+                headers[name] = ",".join(words)
         headers["Accept-Encoding"] = "identity"
-        is_anthropic = dialect == "anthropic_messages"
         context = sample.planned.context
         upstream = self._parts.upstreams[context.client_request.upstream]
         if key := self._keys[upstream.name]:
-            headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
+            name, before = DIALECTS[dialect].http.key
+            headers[name] = before + key
         model = context.client_request.model or context.request.model
         with closing(await upstream.send("POST", sample.rest, headers, body, model)) as reply:
             pieces, size = [], 0
@@ -276,12 +275,12 @@ def _is_stored(planned: PlannedRequest) -> bool:
     """Whether the provider would store the reply: it would then stand twice in somebody's account."""
     request = planned.context.request
     value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
-    return value != b"false" if planned.context.client_request.dialect == "openai_responses" else value == b"true"
+    return value != b"false" if planned.context.dialect.stores else value == b"true"
 
 
 def _usage_in(dialect: str, content: bytes) -> Usage | None:
     """What the provider says that a reply has used."""
-    reader = DIALECTS[dialect].reply()
+    reader = DIALECTS[dialect].reply(None)
     if is_plain(content):
         reader.feed(content)
         return reader.usage

@@ -22,7 +22,7 @@ from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import first_fitting
 from proxy.errors import ApiError, too_large
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.admission import UNPACKED, VISIT, Visit
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
 from proxy.kernel.models import allowed_names, check_named, named_model
@@ -206,7 +206,7 @@ async def receive(
     return client_request, raw
 
 
-def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Access, model: str) -> RequestOptions:
+def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Identity, model: str) -> RequestOptions:
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
     rule = first_fitting(settings.rules, dialect, access.digests, model) if settings.rules else None
     mode = (rule and rule.mode) or settings.mode

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.kernel.admission import Admission
@@ -184,7 +184,7 @@ class Connection(web.RequestHandler):
             error = ApiError(431, f"The head has more than {HEADER_LIMIT} headers.", "head_too_large")
         else:
             error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
-        response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
+        response = error_response(error, DIALECTS[DEFAULT])  # nobody knows what it was meant for
         response.headers[ID_HEADER] = request_id()
         response.force_close()
         return response

@@ -15,7 +15,7 @@ from proxy.addons.access.keys import digest_of, is_sound, new_key
 from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
-from proxy.identity import is_allowed
+from proxy.identity.credential import is_allowed
 from proxy.telemetry.record import ID_HEADER
 from tests.kit.running import Running, Start
 

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.app import App
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.memory import Key
 from tests.addons.archive.test_logged_requests import files_below
 from tests.addons.archive.test_originals import references

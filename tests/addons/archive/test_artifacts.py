@@ -12,7 +12,7 @@ import pytest
 from policies.compact import compact
 from proxy.addons.archive.texts import ArchiveServices, Artifacts
 from proxy.app import App
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.memory import ARTIFACTS, Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.dialects.segments import TOOLS, frame_of, joined, pieces_of, rest_in, segments
 from proxy.addons.archive.logged_requests import ConversationLog
 from proxy.addons.pages import log_pages
@@ -42,6 +42,8 @@ from tests.kit.rolling import (
 from tests.kit.speaking import Speaker, speaking
 from tests.kit.stage import Stage, body_of, working
 from tests.kit.visiting import Page, bearer, page
+
+openai_chat = DIALECTS["openai_chat"]
 
 HERE = {"extra_headers": {"x-narrows-conversation": "it"}}
 IT = "conversations/it"

@@ -19,7 +19,7 @@ from policies.text.stubs import recalled_output
 from policies.tools import RECALL
 from proxy.addons.archive.texts import ArchiveServices, Originals, hidden, named
 from proxy.app import App
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.memory import Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry

@@ -8,7 +8,7 @@ import pytest
 from policies.money.bills import BillSums
 from proxy.addons.billing.usage import BY
 from proxy.app import App
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.memory import Key, Store, open_store
 from tests.kit.billed_day import PRESETS, SECRET, answer, have, recount, talks, tenant_of
 from tests.kit.counted import counted

@@ -21,7 +21,7 @@ from proxy.addons.billing.usage import BY, MOST, as_csv, as_json, usage_by_conve
 from proxy.addons.billing.usage_query import UsageQuery, first_day
 from proxy.addons.pages.pages import USAGE
 from proxy.config import KeyRow, Settings
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.lab.keys import as_toml
 from proxy.lab.usage import print_usage
 from proxy.memory import DAYS, Key, Store, bill_rows

@@ -15,7 +15,7 @@ from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.addons.pages.targets import parse_target
 from proxy.app import App
 from proxy.errors import ApiError
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.memory import Event, Key, Store, open_store
 from tests.kit.stage import Stage
 from tests.kit.stored_texts import original, put_originals

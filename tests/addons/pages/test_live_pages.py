@@ -17,7 +17,8 @@ from policies.money.bills import BillSums, Labels, RequestBill
 from policies.presets import PRESETS, Preset
 from proxy.addons.pages.overview_page import sums_cells
 from proxy.app import App
-from proxy.identity import COOKIE, admin_cookie, owner_of
+from proxy.identity.credential import owner_of
+from proxy.identity.who import COOKIE, admin_cookie
 from proxy.lab.provider import Say
 from proxy.memory import Key
 from tests.addons.pages.test_conversations import ADMIN, MINE, RECORD, SECRET, kept, opened, started
