@@ -110,8 +110,6 @@ class PlanState:
     digest_cost: float = 0.0
     """What the digests cost that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()
-    offers_asked: bool = True
-    """Whether the policies were asked at each step: else, before any offer can be carried out, all is replayed."""
 
     # of the newest step alone
     reason: str = ""
@@ -161,8 +159,7 @@ class PlanState:
                 self.ledger.withdraw(each)
 
     def end_offers(self) -> None:
-        """From now on nothing is offered, and nothing waits: no policy is asked any more."""
-        self.offers_asked = False
+        """From now on nothing is offered, and nothing waits."""
         for at in [*self.offers, *self.offered_folds]:
             self.ledger.withdraw(at)
         self.offers, self.offered_folds = {}, {}

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import takewhile
 
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
-from policies.keep import in_force
+from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
@@ -94,7 +94,7 @@ class Step:
             )
         if record is not None and record.dropped and self._folding.summary():
             self._folding.drop()
-        if self._state.offers_asked:
+        if not self._watch.has_ended:
             self._collect(self._context)
         enter_answers(self._conversation, self._context, self._state, self._pointers)
         self._state.has_model_text = bool(self._summaries.ready)
@@ -124,18 +124,20 @@ class Step:
         self._send()
         if self._newest:
             self._state.use = self._summaries.use()
-        if self._state.offers_asked and not self._settings.only_to_fit and not self._is_recall_round:
+        if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
             self._summaries.ask(self._context)
 
     def _seen(self, arrived: int) -> Context:
         """What the policies see at this step, at which so many tokens arrived."""
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
+        toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
+        lasting = in_force(self._conversation, self._step, toolbox, window, pause)
         return Context(
             self._step,
             settings.prices,
             settings.budget,
             self._watch.count,
-            pause=self._watch.pause,
+            pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
             head=settings.head,
@@ -152,10 +154,7 @@ class Step:
             summary=self._folding.summary(),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
-            keep=settings.keep,
-            in_force=in_force(
-                self._conversation, self._step, settings.toolbox, settings.budget.window, self._watch.pause
-            ),
+            protection=Protection(settings.keep, lasting, pause),
             edits=state.edits,
             folded=state.folded,
             uses=state.uses,

@@ -19,7 +19,7 @@ from policies.keep import digest_of
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import goes_on, is_quiet, no_plan
+from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
@@ -306,8 +306,6 @@ class Planner:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
-        if plan_state is not None and not goes_on(context.conversation, context.plan_settings, memory, plan_state):
-            plan_state = None
         result, rendering = await self._runs.run(context, plan_state, memory)
         if result.reached is not None:
             self._store.remember_reached(context.key, context.fingerprint, context.conversation, result.reached)
