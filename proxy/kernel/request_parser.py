@@ -190,7 +190,7 @@ def key_of(dialect: str, tenant: str, named: str | None, received: ParsedRequest
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
     named = named or received.request.conversation
-    beginning = f"{dialect}\0{received.conversation.key}"
+    beginning = f"{dialect}\0{received.conversation.end_anchor(0)}"
     return Key(tenant, conversation_id(named) if named else sha256(beginning.encode()).hexdigest()[:32])
 
 

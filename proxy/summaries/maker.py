@@ -71,7 +71,7 @@ class SummaryMaker:
         *,
         billing: Billing,
     ) -> None:
-        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billing)
+        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billing=billing)
         self.summarizer, self.recent = summarizer, self._writer.recent.of
         self._running: dict[Place, tuple[Job, asyncio.Task[SummaryRecord]]] = {}
         self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
@@ -208,6 +208,7 @@ class SummaryWriter:
         audit_log: AuditLog,
         telemetry: Telemetry,
         clock: Callable[[], float],
+        *,
         billing: Billing,
     ) -> None:
         self._settings = settings
