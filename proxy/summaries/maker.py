@@ -27,7 +27,8 @@ from proxy.event_loop import in_thread
 from proxy.memory import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.cached import NEAR_SECONDS, weight
+from proxy.memory.cached import NEAR_SECONDS
+from proxy.memory.conversation import summaries_weight
 from proxy.memory.forgetting import ForgetRegistry, forget_in
 from proxy.summaries.clients import ModelRequest
 from proxy.summaries.jobs import Details, Job, Place, SummaryJob, record_of, write_request
@@ -177,7 +178,7 @@ class RecentRecords:
 
     def __init__(self) -> None:
         self._records: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
-            _CACHE_BYTES, NEAR_SECONDS, getsizeof=weight
+            _CACHE_BYTES, NEAR_SECONDS, getsizeof=summaries_weight
         )
 
     def of(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
