@@ -39,10 +39,9 @@ from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
 from proxy.memory.store_access import StoreAccess
 from proxy.memory.trimming import keep_within
-from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
+from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
-from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.workers.worker import Worker

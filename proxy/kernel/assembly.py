@@ -104,7 +104,7 @@ class Assembler:
             *(client_request.keep, client_request.stale, reserve, learned, upstream),
             *((upstream, request.model) in self._refused_marks, self.prices_of(request.model, upstream)),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
-            *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
+            *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
 
     def _assembled(

@@ -17,10 +17,9 @@ from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.keep import digest_of
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import goes_on, is_quiet, no_plan
+from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
@@ -297,8 +296,6 @@ class Planner:
         return live.calibration or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
-        if plan_state is not None and not goes_on(context.conversation, context.plan_settings, memory, plan_state):
-            plan_state = None
         result, rendering = await self._runs.run(context, plan_state, memory)
         if result.reached is not None:
             context.live.add_reached(context.fingerprint, context.conversation, result.reached)
@@ -336,7 +333,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
             planned.rendering.chains,
             context.head,
             context.fingerprint,
-            _summary_use(context, result),
+            result.state.use,
         ),
         at=at,
         recall=context.plan_settings.recall,
@@ -344,13 +341,6 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),
     )
-
-
-def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
-    summary, summarizing, state = result.summary, context.plan_settings.summarizing, result.state
-    origin = summary.origin if summary else None
-    criteria = summarizing.criteria if summarizing else None
-    return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:

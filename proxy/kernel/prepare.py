@@ -27,8 +27,7 @@ from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.warnings import ReplyWarnings
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
-from proxy.summaries.background import BackgroundWriters, adopted_digests
-from proxy.summaries.services import Waiting
+from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests
 from proxy.telemetry import Telemetry
 
 
@@ -160,8 +159,8 @@ class Compactor:
         if not left_out:
             planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
         if first is None:
-            if planned.plan.state.stale:
-                self._telemetry.metrics.count("stale_summaries", planned.plan.state.stale)
+            if reason := planned.plan.state.use.reason:
+                self._telemetry.metrics.count("stale_summaries", reason)
             self._writers.meet_stale(planned)
         if is_underivable(planned):
             planned = await self._derived(planned) if left_out else await self._claimed(planned)
