@@ -240,14 +240,22 @@ class Context:
         return 0 if self.exceptions.first_sight else 1
 
     def aged(
-        self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = (), *, in_sight: bool = False
+        self,
+        conversation: Conversation,
+        keep: Keep,
+        when: Sequence[Trigger] = (),
+        *,
+        in_sight: bool = False,
+        step: int | None = None,
     ) -> range:
         """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
-        them holds; at the step where one first does, everything outside the window counts as having left it."""
-        if self.step == 0:
+        them holds; at the step where one first does, everything outside the window counts as having left it. `step`:
+        this one, or the next one, of which nothing is there yet: neither what arrives with it nor what triggers it."""
+        ahead = 0 if step is None else step - self.step
+        if self.step == 0 or (ahead and (when or not keep)):
             return range(0)
         if not when and isinstance(keep, int):  # nearly always
-            gone = self.turns_gone(keep, in_sight=in_sight)
+            gone = self.turns_gone(keep - ahead, in_sight=in_sight)
             return range(conversation.ends[gone.start], conversation.ends[gone.stop]) if gone else range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
         if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):

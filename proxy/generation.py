@@ -15,46 +15,47 @@ from pathlib import Path
 from typing import Self
 
 from policies.money.catalog import check_overrides
-from proxy.access.gate import Gate
-from proxy.access.limits import Limits, open_limits
-from proxy.access.registry import KeyRegistry
-from proxy.admin.answers import PageParts
-from proxy.admin.artifacts import ArtifactPages
-from proxy.admin.conversations import ConversationPages
-from proxy.admin.deletion import Deletion
-from proxy.admin.live import LivePages
-from proxy.admin.log_pages import LogPages
-from proxy.admin.login import Login
-from proxy.admin.pages import AdminPages
-from proxy.admin.summaries import SummaryPages
-from proxy.archive.archive import Archive
-from proxy.archive.message_log import MessageLog
-from proxy.archive.recorder import Recorder, RecorderOptions
-from proxy.archive.recordings import Recordings
-from proxy.archive.redaction import Redaction
-from proxy.archive.texts import ArchiveServices, Artifacts, Originals
-from proxy.billing.billing import Billing
-from proxy.billing.holdout import Holdout
-from proxy.billing.price_book import PriceBook
+from proxy.addons.access.gate import Gate
+from proxy.addons.access.registry import KeyRegistry
+from proxy.addons.archive.archive import Archive
+from proxy.addons.archive.message_log import MessageLog
+from proxy.addons.archive.recorder import Recorder, RecorderOptions
+from proxy.addons.archive.recordings import Recordings
+from proxy.addons.archive.redaction import Redaction
+from proxy.addons.archive.texts import ArchiveServices, Artifacts, Originals
+from proxy.addons.billing.billing import Billing
+from proxy.addons.compress.compress import CompressApi
+from proxy.addons.limits.limits import Limits, open_limits
+from proxy.addons.pages.answers import PageParts
+from proxy.addons.pages.artifacts import ArtifactPages
+from proxy.addons.pages.conversations import ConversationPages
+from proxy.addons.pages.deletion import Deletion
+from proxy.addons.pages.live import LivePages
+from proxy.addons.pages.log_pages import LogPages
+from proxy.addons.pages.login import Login
+from proxy.addons.pages.pages import AdminPages
+from proxy.addons.pages.summaries import SummaryPages
+from proxy.addons.shadows.shadows import ShadowParts, Shadows
+from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.acceptance import Acceptance
 from proxy.kernel.admission import Admission, Pressure
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.compress import CompressApi
 from proxy.kernel.handlers import Gateway
+from proxy.kernel.holdout import Holdout
 from proxy.kernel.model_lookup import ModelLookup
 from proxy.kernel.outgoing import Bypass
 from proxy.kernel.parts import FlowParts
 from proxy.kernel.prepare import Compactor
 from proxy.kernel.recall_loop import Compaction
 from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.shadows import ShadowParts, Shadows
 from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Store, open_store, ttl_of
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
 from proxy.memory.trimming import keep_within
@@ -161,7 +162,6 @@ class Generation:
                 admission=admission,
                 gate=Gate(settings, registry, secret),
                 price_book=price_book,
-                pass_on=worker.pass_on if worker else None,
                 compress_api=compress_api,
                 shadows=_shadows(settings, upstreams, price_book, store, telemetry, forgets, admission.pressure, parts),
                 limits=limits,
@@ -233,13 +233,17 @@ async def _open_compaction(
     if store.shared:
         unhurried = await start_store(settings, None, parts, _UNHURRIED)
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
-    archive = _archive(settings, stored)
-    audit_log = AuditLog(unhurried, telemetry)
+    archive, audit_log = _archive(settings, stored), AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings, payments.states, price_book)
     holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
     billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
-    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
+    in_memory = Conversations()
+    forgets.register(in_memory.forget)
+    request_parser = RequestParser(in_memory)
+    has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
+    cached_store = CachedStore(store, telemetry, forgets, in_memory, patience, has_others)
+    writer = StoreWriter(cached_store)
     services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
@@ -253,16 +257,15 @@ async def _open_compaction(
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
-    acceptance = Acceptance(cached_store, payments.states, writers, archive, telemetry)
+    acceptance = Acceptance(cached_store, writer, payments.states, writers, archive, telemetry)
     compacting = partial(Compactor, cold=cold, acceptance=acceptance, billing=billing, price_book=price_book)
-    compactor = compacting(settings, request_parser, cached_store, telemetry, writers)
-    forgets.register(compactor.forget)
+    compactor = compacting(settings, request_parser, cached_store, writer, telemetry, writers)
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     deletion = Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder)
     conversations = ConversationPages(
         page_parts,
         deletion,
-        SummaryPages(page_parts, cached_store, summaries, request_parser, payments, limits),
+        SummaryPages(page_parts, cached_store, writer, summaries, request_parser, payments, limits),
         ArtifactPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
         LogPages(page_parts, archive),

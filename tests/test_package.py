@@ -40,7 +40,7 @@ sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "_A
 from narrows.proxy.console.cli import main
 main(["presets"])
 main(["replay", {str(ROOT / "proxy/lab/sessions/write_once.json")!r}])
-from narrows.proxy.compaction import cold
+from narrows.proxy.kernel import cold
 exec(cold._PROGRAM.partition(";")[0])
 assert not [name for name in sys.modules if name.partition(".")[0] in ("proxy", "policies")]
 """

@@ -129,11 +129,6 @@ def has_newest_marked(messages: Sequence[Message]) -> bool:
     return any(message.marks for message in newest if message.role not in ("system", "developer"))
 
 
-def takes_exchanges(request: Request) -> bool:
-    """Calls and answers may stand in a history, whoever made them."""
-    return True
-
-
 def consent(request: Request) -> Consent:
     """An API that takes a history takes an edited one, too."""
     return Consent()

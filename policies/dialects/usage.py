@@ -41,35 +41,6 @@ class UsageNames:
             return None
 
 
-OPENAI_CHAT = UsageNames(
-    prompt=("prompt_tokens",),
-    completion="completion_tokens",
-    cached=("prompt_tokens_details", "cached_tokens"),
-    cache_write=("prompt_tokens_details", "cache_write_tokens"),
-    # how LiteLLM gives what Anthropic's usage gives; OpenAI knows no longer time here
-    long_cache_write=("prompt_tokens_details", "cache_creation_token_details", "ephemeral_1h_input_tokens"),
-    summed=("completion_tokens_details",),
-)
-OPENAI_RESPONSES = UsageNames(
-    prompt=("input_tokens",),
-    completion="output_tokens",
-    cached=("input_tokens_details", "cached_tokens"),
-    cache_write=("input_tokens_details", "cache_write_tokens"),
-    long_cache_write=("input_tokens_details", "cache_write_tokens_details", "ttl_12h_tokens"),
-    summed=("output_tokens_details",),
-)
-ANTHROPIC_MESSAGES = UsageNames(
-    prompt=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
-    completion="output_tokens",
-    cached=("cache_read_input_tokens",),
-    cache_write=("cache_creation_input_tokens",),
-    long_cache_write=("cache_creation", "ephemeral_1h_input_tokens"),
-    summed=("output_tokens_details", "server_tool_use"),
-    listed="iterations",
-    in_pieces=True,
-)
-
-
 class UsageSum:
     """The usage of a reply. Counts of the answer are summed over its rounds; the prompt side is always the last
     round's, because clients take it for how full the window is."""

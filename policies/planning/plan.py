@@ -28,7 +28,7 @@ from policies.model.memory import Memory
 from policies.money.ledger import Ledger
 from policies.planning.folding import Folding
 from policies.planning.pointers import Pointers
-from policies.planning.quiet import goes_on, needs_no_offers, policies_to_ask
+from policies.planning.quiet import goes_on, needs_no_offers
 from policies.planning.shedding import AT_ONCE, OverdueError, Watch, undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.planning.step import Step
@@ -54,7 +54,6 @@ def plan(
     memory = _under_same_patterns(memory or Memory(), settings)
     if state is None or not goes_on(conversation, settings, memory, state):
         state = PlanState(Ledger(settings.prices), offers_asked=not needs_no_offers(conversation, settings, memory))
-    settings = replace(settings, policies=policies_to_ask(conversation, settings))
     replay = _Replay(conversation, settings, memory, state, stop)
     last = replay.run()
     state = replay.state

@@ -7,12 +7,13 @@ Laws
 What a memory holds may still have to be repeated: edits made under other settings, and summaries of other branches.
 """
 
-from policies.context import Policy
+from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory
 from policies.money.ledger import Ledger
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.rules.base import ConfiguredPolicy
+from policies.rules.summarize import Summarize
 
 _GROWTH = 3
 """What the next two requests may have at most, by which a mark counts as near, as a multiple of this one."""
@@ -37,28 +38,19 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
         return False
     if counted > high or (settings.marks and tokens >= max(floor, settings.cache.least)):
         return False
-    policies = [policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy)]
-    if len(policies) < len(settings.policies):  # what functions offer is not known
-        return False
-    pressed = _GROWTH * counted > _PRESSED * high
-    return settings.summarizing is None or not any(
-        policy.may_want(conversation, history, budget, is_chat=settings.is_chat, pressed=pressed)
-        for policy in policies
+    if not all(isinstance(policy, ConfiguredPolicy) for policy in settings.policies):
+        return False  # what functions offer is not known
+    if settings.summarizing is None:
+        return True
+    seen, pressed = conversation.steps - 1, _GROWTH * counted > _PRESSED * high
+    contexts = [
+        Context(seen, settings.prices, budget, settings.count, is_chat=settings.is_chat, pressed=pressed)
         for budget in budgets
+    ]
+    writers = [policy for policy in settings.policies if isinstance(policy, Summarize)]
+    return not any(
+        writer.is_wanted(conversation, context, history, history) for writer in writers for context in contexts
     )
-
-
-def policies_to_ask(conversation: Conversation, settings: PlanSettings) -> tuple[Policy, ...]:
-    """The policies without those that can offer nothing in this history; all of them where none can, because cache
-    marks are set where there are any."""
-    recall, text_protocol = settings.recall, settings.text_protocol
-    to_ask = (
-        policy
-        for policy in settings.policies
-        if not isinstance(policy, ConfiguredPolicy)
-        or policy.may_offer(conversation, recall=recall, text_protocol=text_protocol)
-    )
-    return tuple(to_ask) or settings.policies
 
 
 def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:

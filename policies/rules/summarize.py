@@ -23,7 +23,6 @@ from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
 from policies.model.summary_record import short_digest
 from policies.model.windows import Keep, Trigger, begin_of
-from policies.money.budget import Budget
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.quotations import Rank, without
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
@@ -95,23 +94,21 @@ class Summarize(ConfiguredPolicy):
         covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
         first = max(start, context.tried, *(last + 1 for last in covered))
         new = context.tokens_of(first, end + 1) - _staying(conversation, context, range(first, end + 1))
-        least = context.budget.bounded(self.batch)
-        # a summarizer whose answers are rejected is asked at growing distances
-        if end >= start and new >= max(1, least) * 2**context.rejected:
-            since = max(covered, default=None)
-            when = self.triggers(is_chat=context.is_chat, is_first=not covered)
-            # what stays anyway is no reason to ask again
-            tokens = context.tokens - context.tokens_kept(conversation, range(context.step))
-            if context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when):
-                yield self._want(conversation, context, summarizing, range(start, end + 1))
+        # what stays anyway is no reason to ask again
+        tokens = context.tokens - context.tokens_kept(conversation, range(context.step))
+        if end >= start and self.is_wanted(conversation, context, new, tokens, max(covered, default=None)):
+            yield self._want(conversation, context, summarizing, range(start, end + 1))
 
-    def may_want(
-        self, conversation: Conversation, tokens: int, budget: Budget, *, is_chat: bool, pressed: bool
+    def is_wanted(
+        self, conversation: Conversation, context: Context, new: int, tokens: int, since: int | None = None
     ) -> bool:
-        last, room, high = conversation.steps - 1, budget.window, budget.high
-        when = self.triggers(is_chat=is_chat, is_first=True)
-        due = pressed or any(each.holds(conversation, last, tokens, room, high) for each in when)
-        return due and tokens >= budget.bounded(self.batch)
+        """Whether it is time to ask for a summary that replaces so many new tokens, in a history of so many. `since`:
+        the last block that the summary before it stands for."""
+        # a summarizer whose answers are rejected is asked at growing distances
+        if new < max(1, context.budget.bounded(self.batch)) * 2**context.rejected:
+            return False
+        when = self.triggers(is_chat=context.is_chat, is_first=since is None)
+        return context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when)
 
     def triggers(self, *, is_chat: bool, is_first: bool) -> Sequence[Trigger]:
         """From when on a summary is asked for."""

@@ -17,8 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from policies.model.summary_record import SummaryRecord, SummaryStatus
-from proxy.admin.export import moment
-from proxy.admin.summaries import provenance, statuses_in
+from proxy.addons.pages.export import moment
+from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.console.arguments import AsJson
 from proxy.console.columns import explains_columns, print_last_line
 from proxy.console.output import console, print_json, printable, refusing

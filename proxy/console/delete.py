@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import typer
 
-from proxy.archive.recordings import Recordings
+from proxy.addons.archive.recordings import Recordings
 from proxy.console.arguments import AsJson
 from proxy.console.output import print_json, printable, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, tenants_secret

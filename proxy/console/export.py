@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from policies.dialects.common import as_json
-from proxy.archive.logged_requests import ConversationLog, DamagedError, MissingError
+from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.console.output import refusing
 from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, store_settings
 from proxy.memory import MESSAGES, Key, Store, conversation_id

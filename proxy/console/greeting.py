@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
 from policies.rules.summarize import Summarize
-from proxy.billing.usage_query import UsageQuery, read_usage
+from proxy.addons.billing.usage_query import UsageQuery, read_usage
 from proxy.config import Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.groups.summaries import SAME

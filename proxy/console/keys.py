@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from proxy.access.keys import digest_of, new_key
+from proxy.addons.access.keys import digest_of, new_key
 from proxy.config import KeyRow
 from proxy.config.errors import plain, unknown
 from proxy.config.rules import Mode

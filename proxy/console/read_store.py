@@ -20,7 +20,7 @@ from proxy.config import Configured, KeyRow
 from proxy.config.groups.keeping import default_store, whole_store_url
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
-from proxy.identity import STANDS_FOR, owner_of
+from proxy.identity.credential import STANDS_FOR, owner_of
 from proxy.memory import Store, StoreTrouble, open_store
 
 T = TypeVar("T")

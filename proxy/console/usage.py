@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.billing.usage import BY, UsageReport, UsageRow, as_csv
-from proxy.billing.usage import as_json as values_of
-from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
+from proxy.addons.billing.usage import BY, UsageReport, UsageRow, as_csv
+from proxy.addons.billing.usage import as_json as values_of
+from proxy.addons.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.console.arguments import AsJson, offers
 from proxy.console.columns import LAST_LINES, explains_columns
 from proxy.console.output import console, plain_table, print_json, printable, refusing

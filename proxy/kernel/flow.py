@@ -2,8 +2,7 @@
 
 Laws
   A chat request is received, prepared and forwarded; so is one that asks for its number of tokens, and nothing is
-  remembered of that one; everything else under /v1 is relayed as it comes, both ways. A request that another worker is
-  to serve goes there once it is received, and nothing of it is done here.
+  remembered of that one; everything else under /v1 is relayed as it comes, both ways.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,46 +13,45 @@ from time import perf_counter
 from aiohttp import web
 from multidict import CIMultiDict
 
-from policies.dialects import DIALECTS, Reply
-from policies.dialects.openai_chat.asked_usage import asking_for_usage
-from proxy.access.gate import check_model, check_path
-from proxy.access.limits import Admitted
+from policies.dialects import DEFAULT, DIALECTS, Reply
+from policies.dialects.dialect import UsageOption
+from proxy.addons.access.gate import check_model, check_path
+from proxy.addons.limits import metering
+from proxy.addons.limits.limits import Admitted
+from proxy.addons.shadows.shadows import Sample
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, Access, access_of, asks_here
+from proxy.identity.who import IDENTITY, Identity, who
 from proxy.kernel.admission import VISIT
 from proxy.kernel.head import RequestHead, forwarded_headers
-from proxy.kernel.metering import RESPONSES, MeteredReply, charge_relayed, charge_reply, limited_key, refuses_option
 from proxy.kernel.model_lists import Reach
 from proxy.kernel.models import allowed_names, check_named, named_model
 from proxy.kernel.parts import FlowParts
 from proxy.kernel.recall_loop import RecallLoop, Send, is_stream
-from proxy.kernel.shadows import Sample
-from proxy.kernel.wire.downstream import PassedOn, Upload, receive
-from proxy.kernel.wire.listener import id_of, read_head
+from proxy.kernel.wire.downstream import Upload, receive
+from proxy.kernel.wire.listener import read_head
 from proxy.kernel.wire.resending import Sending
 from proxy.kernel.wire.responder import Responder, between_events
 from proxy.kernel.wire.upstream import READABLE, Body, CutError, Upstream, UpstreamReply
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest, request_id
 from proxy.telemetry import RequestRecord
 from proxy.telemetry.tracing import RequestTrace
 
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _RELAY_HEADERS = {"x-narrows-mode": "relayed"}
-_REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
-"""Headers that name a request: each round of a reply is another request."""
+_REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})  # each round of a reply is another request
 
 
 class Flow:
     def __init__(self, parts: FlowParts, request: web.BaseRequest, is_ending: Callable[[], bool]) -> None:
         self._parts = parts
         self._request = request
-        self._route = Route("openai_chat")
+        self._route = Route(DEFAULT)
         self.rest = ""
         """The target as it came, after /v1."""
         self.deployment = ""
         """The model that the path names."""
-        self._id = id_of(request)
+        self._id = request_id()
         self.record = RequestRecord(request.method, request_id=self._id)
         self._head: RequestHead | None = None
         self._sample: Sample | None = None
@@ -61,10 +59,10 @@ class Flow:
         """Of a key that has limits."""
         self._model = ""
         """Of a request that was not planned, and is charged to such a key."""
-        self._meter: MeteredReply | None = None
+        self._meter: metering.MeteredReply | None = None
         """Reads the reply to such a key."""
-        self._hides_usage = False
-        """Whether usage is asked for that the client has not asked for."""
+        self._usage_option: UsageOption | None = None
+        """The option by which usage is asked for that the client has not asked for."""
         self._trace = RequestTrace()
         self._responder = Responder(
             request, self.record, is_ending, parts.admission, parts.telemetry, parts.settings.body_limit
@@ -83,8 +81,8 @@ class Flow:
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
         self.record.route = self.route.kind
-        path = f"/v1{self.rest.partition('?')[0]}"
-        route, tracing = path if path in ROUTES else "/v1/*", self._parts.telemetry.tracing
+        route, tracing = f"/v1{self.rest.partition('?')[0]}", self._parts.telemetry.tracing
+        route = route if route in ROUTES else "/v1/*"
         self._trace = tracing.request(self._request.method, route, self._request.headers)
         match self.route.kind:
             case "chat":
@@ -105,8 +103,6 @@ class Flow:
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
         client_request, raw = await self._receive()
-        if self._pass_request_on(client_request, raw):
-            return PassedOn()
         await self._admit()
         responder, tells_waiting = self._responder, settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
@@ -115,8 +111,9 @@ class Flow:
             upstream_request = await compaction.prepare(client_request, waiting)
         if self._admitted is not None and upstream_request.planned is None:
             self._model = await named_model(client_request.body)
-        if self._admitted is not None and self._admitted.spends and self.route.dialect == "openai_chat":
-            self._hides_usage = asking_for_usage(client_request.body) is not None
+        option = DIALECTS[self.route.dialect].usage_option
+        if option is not None and self._admitted is not None and self._admitted.spends:
+            self._usage_option = option if option.ask(client_request.body) is not None else None
         self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
@@ -124,7 +121,7 @@ class Flow:
             await responder.early.declare(upstream_request.headers)
         reply = responder.reader = self._reader(upstream_request)
         send = self._sender(client_request, raw)
-        if upstream_request.recalls or responder.has_begun or self._hides_usage:
+        if upstream_request.recalls or responder.has_begun or self._usage_option:
             loop = RecallLoop(compaction, send, upstream_request, reply, self._trace)
             return await self._chat_in_rounds(loop, send)
         status = 0
@@ -147,7 +144,7 @@ class Flow:
     def _metered(self, reply: Reply) -> Reply:
         """The reader of the reply; to a key with a budget, one that reads what it comes to, too."""
         if self._admitted is not None and self._admitted.spends:
-            self._meter = reply = MeteredReply(reply, self._hides_usage)
+            self._meter = reply = metering.MeteredReply(reply, self._usage_option)
         return reply
 
     def _end_sample(self, status: int) -> None:
@@ -195,13 +192,11 @@ class Flow:
         self.record.read_bill(bill)
         if self._admitted is not None and self._meter is not None:
             is_whole, prices = self._responder.is_whole, self._parts.price_book.prices
-            charge_reply(self._admitted, self._meter, rounds, bill, self._model, is_whole, prices)
+            metering.charge_reply(self._admitted, self._meter, rounds, bill, self._model, is_whole, prices)
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
         client_request, raw = await self._receive()
-        if self._pass_request_on(client_request, raw):
-            return PassedOn()
         await self._admit()
         began = perf_counter()
         with self._trace.plan():
@@ -232,7 +227,7 @@ class Flow:
         request, record = self._request, self.record
         headers = forwarded_headers(request, request.raw_headers, self._parts.settings)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
-        access = access_of(request, self._parts.settings, self._parts.secret)
+        access = who(request, self._parts.settings, self._parts.secret)
         reach = Reach(self._parts.upstreams, self._parts.settings.rules, access, spoken(request.headers), self._spends)
         try:
             self._check_limits()
@@ -250,21 +245,23 @@ class Flow:
             await self._admit()
             with closing(await self._call(upstream, request.method, headers, body, model)) as upstream_reply:
                 record.status = upstream_reply.status
-                if (limits := self._parts.limits) is None or self.route.dialect != RESPONSES:
+                api = DIALECTS[self.route.dialect]
+                if (limits := self._parts.limits) is None or not api.http.stored_path:
                     response = await self._responder.begin(upstream_reply, _RELAY_HEADERS)
                     return await self._responder.pass_on(response, upstream_reply.chunks(), None)
-                meter, prices = MeteredReply(DIALECTS[RESPONSES].reply()), self._parts.price_book.prices
+                meter = metering.MeteredReply(api.reply(None))
                 try:
                     return await self._responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, meter)
                 finally:
                     sent = upload.size if upload is not None and 200 <= upstream_reply.status < 300 else 0
-                    await charge_relayed(limits, self._admitted, meter, named, upstream.name, prices, sent)
+                    prices = self._parts.price_book.prices
+                    await metering.charge_relayed(limits, self._admitted, meter, named, upstream.name, prices, sent)
         except ApiError as error:
             raise (upload and upload.fault) or error from None
         finally:
             record.received = upload.size if upload else 0
 
-    async def _body_and_model(self, access: Access, upload: Upload | None) -> tuple[Body, str]:
+    async def _body_and_model(self, access: Identity, upload: Upload | None) -> tuple[Body, str]:
         """The body of a request that is relayed, and the model in it: read only where something depends on that, ""
         where it is not JSON. Raises ApiError."""
         settings, has_models = self._parts.settings, access.key is not None and bool(access.key.models)
@@ -272,7 +269,7 @@ class Flow:
             check_model(access, self.deployment)
         depends = self._parts.upstreams.needs_model(self.route.dialect) and not self.deployment
         depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
-        depends = depends or (self.route.dialect == RESPONSES and self._parts.limits is not None)
+        depends = depends or (self._parts.limits is not None and bool(DIALECTS[self.route.dialect].http.stored_path))
         is_json = "json" in self._request.headers.get("Content-Type", "").lower()
         if upload is None or not (has_models or ((depends or self.deployment) and is_json)):
             return upload, ""
@@ -287,10 +284,10 @@ class Flow:
     def _spends(self) -> bool:
         """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
         are none, for this machine."""
-        settings, access = self._parts.settings, self._request.get(ACCESS)
+        settings, access = self._parts.settings, self._request.get(IDENTITY)
         if not self._parts.upstreams.has_keys or (access is not None and access.key is not None):
             return True
-        return settings.auth == "passthrough" and asks_here(self._request, settings.host)
+        return settings.auth == "passthrough" and who(self._request, settings, self._parts.secret).is_here
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
@@ -316,25 +313,17 @@ class Flow:
 
     def _check_limits(self) -> None:
         """Raises ApiError where a key has used what it may, so far as that is known: its body need not be read then."""
-        access, limits = self._request.get(ACCESS), self._parts.limits
+        access, limits = self._request.get(IDENTITY), self._parts.limits
         if limits is not None and access is not None:
-            limits.check(limited_key(access, self.route, self.rest), self.route.dialect)
+            limits.check(metering.limited_key(access, self.route, self.rest), self.route.dialect)
 
     async def _admit(self) -> None:
         """Count the request of a key that has limits, now that it is served here. Raises ApiError."""
-        access, limits = self._request.get(ACCESS), self._parts.limits
+        access, limits = self._request.get(IDENTITY), self._parts.limits
         if limits is not None and access is not None:
-            key = limited_key(access, self.route, self.rest)
+            key = metering.limited_key(access, self.route, self.rest)
             self._admitted = await limits.admit(key, access.owner, self.route.dialect)
             self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
-
-    def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
-        """Pass it on to the worker that is to serve it; false where that is this one."""
-        pass_on = self._parts.pass_on
-        if pass_on is None or not pass_on(self._request, client_request, raw):
-            return False
-        self.record.route = "passed on"
-        return True
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
         """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""
@@ -351,8 +340,8 @@ class Flow:
         body, planned = upstream_request.body, upstream_request.planned
         model = client_request.model or (planned.context.request.model if planned else self._model)
         upstream = self._parts.upstreams[client_request.upstream]
-        asks_usage = self._hides_usage and model not in upstream.without_usage
-        asking = asking_for_usage(body) if asks_usage else None
+        option = self._usage_option if model not in upstream.without_usage else None
+        asking = option.ask(body) if option is not None else None
         unchanged = asking is None and (body is client_request.body or body == client_request.body)
         assert self._head is not None
         headers = self._head.forwarded.copy()
@@ -361,18 +350,18 @@ class Flow:
         for name, value in upstream_request.upstream_headers.items():
             values = headers.getall(name, ())
             headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-        is_read = self._responder.has_begun or upstream_request.recalls or self._hides_usage
+        is_read = self._responder.has_begun or upstream_request.recalls or self._usage_option
         if is_read and "Accept-Encoding" in headers:
             headers["Accept-Encoding"] = "identity"  # what is read here on its way is to come as it is
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
-        if asking is not None:
+        if option is not None and asking is not None:
             reply = await self._call(upstream, "POST", headers.copy(), asking, model)
-            if not await refuses_option(reply):
+            if not await metering.refuses(option, reply):
                 return reply
             reply.close()
         if self._meter is not None:
-            self._meter.hides_usage = False
+            self._meter.option = None
         reply = await self._call(upstream, "POST", headers, raw if unchanged else body, model)
         if asking is not None and reply.status < 400:
             upstream.without_usage[model] = True

@@ -21,7 +21,8 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 
 from proxy.config.routes import COMPRESS, MISTAKES, RETRIEVE, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
-from proxy.identity import ACCESS, is_rebound
+from proxy.identity.place import has_other_name
+from proxy.identity.who import IDENTITY
 from proxy.kernel.admission import VISIT
 from proxy.kernel.flow import Flow, ms_since
 from proxy.kernel.parts import FlowParts
@@ -192,7 +193,7 @@ class Gateway:
             response.headers[ID_HEADER] = flow.record.request_id
             flow.record.status = response.status
             return response
-        if is_rebound(request, self._parts.settings.host):
+        if "Origin" in request.headers and has_other_name(request, self._parts.settings.host):
             message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
             raise ApiError(403, message, "forbidden")
         if "websocket" in request.headers.get("Upgrade", "").lower():
@@ -217,7 +218,7 @@ class Gateway:
 
 def _identify(request: web.BaseRequest, record: RequestRecord) -> None:
     """Note who asks, as the entrance has found out."""
-    access = request.get(ACCESS)
+    access = request.get(IDENTITY)
     if access is not None:
         record.request_id = access.request_id or record.request_id
         record.key = access.key.name if access.key is not None else ""

@@ -7,19 +7,23 @@ Laws
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.access.gate import check_model, may_ask
+from policies.dialects import DIALECTS
+from policies.dialects.http import Model
+from proxy.addons.access.gate import check_model, may_ask
+from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
-from proxy.identity import Access, auth_of
+from proxy.identity.credential import auth_of
+from proxy.identity.who import Identity
 from proxy.kernel.upstreams import Upstreams, row_for
 from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
@@ -29,11 +33,6 @@ _SECONDS = 2.0
 """How long all upstreams have: Claude Code waits 3 seconds for its list."""
 _MOST_BYTES, _MOST_MODELS = 2**22, 5_000
 """Of one upstream's list."""
-_PAGE, _LONGEST_PAGE = 20, 1_000
-"""Models on a page of Anthropic's API, where `limit` does not say, and at most."""
-_MESSAGES = "anthropic_messages"
-_VERSION = "anthropic-version"
-Model = dict[str, Any]
 
 
 def model_in(path: str) -> str:
@@ -48,7 +47,7 @@ class Reach(NamedTuple):
 
     upstreams: Upstreams
     rules: Sequence[Rule]
-    access: Access
+    access: Identity
     apis: Sequence[str]
     spends: bool
 
@@ -81,11 +80,11 @@ class Reach(NamedTuple):
 
     async def models(self, upstreams: Sequence[Upstream], request: web.BaseRequest, rest: str) -> bytes:
         """The list of the models of these upstreams, in the API of the client. Raises ApiError where none answers."""
-        parameters = {name: value for name, value in parse_qsl(rest.partition("?")[2]) if name not in _PAGING}
-        target = f"{_PATH}?{urlencode(parameters)}" if parameters else _PATH
-        if self.apis[0] == _MESSAGES:
-            target += f"{'&' if parameters else '?'}limit={_LONGEST_PAGE}"
-        heads = _heads(upstreams, auth_of(request))
+        form = DIALECTS[self.apis[0]].http.models
+        parameters = {name: value for name, value in parse_qsl(rest.partition("?")[2]) if name not in form.paging}
+        query = "&".join(filter(None, (urlencode(parameters), form.whole)))
+        target = f"{_PATH}?{query}" if query else _PATH
+        heads = _heads(upstreams, auth_of(request, has_key=self.access.key is not None))
         answers = await asyncio.gather(*(_ask(each, target, head) for each, head in zip(upstreams, heads, strict=True)))
         lists = {each.name: models for each, models in zip(upstreams, answers, strict=True) if isinstance(models, list)}
         if not lists:
@@ -94,13 +93,13 @@ class Reach(NamedTuple):
 
     def _merged(self, lists: Mapping[str, list[Model]], query: Mapping[str, str]) -> bytes:
         merged: dict[str, Model] = {}
-        shape = _SHAPES.get(self.apis[0], _OPENAI)
+        form = DIALECTS[self.apis[0]].http.models
         for name, models in lists.items():
             for model in models:
-                id_ = model["id"]
+                id_ = str(model["id"])
                 if id_ not in merged and may_ask(self.access, id_) and self._goes_to(name, id_):
-                    merged[id_] = {**shape.defaults(id_, name), **model}
-        return msgspec.json.encode(shape.listed(list(merged.values()), query))
+                    merged[id_] = {**form.entry(id_, name), **model}
+        return msgspec.json.encode(form.page(list(merged.values()), query))
 
     def _goes_to(self, name: str, model: str) -> bool:
         served = (self._serves(api, model) for api in self.apis)
@@ -119,43 +118,9 @@ class Reach(NamedTuple):
         return is_reached and any(row.fits(api, None) for api in self.apis)
 
 
-class _Shape(NamedTuple):
-    """How an API lists models."""
-
-    defaults: Callable[[str, str], Model]
-    """What a model has in any case, by its id and the name of its upstream."""
-    listed: Callable[[list[Model], Mapping[str, str]], Mapping[str, Any]]
-    """The list, by the parameters of the request."""
-
-
-def _paged(models: list[Model], query: Mapping[str, str]) -> Mapping[str, Any]:
-    """A page of Anthropic's list."""
-    ids = [model["id"] for model in models]
-    after, before, limit = (query.get(name, "") for name in _PAGING)
-    size = min(max(1, int(limit)), _LONGEST_PAGE) if limit.isascii() and limit.isdigit() else _PAGE
-    begin = ids.index(after) + 1 if after in ids else 0
-    end = ids.index(before) if before in ids else len(ids)
-    page = models[max(begin, end - size) : end] if before in ids else models[begin : begin + size]
-    ends = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return {"data": page, "has_more": len(page) < end - begin, "first_id": ends[0], "last_id": ends[1]}
-
-
-_PAGING = ("after_id", "before_id", "limit")
-_OPENAI = _Shape(
-    lambda id_, name: {"id": id_, "object": "model", "created": 0, "owned_by": name},
-    lambda models, _: {"object": "list", "data": models},
-)
-_SHAPES = {
-    _MESSAGES: _Shape(
-        lambda id_, _: {"type": "model", "id": id_, "display_name": id_, "created_at": "1970-01-01T00:00:00Z"}, _paged
-    )
-}
-"""By the name of the dialect; all others have OpenAI's."""
-
-
 def _heads(upstreams: Iterable[Upstream], auth: Mapping[str, str]) -> Iterable[CIMultiDict[str]]:
     """The headers for each of these: with the credential of the client for one host alone."""
-    bare = {name: value for name, value in auth.items() if name == _VERSION}
+    bare = {name: value for name, value in auth.items() if name in VERSIONS}
     origin: str | None = None
     for upstream in upstreams:
         if origin is None and not upstream.row.has_key:

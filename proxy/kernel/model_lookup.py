@@ -18,9 +18,11 @@ import msgspec
 from cachetools import TTLCache
 from multidict import CIMultiDict
 
+from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
+from proxy.config.headers import VERSIONS
 from proxy.errors import ApiError
 from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, decoded
@@ -28,9 +30,9 @@ from proxy.telemetry import Telemetry
 
 _TARGETS = ("/models", "/model/info")
 """Asked in this order until one says something of use; LiteLLM's list of models says nothing but names."""
-_WHOLE = "?limit=1000"
-"""Anthropic's list has 20 models on a page, where nothing is said of it."""
-_HEADERS = {"Accept": "application/json", "anthropic-version": "2023-06-01"}
+_WHOLE = "?" + "&".join(api.http.models.whole for api in DIALECTS.values() if api.http.models.whole)
+"""Some lists have few models on a page, where nothing is said of it."""
+_HEADERS = {"Accept": "application/json", **VERSIONS}
 _SECONDS = 5.0
 _MOST_BYTES, _MOST_MODELS = 2**23, 10_000
 _AGAIN, _SOON = 3600.0, 30.0

@@ -1,20 +1,16 @@
 """What every flow needs, made once for all requests under the same settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from aiohttp import web
-
-from proxy.access.gate import Gate
-from proxy.access.limits import Limits
-from proxy.billing.price_book import PriceBook
+from proxy.addons.access.gate import Gate
+from proxy.addons.compress.compress import CompressApi
+from proxy.addons.limits.limits import Limits
+from proxy.addons.shadows.shadows import Shadows
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.admission import Admission
-from proxy.kernel.compress import CompressApi
 from proxy.kernel.recall_loop import Compaction
-from proxy.kernel.shadows import Shadows
 from proxy.kernel.upstreams import Upstreams
-from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
 
 
@@ -30,11 +26,7 @@ class FlowParts:
     admission: Admission
     gate: Gate
     price_book: PriceBook
-    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
-    """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
-    this one. None where there is one worker."""
     shadows: Shadows | None = None
     """None where no request is sampled."""
     limits: Limits | None = None
-    """None where no keys are taken."""
     compress_api: CompressApi | None = None

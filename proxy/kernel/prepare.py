@@ -19,8 +19,8 @@ from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from policies.money.bills import RequestBill
 from policies.restore import ReplyInProgress
-from proxy.billing.billing import Billing
-from proxy.billing.price_book import PriceBook
+from proxy.addons.billing.billing import Billing
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable
@@ -29,7 +29,7 @@ from proxy.kernel.outgoing import in_arm, rendered_body, retried, unchanged
 from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.warnings import ReplyWarnings, warning_header
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, ReplyRound, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters, adopted_digests
 from proxy.summaries.services import Waiting
@@ -42,6 +42,7 @@ class Compactor:
         settings: Settings,
         parser: RequestParser,
         store: CachedStore,
+        writer: StoreWriter,
         telemetry: Telemetry,
         writers: BackgroundWriters,
         clock: Callable[[], float] | None = None,
@@ -58,7 +59,7 @@ class Compactor:
         self._writers = writers
         self._clock = clock = clock or time.time
         self._cold = cold
-        self._planner = Planner(settings, parser, store, writers, clock, cold, price_book=price_book)
+        self._planner = Planner(settings, parser, store, writer, writers, clock, cold, price_book=price_book)
         self._acceptance = acceptance
         self._billing = billing
         self._holdout = billing.holdout
@@ -102,7 +103,7 @@ class Compactor:
         self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
-        body = DIALECTS[client_request.dialect].next_round(following.body, spent)
+        body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
         return structs.replace(following, body=body, spent=spent, continues=upstream_request)
 
     def without_marks(self, upstream_request: UpstreamRequest) -> UpstreamRequest:
@@ -111,7 +112,7 @@ class Compactor:
         assert planned is not None  # else there are none
         body, edits = rendered_body(planned, marked=False), planned.plan.edits
         if spent is not None:
-            body = planned.context.dialect.next_round(body, spent)
+            body = planned.context.dialect.recall.next_round(body, spent)
         headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
         warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
         return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))
@@ -163,12 +164,14 @@ class Compactor:
             await self._planner.exchanges.remember(planned, result)
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
+    async def answered(
+        self, upstream_request: UpstreamRequest, status: int, retry_after: str | None
+    ) -> UpstreamRequest:
         client_request, planned = upstream_request.client_request, upstream_request.planned
         if planned is not None and 200 <= status < 300 and not client_request.is_accepted:
             received = planned.context.received
             self._parser.keep(client_request.dialect, received, client_request.tenant, client_request.conversation)
-        return self._acceptance.answered(upstream_request, status, retry_after)
+        return await self._acceptance.answered(upstream_request, status, retry_after)
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned
@@ -184,9 +187,6 @@ class Compactor:
     def bill(self, rounds: Sequence[ReplyRound]) -> RequestBill | None:
         upstream = rounds[0].request.client_request.upstream
         return self._billing.request(rounds, lambda model: self._planner.prices_of(model, upstream))
-
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        self._planner.forget(tenant, conversation)
 
     async def close(self) -> None:
         await self._cold.close()
@@ -259,7 +259,8 @@ class Compactor:
             self._telemetry.metrics.count("shed_tokens", by=planned.tokens_sent)
         elif not planned.is_quiet:
             plan_state = planned.plan.state
-            self._store.planned(context.key, context.fingerprint, context.conversation, plan_state, record)
+            context.live.add_planned(context.fingerprint, context.conversation, plan_state, record)
+            self._store.conversations.settle(context.live)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         if summary:
@@ -279,8 +280,7 @@ class Compactor:
     def _record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
         """What is remembered of the step, and the headers of its reply."""
         record = step_record(planned, self._clock())
-        newest = self._store.newest(planned.context.key)
-        return record, reply_headers(planned, prefix_outcome(planned, record, newest))
+        return record, reply_headers(planned, prefix_outcome(planned, record))
 
     async def _claimed(self, planned: PlannedRequest) -> PlannedRequest:
         """A step that the history alone does not decide is decided by whoever claims it first."""
@@ -312,10 +312,10 @@ class Compactor:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
         restored = await self._planner.exchanges.restore(
-            client_request, context.key, context.received, context.exchanges, in_progress
+            client_request, context.live, context.received, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.parsed.request
-        tool = dialect.recall_tool(request, self._settings.recall == "always")
+        tool = dialect.recall.tool(request, self._settings.recall == "always")
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else None
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
@@ -331,7 +331,7 @@ class Compactor:
         if client_request.implied:  # the member that this body cannot have counts where the request before it had it
             body = opening + client_request.body.lstrip().removeprefix(b"{")
             planned = await self._planner.plan(structs.replace(client_request, body=body))
-            before = planned and (planned.previous or self._store.newest(planned.context.key))
+            before = planned and (planned.previous or planned.context.live.newest)
         if not (before and before.recall):
             planned = await self._planner.plan(client_request)
         if planned is None:
@@ -375,7 +375,8 @@ class Compactor:
         context, client_request = planned.context, planned.context.client_request
         record, headers = self._record_and_headers(planned)
         if not planned.plan.shed:
-            self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
+            context.live.add_planned(context.fingerprint, context.conversation, planned.plan.state, record)
+            self._store.conversations.settle(context.live)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}

@@ -11,11 +11,12 @@ from typing import Self
 
 from multidict import CIMultiDict
 
+from policies.dialects import DIALECTS
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.rules import Rule, first_fitting
-from proxy.config.upstreams import APIS, MODEL
+from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
 
@@ -35,7 +36,7 @@ class Upstreams:
         self.has_keys = any(row.has_key for row in rows)
         """Whether a key of the gateway's own may go with requests."""
         self._need_model = {
-            api: any(row.models or MODEL in row.url for row in rows if row.fits(api, None)) for api in APIS
+            api: any(row.models or MODEL in row.url for row in rows if row.fits(api, None)) for api in DIALECTS
         }
         self._following = [asyncio.create_task(self._follow(each)) for each in self if each.row.key_file is not None]
 
@@ -102,7 +103,13 @@ async def _status(upstream: Upstream, target: str) -> int:
 
 
 def row_for(
-    rows: Sequence[UpstreamRow], rules: Sequence[Rule], access: Access, dialect: str, model: str, *, spends: bool = True
+    rows: Sequence[UpstreamRow],
+    rules: Sequence[Rule],
+    access: Identity,
+    dialect: str,
+    model: str,
+    *,
+    spends: bool = True,
 ) -> UpstreamRow:
     """Where a request of this client goes, by the rules and by what its key may use. `model`: "" where none is known.
     Raises ApiError."""
@@ -140,6 +147,7 @@ def _no_upstream(dialect: str, model: str | None, allowed: Collection[str], rule
     """The error for a request that no upstream serves."""
     name = ascii(model)[1:-1][:_LONGEST_MODEL] if model else ""
     what = f"The model `{name}` is" if name else "This request is"
-    where = f"the upstream {rule}, which a rule names for it" if rule else f"any upstream that speaks {APIS[dialect]}"
+    api = DIALECTS[dialect].label
+    where = f"the upstream {rule}, which a rule names for it" if rule else f"any upstream that speaks {api}"
     where += f" and is among those of the key ({', '.join(sorted(allowed))})" if allowed else ""
     return ApiError(404, f"{what} not served here by {where}; see `upstreams`.", "no_upstream", "model")

@@ -83,7 +83,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
     completions: list[int] = []
 
     async def ask(body: Json, headers: Mapping[str, str]) -> ClientReply:
-        reader = DIALECTS["openai_chat"].reply()
+        reader = DIALECTS["openai_chat"].reply(None)
         # as `extra_body`: the client would look at every field of the history, which takes longer than all the rest
         create = client.chat.completions.with_raw_response.create
         try:

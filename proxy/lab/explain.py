@@ -37,7 +37,7 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.text.stubs import MARK
 from policies.tools import RECALL
-from proxy.archive.texts import named
+from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
 from proxy.console.columns import explains_columns
 from proxy.console.output import as_json as values_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.dialects import dialect_of
-from proxy.archive.recordings import opened
+from proxy.addons.archive.recordings import opened
 from proxy.lab.client_apis import CLIENT_APIS
 
 _WISH = (

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, get_args
 
 from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter, Want
+from policies.dialects import DEFAULT
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, sources_of
@@ -108,7 +109,7 @@ class _Job:
     payment: Payment = EVERYTHING
     count: TokenCounter
     policy: str
-    dialect: str = "openai_chat"
+    dialect: str = DEFAULT
     upstream: str = ""
     writing: WritingOptions = AS_CONFIGURED
     records: tuple[SummaryRecord, ...] = ()

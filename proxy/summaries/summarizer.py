@@ -21,15 +21,17 @@ from urllib.parse import quote
 
 import httpx2
 
+from policies.dialects import DIALECTS, Dialect
+from policies.dialects.writing import is_completion_limited, limit
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
-from proxy.identity import CredentialStates, seconds_of
-from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
+from proxy.identity.states import CredentialStates, seconds_of
+from proxy.summaries.clients import Completion, ModelRequest, WriteRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
@@ -79,12 +81,12 @@ class Summarizer:
         self._states = states or CredentialStates()
         self._knowledge = ModelKnowledge()
         self._price_book = price_book or PriceBook(settings)
-        self._endpoints: dict[tuple[str, str, type[SdkClient]], Endpoint] = {}
+        self._endpoints: dict[tuple[str, str, Dialect], Endpoint] = {}
         rows = settings.upstream_rows
         self._chains = {
-            (dialect, ""): self._chain_of(dialect, settings.upstream_row_of(dialect)) for dialect in CLIENTS
+            (dialect, ""): self._chain_of(dialect, settings.upstream_row_of(dialect)) for dialect in DIALECTS
         }
-        for dialect, row in product(CLIENTS, rows):
+        for dialect, row in product(DIALECTS, rows):
             self._chains[dialect, row.name] = self._chain_of(dialect, row)
 
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class Summarizer:
 
     def _chain_of(self, dialect: str, row: UpstreamRow | None) -> "tuple[_ChainEntry, ...]":
         """Who is asked for a conversation in this API at this upstream."""
-        provider = CLIENTS[dialect].provider
+        provider = DIALECTS[dialect].provider
         pairs = ((entry, self._endpoint(entry, dialect, row)) for entry in self._settings.summarizers)
         return tuple(
             _ChainEntry(entry, endpoint, entry.provider or provider, self._price_book)
@@ -154,21 +156,26 @@ class Summarizer:
     def _endpoint(self, entry: SummarizerSettings, dialect: str, row: UpstreamRow | None) -> "Endpoint | None":
         """Where an entry is asked for a conversation in this API; None where it is not. Without a key of its own it is
         asked where the conversation is, with the credential that goes there, so it must be of the same provider."""
-        client = CLIENTS[dialect]
+        api = DIALECTS[dialect]
         if entry.key_env:
-            client = KEY_CLIENTS[entry.provider or "openai"]
-            row = self._settings.upstream_row_of(client.dialect)
-            if entry.base_url is not None:
-                row = UpstreamRow(name="summaries", url=client.versioned(entry.base_url))
+            maker = entry.provider or "openai"
+            api = next(each for each in DIALECTS.values() if each.provider == maker and each.writing is not None)
+            row = self._settings.upstream_row_of(api.name)
+            if (url := entry.base_url) is not None:
+                if api.http.adds_version:  # people leave it out for clients that add it themselves
+                    url = url.removesuffix("/v1") + "/v1"
+                row = UpstreamRow(name="summaries", url=url)
             elif row is not None:  # the entry's key takes the place of the row's
                 row = row.model_copy(update={"auth": "passthrough", "key_env": "", "key_file": None})
             if row is None:
                 raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
-        elif entry.provider not in (None, client.provider) or row is None:
+        elif entry.provider not in (None, api.provider) or row is None:
             return None
-        name = (row.name, row.url, client) if not row.has_key else (f"${row.name}", row.url, client)
+        if api.writing is None:
+            return None
+        name = (row.name, row.url, api) if not row.has_key else (f"${row.name}", row.url, api)
         if name not in self._endpoints:
-            self._endpoints[name] = Endpoint(row, client, self._settings)
+            self._endpoints[name] = Endpoint(row, api, api.writing, self._settings)
         return self._endpoints[name]
 
     def _chain(self, request: ModelRequest) -> list["_ChainEntry"]:
@@ -280,7 +287,7 @@ class _ChainEntry:
 
     def limit(self, most: int, model: str) -> int:
         """Tokens that an answer may take."""
-        return self._endpoint.client_type.limit(most, model)
+        return limit(most, model, is_completion_limited(model))
 
     async def models(self, request: ModelRequest) -> frozenset[str]:
         """The names of the models that the upstream lists. Raises what says that there is no list."""
@@ -310,7 +317,7 @@ class _ChainEntry:
         raise _NoAnswerError(reason, refusal=refusal)
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
-        header, before = self._endpoint.client_type.key_header
+        header, before = self._endpoint.api.http.key
         auth = {header: before + self._key} if self._key else self._endpoint.outbound.proof or request.auth
         return {PROOF + name: value for name, value in auth.items()}
 

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from policies.dialects import DIALECTS
 from policies.money.prices import Usage
 from policies.tools.kinds import RECALL
 from proxy.telemetry.record import RequestRecord
@@ -46,7 +47,6 @@ OWN = {
     CONVERSATION: "conversation",
 }
 """What the span of a request says of it, by the fields of its record."""
-_PROVIDERS = {"openai_chat": "openai", "openai_responses": "openai", "anthropic_messages": "anthropic"}
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _W3C = TraceContextTextMapPropagator()
 _PARENTS = ("traceparent", "tracestate")
@@ -116,7 +116,7 @@ class _Spans(RequestTrace):
         if address and port.isdecimal():
             attributes[PORT] = int(port)
         if api:
-            attributes |= {OPERATION: "chat", PROVIDER: _PROVIDERS[api]}
+            attributes |= {OPERATION: "chat", PROVIDER: DIALECTS[api].provider}
         if model:
             attributes[MODEL] = model[:_LONGEST]
         name = f"chat {model[:_LONGEST]}".rstrip() if api else self._method
@@ -146,8 +146,6 @@ class _Spans(RequestTrace):
 
     def end(self, record: RequestRecord, usage: Usage | None) -> None:
         self.round_over(usage)
-        if record.route == "passed on":  # whoever serves it has a span of it
-            return
         values = {name: getattr(record, field) for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})
         _note(self._server, record.status, record.trouble, record.status >= 500)

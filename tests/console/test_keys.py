@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.access.keys import digest_of, is_sound
+from proxy.addons.access.keys import digest_of, is_sound
 from proxy.config import KeyRow
 from proxy.memory import open_store
 from tests.console.test_cli import told

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.model.edits import Exchange
 from policies.money.prices import Usage
 from policies.tools import RECALL
@@ -32,6 +32,8 @@ from tests.kit.messages import (
     thinks,
     uses,
 )
+
+dialect = DIALECTS["anthropic_messages"]
 
 ASKS = stream(thinks("hm"), text("Let me look. "), asks(), reason="tool_use")
 SAYS = stream(thinks("so"), text("found 🙂"), name="two", output=9)
@@ -270,7 +272,7 @@ def test_r6_a_call_with_input_that_is_none_gets_an_empty_one(pieces: list[str]) 
     good = pieces and pieces[-1].endswith("}")
     call = asks(caller={"type": "direct"})
     assert json.loads(exchange(reader).calls[0]) == {**call, "input": call["input"] if good else {}}
-    assert json.loads(dialect.arguments(exchange(reader).calls[0])) == (call["input"] if good else {})
+    assert json.loads(dialect.recall.arguments(exchange(reader).calls[0])) == (call["input"] if good else {})
 
 
 def test_t2_the_halves_of_a_character_may_come_apart() -> None:

@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.dialects.base import Fault
 from policies.model.edits import Exchange
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from tests.kit.messages import asks, exchange, feed, play, text, thinks, uses, whole
+
+dialect = DIALECTS["anthropic_messages"]
 
 ASKS = whole(thinks("hm"), text("Let me look. "), asks(), reason="tool_use", cache_creation_input_tokens=90)
 SAYS = whole(text("found"), name="two", output=9, cache_read_input_tokens=90)

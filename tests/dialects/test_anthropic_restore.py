@@ -9,7 +9,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.dialects import anthropic_messages as dialect
 from policies.model.edits import Exchange, Insert
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, digest_of, reply_digest, restore
@@ -33,6 +32,8 @@ from tests.kit.messages import (
     uses,
 )
 from tests.kit.talk import letters
+
+dialect = DIALECTS["anthropic_messages"]
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), says(uses()), user(result(LONG))]
@@ -199,7 +200,7 @@ def test_s5_what_cannot_be_taken_apart_is_lost(reply: Json) -> None:
     assert restored(reply, rounds, user("on")).lost
     mixed, _ = rounds_of((uses("a"), ours()))
     with pytest.raises(UnreadableError):
-        dialect.put_back(mixed, [[LONG]], "", [json.dumps(reply).encode()])
+        dialect.recall.put_back(mixed, [[LONG]], "", [json.dumps(reply).encode()])
 
 
 def test_v7_a_mark_on_what_is_left_stays() -> None:
@@ -276,7 +277,7 @@ def text_of(blocks: Sequence[Json]) -> str:
 )
 def test_r3_the_next_round_is_for_what_is_left(fields: Json, spent: int, expected: Json) -> None:
     body = body_of(START, temperature=0.70, **fields, stream=True)
-    after = dialect.next_round(body, spent)
+    after = dialect.recall.next_round(body, spent)
     assert json.loads(after) == {**json.loads(body), **expected}
     if "thinking" not in expected:
         written = (

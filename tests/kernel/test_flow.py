@@ -10,11 +10,11 @@ from aiohttp import web
 from pytest_aiohttp import AiohttpClient, AiohttpRawServer, AiohttpServer
 from yarl import URL
 
-from proxy.access.gate import Gate
-from proxy.access.registry import KeyRegistry
-from proxy.billing.price_book import PriceBook
+from proxy.addons.access.gate import Gate
+from proxy.addons.access.registry import KeyRegistry
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.identity import CredentialStates
+from proxy.identity.states import CredentialStates
 from proxy.kernel.admission import Admission
 from proxy.kernel.handlers import Gateway
 from proxy.kernel.outgoing import Bypass

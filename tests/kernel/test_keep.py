@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.wire.downstream import RequestOptions, options_of
 from tests.kit.running import Start
 from tests.kit.settings import settings_with
@@ -14,7 +14,7 @@ from tests.kit.stage import Stage, ends, moved, working
 from tests.kit.wire import APIS
 
 KEEP = "x-narrows-keep"
-NOBODY = Access(None, "", "t", "o")
+NOBODY = Identity("", "t", "o")
 OPTIONS = RequestOptions("on", keep=("*.sql", "bash"))
 
 

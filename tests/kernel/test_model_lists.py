@@ -10,7 +10,7 @@ import anthropic
 import openai
 import pytest
 
-from proxy.access.keys import digest_of, new_key
+from proxy.addons.access.keys import digest_of, new_key
 from tests.kit.running import Running, Start
 from tests.kit.upstream import Asked, ScriptedUpstream, json_answer, whole
 

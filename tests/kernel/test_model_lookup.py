@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.gateway import model_lookup
 
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides, prices_for
-from proxy.access.keys import digest_of, new_key
-from proxy.billing.price_book import PriceBook
+from proxy.addons.access.keys import digest_of, new_key
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
+from proxy.kernel import model_lookup
 from proxy.kernel.model_lookup import overrides_in
 from tests.kit.running import Start
 from tests.kit.stage import Stage, ends, moved, working

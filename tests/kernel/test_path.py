@@ -132,7 +132,7 @@ async def full(folder: Path) -> Walk:
                 await desk.ask(SESSION[len(grown)], stream=True)
                 await asyncio.sleep(0.2)  # what is written behind it
             await stage.stack.aclose()
-    assert {"proxy/archive", "proxy/summaries"} <= {file.rpartition("/")[0] for file in walk.steps}
+    assert {"proxy/addons/archive", "proxy/summaries"} <= {file.rpartition("/")[0] for file in walk.steps}
     return walk
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import Reply
-from policies.dialects.openai_chat import reply
+from policies.dialects.openai_chat.reply import ChatReply
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.outgoing import Bypass
 from proxy.kernel.recall_loop import RecallLoop, SentRequest
@@ -72,7 +72,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
         sent.append(upstream_request.body)
         yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
-    return RecallLoop(compaction, send, FIRST, reply(allowed), RequestTrace()), sent
+    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), RequestTrace()), sent
 
 
 async def received(loop: RecallLoop, first: Any) -> list[bytes]:

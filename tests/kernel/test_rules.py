@@ -10,7 +10,7 @@ import pytest
 from policies.presets import PRESETS, Preset
 from policies.tools import Toolbox
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.wire.downstream import RequestOptions, named_model, options_of
 from tests.kit.histories import EAGER
 from tests.kit.running import Running, Start
@@ -28,7 +28,7 @@ RULES: Any = (
     {"model": "o1", "preset": "adaptive", "mode": "observe"},
     {"model": "o3", "aim": "context", "context_tokens": 40_000},
 )
-NOBODY = Access(None, "", "t", "o")
+NOBODY = Identity("", "t", "o")
 CHAT, MESSAGES, RESPONSES = "openai_chat", "anthropic_messages", "openai_responses"
 
 
@@ -58,7 +58,7 @@ async def test_the_first_rule_that_fits_counts_alone(
     dialect: str, credential: str, model: str, asked: RequestOptions, expected: RequestOptions
 ) -> None:
     settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
-    access = Access(None, credential, "t", "o")
+    access = Identity(credential, "t", "o")
     assert options_of(asked, settings, dialect, access, await named_model(body(model))) == expected
 
 

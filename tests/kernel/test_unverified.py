@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.identity import CredentialStates, owner_of
+from proxy.identity.credential import owner_of
+from proxy.identity.states import CredentialStates
 from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import Park

@@ -15,8 +15,8 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from pydantic import ValidationError
 from yarl import URL
 
-from proxy.access.outbound import Outbound
-from proxy.billing.price_book import PriceBook
+from proxy.catalog.outbound import Outbound
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.config.upstreams import APIS, UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of

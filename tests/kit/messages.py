@@ -8,7 +8,7 @@ import httpx2
 from anthropic import NOT_GIVEN, Anthropic, MessageStream, Stream
 from anthropic.types import RawMessageStreamEvent
 
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.dialects.anthropic_messages.reply import MessagesReply
 from policies.dialects.base import Request
 from policies.model.conversation import Conversation
@@ -17,6 +17,8 @@ from policies.model.edits import Exchange
 from policies.tools import RECALL
 from proxy.lab.provider.signatures import seal
 from tests.kit.talk import letters
+
+dialect = DIALECTS["anthropic_messages"]
 
 Json = dict[str, Any]
 

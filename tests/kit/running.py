@@ -17,8 +17,8 @@ from yarl import URL
 
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
+from proxy.addons.archive.replies import ReplyAround
 from proxy.app import App
-from proxy.archive.replies import ReplyAround
 from proxy.config import Settings
 from proxy.kernel.outgoing import Bypass
 from proxy.requests import ClientRequest, UpstreamRequest

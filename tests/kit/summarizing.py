@@ -19,9 +19,9 @@ from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
-from proxy.billing.billing import Billing
-from proxy.billing.holdout import Holdout
+from proxy.addons.billing.billing import Billing
 from proxy.config import Settings
+from proxy.kernel.holdout import Holdout
 from proxy.memory import Event, Key, Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.forgetting import ForgetRegistry

@@ -24,12 +24,12 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
-from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import way_back
 
 
 @policy
-class First(OutputPolicy):
+class First(ConfiguredPolicy):
     why = "an old output: its first line stays"
 
     keep: int = parameter("turns", "newest turns that stay")

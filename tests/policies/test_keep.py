@@ -5,12 +5,14 @@ import json
 import pytest
 
 from policies.compact import compact
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.keep import LONGEST_PATTERN, MOST_PATTERNS, keeps, keeps_turn, names, patterns_of, tokens_kept
 from policies.model.converse import converse
 from policies.tools import paths_of
 from tests.kit.histories import Json, body_of
 from tests.kit.talk import call, conversation_of, gives, letters, runs, says, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 
 def never(items: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model import conversation as conversations
 from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
@@ -14,6 +14,8 @@ from policies.recall import original
 from tests import examples
 from tests.kit.histories import Json, requests, sessions
 from tests.kit.talk import calls, conversation_of, gives, letters, runs, says, system, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 quick = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 

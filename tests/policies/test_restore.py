@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from policies.dialects import DIALECTS, openai_chat
+from policies.dialects import DIALECTS
 from policies.dialects.base import Request
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
@@ -21,6 +21,8 @@ from proxy.lab.provider import PREFIX, find_violation
 from tests import examples
 from tests.kit.histories import Json, body_of, requests, sessions
 from tests.kit.talk import call, calls, conversation_of, gives, letters, runs, says, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), *runs("cat a", LONG), *runs("cat b", "short")]
@@ -378,7 +380,7 @@ def test_r4_in_flight_the_answers_are_those_of_the_history_with_all_exchanges_ba
 )
 def test_r3_the_next_round_is_for_one_choice_and_for_what_is_left(fields: Json, spent: int, expected: Json) -> None:
     body = body_of(START, temperature=0.70, **fields, stream=True)
-    after = openai_chat.next_round(body, spent)
+    after = openai_chat.recall.next_round(body, spent)
     assert json.loads(after) == json.loads(body_of(START, temperature=0.70, **expected, stream=True))
     # all other bytes are the client's
     written = body

@@ -17,12 +17,12 @@ from aiohttp import HttpVersion11, web
 
 from policies.dialects import Dialect
 from policies.keep import joined
-from proxy.access.gate import check_model
+from proxy.addons.access.gate import check_model
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import first_fitting
 from proxy.errors import ApiError, too_large
-from proxy.identity import Access
+from proxy.identity.who import Identity
 from proxy.kernel.admission import UNPACKED, VISIT, Visit
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
 from proxy.kernel.models import allowed_names, check_named, named_model
@@ -206,7 +206,7 @@ async def receive(
     return client_request, raw
 
 
-def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Access, model: str) -> RequestOptions:
+def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Identity, model: str) -> RequestOptions:
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
     rule = first_fitting(settings.rules, dialect, access.digests, model) if settings.rules else None
     mode = (rule and rule.mode) or settings.mode
@@ -285,13 +285,6 @@ class Response(web.StreamResponse):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self.write(words)
         transport.close()
-
-
-class PassedOn(web.Response):
-    """No response: another worker has the connection, and will respond."""
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        raise ConnectionError("another worker has the connection")  # so nothing is written here, and it is let go
 
 
 class Relayed(Response):

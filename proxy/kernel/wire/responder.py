@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from policies.dialects import DIALECTS, Reply
+from policies.dialects import DEFAULT, DIALECTS, Reply
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.kernel.admission import Admission
 from proxy.kernel.wire.downstream import SERVER, Early, Relayed, Response, error_response
@@ -45,7 +45,7 @@ class Responder:
         self._telemetry = telemetry
         self._body_limit = body_limit
         self._early: Early | None = None
-        self.dialect = "openai_chat"
+        self.dialect = DEFAULT
         """The API in whose form errors are."""
         self.limit_headers: Mapping[str, str] = {}
         """What the client's key may still use."""
@@ -168,7 +168,7 @@ class Responder:
         """End a response that has begun, and say why in the form of the API."""
         self._record.trouble = error.code
         dialect = DIALECTS[self.dialect]
-        reply = self.reader or dialect.reply()
+        reply = self.reader or dialect.reply(None)
         await response.break_off(self._request, amid, reply.last_event(error.body(dialect)))
 
 

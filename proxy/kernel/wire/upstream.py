@@ -25,8 +25,8 @@ from cachetools import LRUCache
 from multidict import CIMultiDict
 from yarl import URL
 
-from proxy.access.outbound import Outbound, trust
 from proxy.breaker import reported_breaker
+from proxy.catalog.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError

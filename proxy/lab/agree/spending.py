@@ -131,7 +131,7 @@ class _CountingUpstream:
         try:
             status, response = await self._patiently(url, headers, body)
             if status == 200:
-                reader = DIALECTS[dialect].reply()
+                reader = DIALECTS[dialect].reply(None)
                 assert isinstance(response.body, bytes)
                 for event in [response.body] if response.body[:1] == b"{" else response.body.split(b"\n\n"):
                     reader.feed(event)

@@ -13,13 +13,13 @@ from random import Random
 import aiohttp
 import orjson
 
+from policies.dialects.writing import is_completion_limited
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import TURN_HEADER
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests
-from proxy.summaries.clients import is_completion_limited
 
 DISTANCES = ("at a checkpoint", "1 to 4 requests", "5 to 19 requests", "20 or more", "none before")
 """How far the last checkpoint of a conversation is behind a request, in bands."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
 from policies.context import Aim
+from policies.dialects import DIALECTS
 from policies.keep import Patterns
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
@@ -32,7 +33,6 @@ from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import ObservedCompaction, Player
 from proxy.lab.replay.recorded import Session
 from proxy.memory import Key, Store, open_store
-from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.models import siblings
 
@@ -224,7 +224,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             provider.answer = player = Player(compaction, options.refetch, count)
 
         def prices_of_summaries(dialect: str) -> Prices:
-            writer = options.summary_model or options.chosen.writing.model(CLIENTS[dialect].provider)
+            writer = options.summary_model or options.chosen.writing.model(DIALECTS[dialect].provider)
             if not writer:
                 writer = next(iter(siblings(model, lambda name: prices_for(name, overrides))), SAME)
             return prices_for(model if writer == SAME else writer, overrides)

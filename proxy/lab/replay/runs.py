@@ -248,7 +248,7 @@ async def post(
             content = await reply.read()
     except aiohttp.ClientError as error:
         return ClientReply(0, {}, None, str(error) or type(error).__name__)
-    reader = DIALECTS[dialect].reply()
+    reader = DIALECTS[dialect].reply(None)
     for event in content.split(b"\n\n") if reply.status == 200 else ():
         reader.feed(event)
     if reader.usage is not None:

@@ -1,0 +1,290 @@
+"""Whether the model still does the same, sampled from requests as they are served (`agree_share`).
+
+For a sampled request two more are made that nobody sees, so that there are three replies: one to what Narrows makes of
+it, and two to what the client wrote, by which the model's own noise shows. One of the three is the client's own.
+
+Laws
+  A shadow goes upstream with the configured key, and of the client's headers and query only with what says how its body
+  is to be read. It is made when the client's reply has ended, and no request waits for it or fails by it.
+  What it may cost is taken from the budget of the day first, in the store that all share, and what it did not cost is
+  given back. Without the store nothing is asked.
+  Few run at once; where these are taken, where the event loop is late, or after failures in a row, samples are dropped.
+  Nothing of them is stored but counts, and an event that holds no text. Those of a conversation that is deleted end.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from multidict import CIMultiDict
+
+from policies.agreement import Action, action_in
+from policies.dialects import DIALECTS, Reply
+from policies.dialects.events import is_plain
+from policies.money.budget import RESERVE
+from policies.money.prices import Usage
+from policies.tools import RECALL
+from proxy.addons.archive.replies import LoggedReply
+from proxy.breaker import reported_breaker
+from proxy.catalog.price_book import PriceBook
+from proxy.config import Settings
+from proxy.config.headers import BETAS, SIGN_INS, VERSIONS, words_in
+from proxy.errors import ApiError
+from proxy.kernel.admission import Pressure
+from proxy.kernel.head import RequestHead
+from proxy.kernel.outgoing import rendered_body
+from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.wire.upstream import CutError
+from proxy.memory import Key, Purse, Store, StoreTrouble
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.forgetting import ForgetRegistry
+from proxy.requests import PlannedRequest, UpstreamRequest
+from proxy.sse import Events
+from proxy.telemetry import Telemetry
+
+_AT_ONCE = 4
+"""Samples of a process that are being made, from the client's request to the last shadow."""
+_LARGEST = 8 * 2**20
+"""Bytes of a reply; a larger one is not compared."""
+_LONGEST = 600.0
+"""Seconds for all shadows of a sample."""
+_PASSED_ON = ("content-type", *VERSIONS, *BETAS)
+_PASSED_ON_PARAMETERS = ("api-version", "beta")
+"""Of the query; others may be a credential (`key`, `api-key`)."""
+_UNCERTAIN = 1.2
+"""How many tokens may be billed for each one estimated."""
+
+
+class _DroppedError(Exception):
+    """A sample that comes to nothing, and why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A sampled request, until its shadows are answered."""
+
+    shadows: "Shadows"
+    planned: PlannedRequest
+    is_edited: bool
+    """Whether the client's own reply is to what Narrows made of its request."""
+    rest: str
+    headers: CIMultiDict[str]
+    reader: LoggedReply
+    """Reads the client's reply."""
+
+    def end(self, status: int) -> None:
+        """The client's reply has ended."""
+        self.shadows.follow(self, status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowParts:
+    """What shadows need."""
+
+    settings: Settings
+    upstreams: Upstreams
+    price_book: PriceBook
+    store: Store
+    audit_log: AuditLog
+    telemetry: Telemetry
+    forgets: ForgetRegistry
+    pressure: Pressure
+    random: Callable[[], float] = random.random
+
+
+class Shadows:
+    """Samples requests, and asks the model again."""
+
+    def __init__(self, parts: ShadowParts) -> None:
+        settings = parts.settings
+        self._parts = parts
+        self._share = settings.agree_share
+        names = {"default": settings.agree_key_env, "anthropic": settings.agree_anthropic_key_env}
+        self._keys = {row.name: "" for row in settings.upstream_rows if row.has_key}
+        self._keys |= {upstream: os.environ[name] for upstream, name in names.items() if name}
+        """By the upstreams that are asked; "" where its row has the key."""
+        self._breaker = reported_breaker("shadows", parts.telemetry)
+        self._samples: set[Sample] = set()
+        self._tasks: dict[asyncio.Task[None], Key] = {}
+        parts.forgets.register(self._forget)
+
+    def sample(self, upstream_request: UpstreamRequest, reply: Reply, head: RequestHead, rest: str) -> Sample | None:
+        """A request is about to be sent: its sample, whose `reader` is to read its reply; as a rule it has none."""
+        planned, client_request = upstream_request.planned, upstream_request.client_request
+        if self._parts.random() >= self._share or planned is None or not planned.plan.edits:
+            return None
+        if upstream_request.left_out or not client_request.is_accepted or client_request.upstream not in self._keys:
+            return None
+        if _is_stored(planned):
+            return None
+        if self.running >= _AT_ONCE or self._parts.pressure.is_late or self._breaker.is_paused:
+            self._count("dropped")
+            return None
+        headers = CIMultiDict((name, head.forwarded[name]) for name in _PASSED_ON if name in head.forwarded)
+        sample = Sample(
+            shadows=self,
+            planned=planned,
+            is_edited=upstream_request.body is not client_request.body,
+            rest=_without_credentials(rest),
+            headers=headers,
+            reader=LoggedReply(reply, _LARGEST),
+        )
+        self._samples.add(sample)
+        return sample
+
+    def follow(self, sample: Sample, status: int) -> None:
+        """The client's reply has ended: make its shadows in the background, where it can be compared."""
+        if sample not in self._samples:  # the conversation was deleted meanwhile
+            return
+        self._samples.discard(sample)
+        context, content = sample.planned.context, sample.reader.content
+        own = action_in(context.client_request.dialect, content) if status == 200 and content else None
+        if own is None:
+            self._count("unread")
+            return
+        task = asyncio.create_task(self._compare(sample, own))
+        self._tasks[task] = context.key
+        task.add_done_callback(self._tasks.pop)
+
+    @property
+    def running(self) -> int:
+        """Samples that are being made."""
+        return len(self._samples) + len(self._tasks)
+
+    async def close(self) -> None:
+        """End what runs."""
+        self._samples.clear()
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, tenant: str, conversation: str | None) -> None:
+        def belongs(key: Key) -> bool:
+            return key.tenant == tenant and conversation in (None, key.conversation)
+
+        self._samples -= {sample for sample in self._samples if belongs(sample.planned.context.key)}
+        for task in [task for task, key in self._tasks.items() if belongs(key)]:
+            task.cancel()
+
+    async def _compare(self, sample: Sample, own: Action) -> None:
+        """Ask twice more, and count who did the same."""
+        outcome = "compared"
+        try:
+            async with asyncio.timeout(_LONGEST):
+                first = await self._ask(sample, edited=not sample.is_edited)
+                second = await self._ask(sample, edited=False)
+            edited, without = (own, (first, second)) if sample.is_edited else (first, (own, second))
+            if any(call.tool == RECALL for call in edited.calls):  # nobody answers one here
+                raise _DroppedError("recalled")
+            self._note(sample, edited, without)
+        except _DroppedError as error:
+            outcome = str(error)
+        except StoreTrouble:
+            outcome = "store"
+        except (ApiError, CutError, TimeoutError) as error:
+            outcome = "failed"
+            self._breaker.failed(getattr(error, "code", type(error).__name__))
+        except Exception as error:  # a shadow is nobody's trouble
+            outcome = "failed"
+            self._parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+        self._count(outcome)
+
+    def _note(self, sample: Sample, edited: Action, without: tuple[Action, Action]) -> None:
+        """Count what came of it: of Narrows both comparisons, of the model with itself the one that there is."""
+        noise = without[0].does_same(without[1])
+        same = [edited.does_same(each) for each in without]
+        for compared, outcomes in (("narrows", same), ("itself", [noise])):
+            for outcome in outcomes:
+                self._parts.telemetry.metrics.count("agreements", compared, "same" if outcome else "different")
+        details = {
+            "same": sum(same),
+            "noise": "same" if noise else "different",
+            "edits": len(sample.planned.plan.edits),
+        }
+        self._parts.audit_log.note(sample.planned.context.key, "agreement", **details)
+
+    async def _ask(self, sample: Sample, edited: bool) -> Action:
+        """What the model does with what the client wrote, or with what Narrows makes of it."""
+        parts, context = self._parts, sample.planned.context
+        dialect, model = context.client_request.dialect, context.request.model
+        body = rendered_body(sample.planned) if edited else context.client_request.body
+        prices = parts.price_book.prices(model, context.client_request.upstream)
+        tokens = sample.planned.tokens_sent if edited else sample.planned.tokens_received
+        prompt, answer = int(context.calibration.estimate(tokens) * _UNCERTAIN), context.request.reserve or RESERVE
+        most = prices.cost(Usage(prompt, 0, prompt, answer)).total
+        purse = Purse(day=f"{time.strftime('%Y-%m-%d', time.gmtime())} shadows")
+        if not await parts.store.take(purse, most, parts.settings.agree_budget):
+            raise _DroppedError("budget")
+        dollars = most  # where nobody says what it has cost
+        try:
+            status, content = await self._send(sample, dialect, body, context.consent.headers if edited else {})
+            usage = _usage_in(dialect, content) if status == 200 else None
+            dollars = prices.cost(usage).total if usage else most if status == 200 else 0.0
+        finally:
+            parts.telemetry.metrics.count("shadow_cost_usd", by=dollars)
+            await parts.store.take(purse, dollars - most)
+        if status != 200:
+            self._breaker.failed(str(status))
+            raise _DroppedError("failed")
+        self._breaker.succeeded()
+        action = action_in(dialect, content)
+        if action is None:
+            raise _DroppedError("unread")
+        return action
+
+    async def _send(self, sample: Sample, dialect: str, body: bytes, more: Mapping[str, str]) -> tuple[int, bytes]:
+        """The reply to a shadow. Raises ApiError, CutError."""
+        headers = sample.headers.copy()
+        for name, start in SIGN_INS:
+            words = [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]
+            words += [value for key, value in more.items() if key.lower() == name and value not in words]
+            if words:
+                headers[name] = ",".join(words)
+        headers["Accept-Encoding"] = "identity"
+        context = sample.planned.context
+        upstream = self._parts.upstreams[context.client_request.upstream]
+        if key := self._keys[upstream.name]:
+            name, before = DIALECTS[dialect].http.key
+            headers[name] = before + key
+        model = context.client_request.model or context.request.model
+        with closing(await upstream.send("POST", sample.rest, headers, body, model)) as reply:
+            pieces, size = [], 0
+            async for piece in reply.chunks():
+                pieces.append(piece)
+                size += len(piece)
+                if size > _LARGEST:
+                    raise _DroppedError("unread")
+            return reply.status, b"".join(pieces)
+
+    def _count(self, outcome: str) -> None:
+        self._parts.telemetry.metrics.count("shadows", outcome)
+
+
+def _without_credentials(rest: str) -> str:
+    """A target with those parameters alone that say how the request is to be read."""
+    path, _, query = rest.partition("?")
+    fields = [field for field in query.split("&") if field.partition("=")[0] in _PASSED_ON_PARAMETERS]
+    return f"{path}?{'&'.join(fields)}" if fields else path
+
+
+def _is_stored(planned: PlannedRequest) -> bool:
+    """Whether the provider would store the reply: it would then stand twice in somebody's account."""
+    request = planned.context.request
+    value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
+    return value != b"false" if planned.context.dialect.stores else value == b"true"
+
+
+def _usage_in(dialect: str, content: bytes) -> Usage | None:
+    """What the provider says that a reply has used."""
+    reader = DIALECTS[dialect].reply(None)
+    if is_plain(content):
+        reader.feed(content)
+        return reader.usage
+    events = Events()
+    for event in events.feed(content):
+        reader.feed(event)
+    return reader.usage

@@ -1,0 +1,1 @@
+"""Where models are served, what they cost, and how large their windows are."""
