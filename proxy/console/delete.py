@@ -17,10 +17,9 @@ from uuid import uuid4
 import typer
 
 from proxy.addons.archive.recordings import Recordings
-from proxy.lab.cli_arguments import AsJson
-from proxy.lab.cli_output import print_json, refusing
-from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, tenants_secret
-from proxy.lab.reports.tables import printable
+from proxy.console.arguments import AsJson
+from proxy.console.output import print_json, printable, refusing
+from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, tenants_secret
 from proxy.memory import TEXT_KINDS, Event, Key, Store, conversation_id
 from proxy.memory.forgetting import Scope, announce, delete_stored, sent_with
 

@@ -15,12 +15,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated, Any
+
+import typer
 
 from policies.money.bills import BillSums
 from proxy.app import App
 from proxy.config import Settings
 from proxy.config.clients import environment_for, words_for
+from proxy.console.arguments import ServedAnthropic, ServedConfig, ServedPreset, ServedStore, ServedUpstream, flags
+from proxy.console.env import settings_for_clients
+from proxy.console.output import refusing
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast
 from proxy.warmup import warm_up
@@ -134,3 +139,34 @@ def _print_end(outcome: Outcome, log: str) -> None:
         print(f"narrows: {first}\n  {second}", file=sys.stderr)
     if log:
         print(f"narrows: there were warnings; they are in {log}", file=sys.stderr)
+
+
+# --- the command ---
+
+_ALONE: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "workers": 1}
+"""For one command, on this machine, on a port that is free."""
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]...", help="What to run, best behind --.")],
+    upstream: ServedUpstream = "",
+    anthropic_upstream: ServedAnthropic = "",
+    preset: ServedPreset = "",
+    config: ServedConfig = None,
+    store: ServedStore = "",
+) -> None:
+    """Run a command whose requests go through a Narrows of its own.
+
+    As in `narrows run -- python agent.py`: on a free port of loopback, for as long as the command runs. What clients
+    read is set (OPENAI_BASE_URL, ANTHROPIC_BASE_URL and others; `codex` gets options), the terminal is the command's,
+    and so is the exit code. At the end stderr says what was saved. The settings of `narrows serve` count, by variable
+    and file; without an upstream there, requests go where the client itself would ask.
+    """
+    values = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
+    with refusing():
+        settings = settings_for_clients({**values, **_ALONE}, os.environ)
+        settings = settings.model_copy(update={"auth": "passthrough", "keys": ()})  # the command has no key of this one
+        if "log_level" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"log_level": "warning"})
+        code = run_command(settings, command, os.environ)
+    raise typer.Exit(code)

@@ -5,14 +5,21 @@ Laws
   Exceptions to the laws are always listed, and so are the differences between a preset of one's own and its base.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from pydantic import Field, PlainValidator
 from pydantic_settings import SettingsConfigDict
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
 
+from policies.context import Aim
 from policies.model.parameters import Parameter, parameters_of
 from policies.model.windows import Trigger, amounts
 from policies.presets import PRESETS, SMALL_WINDOW, Preset, StaleOptions
@@ -20,6 +27,10 @@ from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
 from proxy.config.units import duration
+from proxy.console.arguments import AsJson, Config, offers
+from proxy.console.columns import explains_columns, print_last_line
+from proxy.console.output import as_json as values_of
+from proxy.console.output import console, print_json, printable, refusing
 
 FOR_WHOM: Mapping[str, str] = {
     "coding-agent": "agents with tools, where no model may ever be asked for a summary",
@@ -174,3 +185,85 @@ def _writer(preset: Preset) -> str | None:
     words += f", {writing.tokens:,} tokens at most" if writing.tokens else ""
     words += ", told by a prompt of its own" if writing.prompt else ""
     return words + _stale(writing.stale)
+
+
+# --- for a terminal ---
+
+_AIMS: Mapping[Aim, str] = {
+    "bill": "it acts where that pays",
+    "context": "it acts at the triggers and sizes below, and costs or saves what that does",
+}
+
+
+def print_presets(console: Console, presets: Sequence[PresetDescription]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table.add_column("preset", no_wrap=True)
+    table.add_column("for whom")
+    for preset in presets:
+        table.add_row(Text(preset.name, style="bold"), Text(preset.for_whom or _about(preset)))
+    console.print(table)
+    print_last_line(console, "presets")
+
+
+def print_preset(console: Console, preset: PresetDescription) -> None:
+    """The policies in their order, with their parameters; exceptions to the laws; who writes its summaries."""
+    console.print(Text.assemble((preset.name, "bold"), f"  {_about(preset)}"))
+    if preset.for_whom:
+        console.print(Text(f"for {preset.for_whom}"))
+    base_aim = f" (base: {preset.base_aim})" if preset.base_aim else ""
+    console.print(Text(f"aim: {preset.aim}{base_aim}"))
+    for aim, means in _AIMS.items():
+        if aim in preset.aim:
+            console.print(Text(f"  {aim}: {means}", style="dim"))
+    if preset.sight:
+        console.print(Text(f"sight: windows so wide that {preset.sight:.0%} of actions may need something hidden"))
+    for exception in preset.exceptions:
+        console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
+    console.print(Text(printable(preset.writer, 500) if preset.writer else "no model is asked"))
+    if preset.left_out_of_base:
+        console.print(Text(f"of the base it leaves out {', '.join(preset.left_out_of_base)}"))
+    for at, policy in enumerate(preset.policies, 1):
+        news = " (the base has none of it)" if policy.not_in_base else ""
+        console.print(Text.assemble(f"\n{at}. ", (policy.policy, "bold"), f"  {policy.does}{news}"))
+        table = _columns()
+        for each in policy.parameters:
+            base = f" (base: {each.base})" if each.base else ""
+            table.add_row(Text(each.name), Text(f"{each.value}{base}"), Text(each.means, style="dim"))
+        console.print(Padding(table, (0, 0, 0, 3)))
+
+
+def _about(preset: PresetDescription) -> str:
+    origin = f"(yours, from {preset.base}) " if preset.base else "(yours) " if preset.own else ""
+    return f"{origin}{printable(preset.about, 500)}"
+
+
+def _columns() -> Table:
+    """Columns side by side: that of the names, which are not wrapped, and those that rows add."""
+    return Table.grid(Column(no_wrap=True), padding=(0, 2))
+
+
+@explains_columns
+def presets(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Only this one, with everything that it does.", autocompletion=offers(*PRESETS)
+        ),
+    ] = "",
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets, or say what one of them does.
+
+    With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
+    summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
+    """
+    with refusing():
+        own = presets_in(config)
+        described = [describe(each, own) for each in ([name] if name else [*PRESETS, *own])]
+    if as_json:
+        print_json(values_of(described[0] if name else described))
+    elif name:
+        print_preset(console(), described[0])
+    else:
+        print_presets(console(), described)

@@ -15,12 +15,12 @@ import pytest
 
 from policies.money.catalog import prices_for
 from proxy.config.clients import CLIENTS, environment_for, words_for
-from proxy.lab.local.commands import settings_for_clients
+from proxy.console.env import settings_for_clients
 from proxy.lab.provider import Provider, start
+from tests.console.test_cli import told
 from tests.kit.paths import ROOT
-from tests.lab.test_cli import told
 
-NARROWS = (sys.executable, "-m", "proxy.cli")
+NARROWS = (sys.executable, "-m", "proxy.console.cli")
 AGENT = """
 import sys, openai
 print(sys.argv[1:], sys.stdin.read(), flush=True)

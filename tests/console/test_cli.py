@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import pytest
 from typer.main import get_command
 
-from proxy import cli
-from proxy.lab import cli_arguments as checks
-from proxy.lab import cli_output
+from proxy.console import cli
+from proxy.console import output as cli_output
+from proxy.lab import arguments as checks
 
 SHIPPED = str(files("proxy.lab.sessions") / "write_once.json")
 
@@ -32,7 +32,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str
 
 def program(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "proxy.cli", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "proxy.console.cli", *words], capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -179,7 +179,7 @@ def test_whoever_interrupts_the_start_gets_no_traceback(
     def interrupted(_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("proxy.cli.command_line", interrupted)
+    monkeypatch.setattr("proxy.console.cli.command_line", interrupted)
     assert told(capsys, "serve") == (130, "", "")
 
 
@@ -187,7 +187,7 @@ def test_narrows_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -
     alone, short, long = told(capsys), told(capsys, "-h"), told(capsys, "--help")
     assert alone == short == long
     assert (alone[0], alone[2]) == (0, "")
-    assert all(f"  {name} " in alone[1] and line in alone[1] for name, line in cli.COMMANDS.items())
+    assert all(f"  {name} " in alone[1] and line in alone[1] for name, (_, line) in cli.COMMANDS.items())
     _, beginning = alone[1].split("To begin:\n")
     assert [f"narrows {name}" in beginning for name in ("demo", "run", "serve")] == [True] * 3
     assert beginning.count("\n") == 3
@@ -223,7 +223,7 @@ def test_every_option_says_what_its_value_is(command: str) -> None:
 
 def completions(tmp_path: Path, *words: str) -> set[str]:
     """What bash offers for the last word, by the script that `narrows --show-completion` prints."""
-    (tmp_path / "narrows").write_text(f'#!/bin/sh\nexec {sys.executable} -m proxy.cli "$@"\n')
+    (tmp_path / "narrows").write_text(f'#!/bin/sh\nexec {sys.executable} -m proxy.console.cli "$@"\n')
     (tmp_path / "narrows").chmod(0o700)
     script = f"""
         eval "$({sys.executable} -c 'from typer.completion import get_completion_script as script

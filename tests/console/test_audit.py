@@ -19,12 +19,11 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, Reason, SummaryCost, SummaryRecord, SummaryUse
 from policies.text import summary_checks
 from policies.text.summary_checks import End
-from proxy.lab import cli_output
-from proxy.lab.audit import Audit, AuditedSummary
-from proxy.lab.reports.audit import REASONS, print_audit, sentence
+from proxy.console import output as cli_output
+from proxy.console.audit import REASONS, Audit, AuditedSummary, print_audit, sentence
 from proxy.memory import Event, Key, Store, open_store
+from tests.console.test_cli import program, told
 from tests.kit.redis_servers import Park
-from tests.lab.test_cli import program, told
 
 REMOTE = "0123456789abcdef" * 4
 RECORD = SummaryRecord(

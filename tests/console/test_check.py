@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cli import main
+from proxy.console.cli import main
 
 GOOD = """
 auth = "keys"

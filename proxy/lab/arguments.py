@@ -1,11 +1,11 @@
-"""The options that commands share, and checks of their words: presets, models whose prices are known, variables that
-hold a key.
+"""The options that commands of the lab share, and checks of their words: presets, models whose prices are known,
+variables that hold a key.
 
 Law: what cannot be meant raises ValueError, whose text says what is allowed instead.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,20 +19,11 @@ from proxy.config import Settings
 from proxy.config.errors import unknown
 from proxy.config.presets import ALL, CustomPreset
 from proxy.config.rules import FEWEST_TOKENS
-from proxy.lab.preset_descriptions import presets_in
-
-
-def offers(*choices: str) -> Callable[[str], list[str]]:
-    """What a shell offers to complete a word."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [each for each in choices if each.startswith(incomplete)]
-
-    return complete
-
+from proxy.console.arguments import offers
+from proxy.console.presets import presets_in
 
 PRESET = str(Settings.model_fields["preset"].default)
-Preset = Annotated[
+PresetName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
@@ -64,7 +55,6 @@ Keep = Annotated[
     list[str] | None,
     typer.Option("--keep", metavar="PATTERN", help="A tool, path or text:WORDS that is never edited; can be repeated."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
 TextProtocol = Annotated[
     bool,
     typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
@@ -76,9 +66,6 @@ Refetch = Annotated[
 SummaryModel = Annotated[
     str,
     typer.Option(metavar="MODEL", help="Who writes summaries. Default: the small sibling; `same`: the model itself."),
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
 ]
 Files = Annotated[
     list[Path],

@@ -18,11 +18,10 @@ from proxy.config import KeyRow
 from proxy.config.errors import plain, unknown
 from proxy.config.rules import Mode
 from proxy.config.units import seconds
-from proxy.lab.cli_arguments import AsJson
-from proxy.lab.cli_output import console, print_json, refusing
-from proxy.lab.local.check import limits_of, scope_of
-from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, stored_keys
-from proxy.lab.reports.terminal import plain_table
+from proxy.console.arguments import AsJson
+from proxy.console.check import limits_of, scope_of
+from proxy.console.output import console, plain_table, print_json, refusing
+from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, stored_keys
 
 _REVOKED = "streams in progress go on; every further request is refused within seconds, at every replica"
 _WAYS = Annotated[

@@ -10,11 +10,11 @@ from contextlib import ExitStack, suppress
 
 from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Settings
+from proxy.console.greeting import greeting, print_day, say
 from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings
 from proxy.memory import StoreTrouble
 from proxy.memory.opening import shared_secret
-from proxy.serving.greeting import greeting, print_day, say
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
 from proxy.workers.supervisor import Supervisor

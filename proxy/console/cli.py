@@ -1,62 +1,41 @@
-"""The command `narrows`: `serve`, and the commands of the lab.
+"""The command `narrows`.
 
 Laws
-  `serve` loads nothing of the lab, and nothing that only other commands need.
-  The list of commands is printed, and completed, without loading what the commands need.
+  A command is loaded without the others. The list of commands is printed, and completed, without loading any.
 """
 
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Annotated
 
 import typer
 
-from proxy.help import Command, Commands, complaint
+from proxy.console.help import Command, Commands, complaint
 
-if TYPE_CHECKING:
-    from proxy.config import Settings
-
-COMMANDS: Mapping[str, str] = {
-    "serve": "Run the proxy.",
-    "run": "Run a command whose requests go through a Narrows of its own.",
-    "env": "Print what to paste into a shell so that a client asks Narrows.",
-    "check": "Check settings without starting, listening or asking anybody.",
-    "doctor": "Check what `narrows serve` would do with these settings.",
-    "explain": "Show what would become of one saved request.",
-    "replay": "Run recorded sessions through a real Narrows.",
-    "agree": "Ask a model whether it does the same with Narrows.",
-    "load": "Hold many conversations at once with a target, and measure.",
-    "generate": "Print a session made by rule, for `narrows replay`.",
-    "demo": "Run two shipped sessions and a long chat through Narrows.",
-    "presets": "List the presets, or say what one of them does.",
-    "export": "Print a logged conversation as a session, for `narrows replay`.",
-    "keys": "Make, list and revoke keys of the gateway.",
-    "usage": "Show what was used, what it cost, and what was saved.",
-    "delete": "Delete what is stored of a tenant, a key or a conversation.",
-    "audit": "Show what became of summaries, and what was deleted.",
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": (".options", "Run the proxy."),
+    "run": (".run", "Run a command whose requests go through a Narrows of its own."),
+    "env": (".env", "Print what to paste into a shell so that a client asks Narrows."),
+    "check": (".check", "Check settings without starting, listening or asking anybody."),
+    "doctor": (".doctor", "Check what `narrows serve` would do with these settings."),
+    "explain": ("..lab.explain", "Show what would become of one saved request."),
+    "replay": ("..lab.replay.command", "Run recorded sessions through a real Narrows."),
+    "agree": ("..lab.agree.command", "Ask a model whether it does the same with Narrows."),
+    "load": ("..lab.load.command", "Hold many conversations at once with a target, and measure."),
+    "generate": ("..lab.generators.command", "Print a session made by rule, for `narrows replay`."),
+    "demo": ("..lab.demo", "Run two shipped sessions and a long chat through Narrows."),
+    "presets": (".presets", "List the presets, or say what one of them does."),
+    "export": (".export", "Print a logged conversation as a session, for `narrows replay`."),
+    "keys": (".keys", "Make, list and revoke keys of the gateway."),
+    "usage": (".usage", "Show what was used, what it cost, and what was saved."),
+    "delete": (".delete", "Delete what is stored of a tenant, a key or a conversation."),
+    "audit": (".audit", "Show what became of summaries, and what was deleted."),
 }
-"""All commands, and the first line of what each says of itself."""
-SERVE = """Run the proxy.
-
-Every setting is an option here, a variable (NARROWS_PORT) and a key of the TOML file that --config names (port). They
-take precedence in that order. TIME is a duration such as 90s, 25m or 30d, SIZE a size such as 64MiB; commas stand in a
-LIST. What is a TABLE is easier to write in the file.
-"""
-
-
-def serve(flags: Mapping[str, Any]) -> None:
-    """Run the proxy with these settings, those of the environment and those of the file."""
-    from proxy.config import load_settings
-
-    read: Callable[[], Settings] = partial(load_settings, flags)
-    settings = read()
-    from proxy.serving.serve import serve as run
-
-    run(settings, read)
+"""All commands: the module that has the function of that name, and the first line of what it says of itself."""
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -98,23 +77,12 @@ def command_line(name: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
         help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
     )
-    for each, line in COMMANDS.items():
+    for each, (module, line) in COMMANDS.items():
         if name in (None, each):
-            app.command(each, cls=Command, help=SERVE if each == "serve" else None)(_command(each))
+            app.command(each, cls=Command)(getattr(import_module(module, __package__), each))
         else:
             app.command(each, cls=Command, help=line)(lambda: None)
     return app
-
-
-def _command(name: str) -> Callable[..., None]:
-    if name == "serve":
-        from proxy.config.options import taking_settings
-
-        return taking_settings(serve)
-    from proxy.lab import commands
-
-    command: Callable[..., None] = getattr(commands, name)
-    return command
 
 
 def _named(words: Sequence[str]) -> str:

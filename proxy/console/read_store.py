@@ -16,14 +16,12 @@ import typer
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from policies.dialects.common import as_json
-from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.config import Configured, KeyRow
 from proxy.config.groups.keeping import default_store, whole_store_url
 from proxy.config.keyring import keyring_of
 from proxy.config.sources import loaded
 from proxy.identity.credential import STANDS_FOR, owner_of
-from proxy.memory import MESSAGES, Key, Store, StoreTrouble, conversation_id, open_store
+from proxy.memory import Store, StoreTrouble, open_store
 
 T = TypeVar("T")
 StoreUrl = Annotated[
@@ -138,26 +136,3 @@ async def key_names(store: Store, settings: KeySettings) -> Mapping[str, str]:
     """The names of keys by the digest that stands for their holders in records. Raises StoreTrouble."""
     secret = await tenants_secret(store, settings)
     return {owner_of(secret, STANDS_FOR + row.name): row.name for row in (*settings.keys, *await stored_keys(store))}
-
-
-# --- a logged conversation as a recorded session, read from the store for people ---
-
-
-async def read_session(settings: StoreSettings, conversation: str, tenant: str = "", branch: str = "") -> bytes:
-    """The session of a conversation's branch as JSON; the newest where none is named. Raises ValueError where there is
-    none, or no answer."""
-    key = Key(tenant or settings.tenant or "local", conversation_id(conversation))
-
-    async def read(store: Store) -> bytes:
-        texts = await store.list_texts(key, MESSAGES)
-        if not texts:
-            raise ValueError(
-                f"tenant {key.tenant!r} has no logged conversation {conversation!r}: only what passes while "
-                "the setting `history` is on is logged; `narrows usage --by conversation --json` lists them"
-            )
-        try:
-            return as_json(await ConversationLog(store, key, texts).session(branch))
-        except (MissingError, DamagedError) as error:
-            raise ValueError(str(error)) from error
-
-    return await read_store(settings, read)

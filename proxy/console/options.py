@@ -5,6 +5,7 @@ Law: an option that is not there leaves its setting to the environment and the f
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ByteSize, SecretStr
 from pydantic.fields import FieldInfo
 
 from policies.presets import PRESETS
+from proxy.config import load_settings
 from proxy.config.errors import ConfigurationError
 from proxy.config.settings import GROUPS, Settings
 from proxy.config.sources import lists_words, value_of
@@ -44,12 +46,13 @@ _PART = "__"
 
 
 def taking_settings(run: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:
-    """A command whose options are the settings, and which hands those that are there to `run`."""
+    """The command whose options are the settings, and which hands those that are there to `run`."""
 
-    def command(**values: Any) -> None:
-        run(_settings_in({name: value for name, value in values.items() if value is not None}))
+    def command(**options: Any) -> None:
+        run(_settings_in({name: value for name, value in options.items() if value is not None}))
 
     setattr(command, "__signature__", Signature([*_options()]))  # noqa: B010 - functions have no such attribute in their type
+    command.__doc__ = run.__doc__
     return command
 
 
@@ -146,3 +149,18 @@ def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
         except ConfigurationError as error:
             raise ConfigurationError(f"{name}: {error} (--{name.replace('_', '-')})") from error
     return settings
+
+
+@taking_settings
+def serve(flags: Mapping[str, Any]) -> None:
+    """Run the proxy.
+
+    Every setting is an option here, a variable (NARROWS_PORT) and a key of the TOML file that --config names (port).
+    They take precedence in that order. TIME is a duration such as 90s, 25m or 30d, SIZE a size such as 64MiB; commas
+    stand in a LIST. What is a TABLE is easier to write in the file.
+    """
+    read = partial(load_settings, flags)
+    settings = read()
+    from proxy.console.serve import serve as run  # which takes long to load
+
+    run(settings, read)

@@ -4,15 +4,29 @@ Laws
   Nothing is changed, but that a store is made where there is none, as `serve` would. No key and no password is shown.
 """
 
+import asyncio
+import os
 import platform
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+import typer
+
 from policies.money.catalog import prices_for
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.lab.local.upstreams import Finding, check_upstream, upstreams_of
+from proxy.console.arguments import (
+    AsJson,
+    ServedAnthropic,
+    ServedConfig,
+    ServedPreset,
+    ServedStore,
+    ServedUpstream,
+    flags,
+)
+from proxy.console.output import console, print_json
+from proxy.console.upstreams import Finding, check_upstream, upstreams_of
 from proxy.memory import StoreTrouble, open_store, public_url
 
 _LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")
@@ -119,3 +133,27 @@ def _with_marks(models: Sequence[str], settings: Settings) -> Iterator[str]:
                 yield model
         except ValueError:  # an override that `serve` would refuse, too
             continue
+
+
+def doctor(
+    upstream: ServedUpstream = "",
+    anthropic_upstream: ServedAnthropic = "",
+    preset: ServedPreset = "",
+    config: ServedConfig = None,
+    store: ServedStore = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check what `narrows serve` would do with these settings.
+
+    Settings, upstreams, keys, the store, the clock, cache marks, versions: each is ok, a warning or a failure, with
+    what to do. Each upstream is asked for its models, with the key in OPENAI_API_KEY or ANTHROPIC_API_KEY; that costs
+    nothing. Exit code 1 where something fails.
+    """
+    values = flags(upstream=upstream, anthropic_upstream=anthropic_upstream, preset=preset, config=config, store=store)
+    findings = asyncio.run(examine(values, os.environ))
+    if as_json:
+        print_json([{"status": each.status, "about": each.about, "text": each.text} for each in findings])
+    else:
+        for each in findings:
+            console().print(f"{each.status:4}  {each.about:9} {each.text}", soft_wrap=True)
+    raise typer.Exit(int(any(each.status == "fail" for each in findings)))

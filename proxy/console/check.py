@@ -1,8 +1,16 @@
 """What a Narrows with these settings would do, in a few lines: nobody is asked, and nothing is made."""
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
 
-from proxy.config import KeyRow, Settings
+import typer
+
+from proxy.config import KeyRow, Settings, load_settings
+from proxy.console.arguments import flags
+from proxy.console.output import console
+from proxy.generation import check_settings
 from proxy.memory import public_url
 
 
@@ -31,3 +39,19 @@ def scope_of(key: KeyRow) -> str:
 def limits_of(key: KeyRow) -> str:
     """How much a key may use."""
     return ", ".join(f"{name} {value:g}" for name, value in key.limits.items())
+
+
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(help="A TOML file with settings; else the variables alone count.")
+    ] = None,
+) -> None:
+    """Check settings without starting, listening or asking anybody.
+
+    Everything that `narrows serve` and a reload would refuse: settings, prices, certificates, the store's URL. Prints
+    in a few lines what they say. Exit code 2 where something cannot work.
+    """
+    settings = load_settings(flags(config=file))
+    asyncio.run(check_settings(settings))
+    for line in summary(settings):
+        console().print(line, soft_wrap=True, markup=False, highlight=False)

@@ -10,8 +10,8 @@ import pytest
 from proxy.addons.access.keys import digest_of, is_sound
 from proxy.config import KeyRow
 from proxy.memory import open_store
+from tests.console.test_cli import told
 from tests.kit.settings import settings_with
-from tests.lab.test_cli import told
 
 OPTIONS = (
     *("--tenant", "team", "--upstream", "openai", "--model", "gpt-5*", "--model", "o3", "--preset", "chat"),

@@ -1,23 +1,99 @@
-"""The audit as a report for a terminal: what became of summaries, when, about which messages, why, and at what cost.
+"""The events of summaries and deletions, read from the store for people.
 
-Laws
-  Nothing that a store holds can move the cursor, change the colours, or pass for a line of the report.
-  A cost that is not known is called unknown, and is no zero. A text stands there only where it was asked for.
+Law: no text of a conversation is in it, but for the texts of summaries where they are asked for.
 """
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from policies.model.summary_record import SummaryRecord
+from policies.model.summary_record import SummaryRecord, SummaryStatus
+from proxy.addons.pages.export import moment
+from proxy.addons.pages.summaries import provenance, statuses_in
+from proxy.console.arguments import AsJson
+from proxy.console.columns import explains_columns, print_last_line
+from proxy.console.output import console, print_json, printable, refusing
+from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, store_settings
 from proxy.drawing.figures import dollars
-from proxy.lab.audit import Audit, AuditedSummary
-from proxy.lab.reports.columns import print_last_line
-from proxy.lab.reports.tables import printable
-from proxy.memory import Event
+from proxy.memory import Event, Key, Store, conversation_id
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedSummary:
+    """A summary or a digest, and what became of it where it is a summary for the prompt."""
+
+    tenant: str
+    record: SummaryRecord
+    status: SummaryStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The events, oldest first, each with its tenant, and the summaries of one conversation."""
+
+    events: Sequence[tuple[str, Event]]
+    summaries: Sequence[AuditedSummary] = ()
+
+    def as_json(self, with_text: bool = False) -> dict[str, Any]:
+        """As `--json` prints it: times as ISO 8601 writes them; the texts of summaries only where asked for."""
+        events = [
+            {
+                "tenant": tenant,
+                "at": moment(event.at),
+                "conversation": event.conversation,
+                "event": event.name,
+                "details": dict(event.details),
+            }
+            for tenant, event in self.events
+        ]
+        summaries = [
+            {
+                "tenant": each.tenant,
+                **provenance(each.record, each.status),
+                **({"content": each.record.content} if with_text else {}),
+            }
+            for each in self.summaries
+        ]
+        return {"events": events, "summaries": summaries}
+
+
+async def read_audit(
+    settings: StoreSettings, conversation: str | None = None, tenant: str | None = None, limit: int = 50
+) -> Audit:
+    """The newest so many events of one conversation or all, of one tenant or all; the summaries of one conversation.
+
+    Raises ValueError where there is no store, or no answer.
+    """
+    return await read_store(settings, partial(_audit, settings, conversation, tenant, limit))
+
+
+async def _audit(
+    settings: StoreSettings, conversation: str | None, tenant: str | None, limit: int, store: Store
+) -> Audit:
+    conversation = conversation_id(conversation) if conversation is not None else None
+    events = await store.events(tenant, conversation, limit)
+    summaries: list[AuditedSummary] = []
+    if conversation is not None:
+        # in each tenant that it may be in: events may be gone that would name it
+        tenants = {tenant} if tenant else {each for each, _ in events} | {settings.tenant or "local"}
+        for each in sorted(tenants):
+            key = Key(each, conversation)
+            records = await store.summaries(key)
+            status_of = await statuses_in(store, key, records, time.time())
+            summaries += [AuditedSummary(each, record, status_of.get(record.id)) for record in records]
+    return Audit(events, summaries)
+
+
+# --- for a terminal ---
 
 _STALE: Mapping[str, str] = {
     "source": "a message that it covers has changed",
@@ -224,3 +300,32 @@ def _when(at: float) -> str:
 
 def _lines(*texts: str, style: str = "") -> Text:
     return Text("\n".join(printable(text, _LONGEST) for text in texts if text), style=style)
+
+
+@explains_columns
+def audit(
+    conversation: Annotated[
+        str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")
+    ] = "",
+    store: StoreUrl = "",
+    config: StoreConfig = None,
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many events.")] = 50,
+    text: Annotated[bool, typer.Option("--text", help="Show the texts of the summaries, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what became of summaries, and what was deleted.
+
+    The newest events come last. With CONVERSATION also its summaries: what became of each, which messages they cover,
+    by which model, policy and prompt, and what they cost. Reads the store itself, so that `narrows serve` need not run.
+    NARROWS_STORE and NARROWS_CONFIG count here too. No text is shown but with --text.
+    """
+    with refusing():
+        settings = store_settings(store, config)
+        record = asyncio.run(read_audit(settings, conversation or None, tenant or None, limit))
+    if as_json:
+        print_json(record.as_json(text))
+    else:
+        print_audit(console(), record, text)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.lab.local.doctor import examine
+from proxy.console.doctor import examine
+from tests.console.test_cli import told
 from tests.kit.upstream import Asked, ScriptedUpstream, says
-from tests.lab.test_cli import told
 
 LIST = b'{"data": [{"id": "gpt-5.4"}, {"id": "claude-opus-5-5"}]}'
 LONG_AGO = "Mon, 02 Jan 2023 00:00:00 GMT"

@@ -14,13 +14,11 @@ from rich.text import Text
 from proxy.addons.billing.usage import BY, UsageReport, UsageRow, as_csv
 from proxy.addons.billing.usage import as_json as values_of
 from proxy.addons.billing.usage_query import SINCE, UsageQuery, read_usage
+from proxy.console.arguments import AsJson, offers
+from proxy.console.columns import LAST_LINES, explains_columns
+from proxy.console.output import console, plain_table, print_json, printable, refusing
+from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
-from proxy.lab.cli_arguments import AsJson, offers
-from proxy.lab.cli_output import console, print_json, refusing
-from proxy.lab.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
-from proxy.lab.reports.columns import LAST_LINES, explains_columns
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import plain_table
 from proxy.memory import Store
 
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
