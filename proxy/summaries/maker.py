@@ -21,8 +21,8 @@ from typing import Literal, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
+from policies.money.bills import Labels
 from policies.presets import AS_CONFIGURED, WritingOptions
-from proxy.addons.billing.billing import Billing
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.event_loop import in_thread
@@ -72,10 +72,11 @@ class SummaryMaker:
         forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
         *,
-        billing: Billing,
+        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
     ) -> None:
         self._settings = settings
-        self._billing = billing
+        self._billed = billed
+        """Are told what each summary has cost."""
         self._summarizer = summarizer
         self._store = store
         self._guarded = GuardedStore(store, telemetry, "summaries_store")
@@ -349,7 +350,8 @@ class SummaryMaker:
         """Add a cost to the conversation that caused it."""
         if spent == SummaryCost():
             return
-        self._billing.summary(job.key, job.labels, spent)
+        for bill in self._billed:
+            bill(job.key, job.labels, spent)
         try:
             await self._store.spend(job.key, job.kind, spent)
         except StoreTrouble:

@@ -20,6 +20,7 @@ from policies.model.converse import converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
 from proxy.addons.billing.billing import Billing
+from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.holdout import Holdout
 from proxy.memory import Event, Key, Store, open_store
@@ -180,10 +181,10 @@ async def replica(
         summarizer = Summarizer(chosen)
         parts.push_async_callback(summarizer.close)
         forgets = ForgetRegistry()
-        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset)
+        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset, PriceBook(chosen).prices)
         parts.push_async_callback(billing.close)
         wrapped = cast(Store, wrap(store))
-        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billing=billing)
+        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billed=[billing.summary])
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 
