@@ -124,7 +124,7 @@ class Serving:
 
     def _worker_of(self, client: socket.socket) -> int:
         """The process that has the other end of this connection."""
-        ends = f"0100007F:{self.port:04X} 0100007F:{client.getsockname()[1]:04X}"
+        ends = f"0100007F:{self.port:04X} 0100007F:{client.getsockname()[1]:04X} 01 "  # 01: established
         (inode,) = (line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines() if ends in line)
         return next(pid for pid in self.workers() if f"socket:[{inode}]" in _files(pid))
 
@@ -139,6 +139,7 @@ class Serving:
             continue
         if not streams:
             reply.read()
+        reply.close()
         connection.close()
         return pid, dict(reply.getheaders())
 
