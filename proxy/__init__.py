@@ -14,10 +14,8 @@ addons/      features beside the kernel: access, limits, billing, archive, pages
 workers/     several processes on one port
 generation   what follows from the settings: made, used and let go of as one
 app          what lasts; with `generation` the only place where objects are made
-serving/     `narrows serve`: one process, or several workers; what it prints for people
-lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
-help         what the command line says about itself
-cli          the command
+console/     what people run: the command line, `narrows serve`, and what looks after keys, stores and settings
+lab/         what replays, explains, measures and simulates; nothing else imports it
 
 A chat request, from bytes in to bytes out:
   kernel/handlers > flow > wire/downstream (received; maybe workers/worker, passed on) > prepare

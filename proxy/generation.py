@@ -54,7 +54,8 @@ from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Store, open_store, ttl_of
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
 from proxy.memory.trimming import keep_within
@@ -239,7 +240,11 @@ async def _open_compaction(
     holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
     billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
-    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
+    in_memory = Conversations()
+    forgets.register(in_memory.forget)
+    request_parser = RequestParser(in_memory)
+    cached_store = CachedStore(store, telemetry, forgets, in_memory, patience)
+    writer = StoreWriter(cached_store)
     services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
@@ -253,16 +258,15 @@ async def _open_compaction(
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
-    acceptance = Acceptance(cached_store, payments.states, writers, archive, telemetry)
+    acceptance = Acceptance(cached_store, writer, payments.states, writers, archive, telemetry)
     compacting = partial(Compactor, cold=cold, acceptance=acceptance, billing=billing, price_book=price_book)
-    compactor = compacting(settings, request_parser, cached_store, telemetry, writers)
-    forgets.register(compactor.forget)
+    compactor = compacting(settings, request_parser, cached_store, writer, telemetry, writers)
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     deletion = Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder)
     conversations = ConversationPages(
         page_parts,
         deletion,
-        SummaryPages(page_parts, cached_store, summaries, request_parser, payments, limits),
+        SummaryPages(page_parts, cached_store, writer, summaries, request_parser, payments, limits),
         ArtifactPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
         LogPages(page_parts, archive),

@@ -1,5 +1,4 @@
-"""What flows: the four values that one chat request becomes on its way, each holding the one before it (and
-ParsedRequest, a body as the parser reads it).
+"""What flows: the four values that one chat request becomes on its way, each holding the one before it.
 
     ClientRequest    what the client sent, decoded, and who sent it
     RequestContext   that request parsed, and all that it is planned under
@@ -24,7 +23,7 @@ from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
-from policies.model.tokens import Calibration, Counter
+from policies.model.tokens import Calibration
 from policies.money.bills import Arm
 from policies.money.marks import MarkStyle
 from policies.money.prices import Usage
@@ -33,6 +32,7 @@ from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
 from proxy.memory import Key
+from proxy.memory.conversation import LiveConversation, ParsedRequest
 
 
 def request_id() -> str:
@@ -89,20 +89,13 @@ class ClientRequest(Struct, frozen=True):
     are put back, and nothing else is done."""
 
 
-class ParsedRequest(Struct, frozen=True):
-    """A body split into messages, and the conversation they are, counted with one vocabulary."""
-
-    request: Request
-    count: Counter
-    conversation: Conversation
-
-
 class RequestContext(Struct, frozen=True, kw_only=True):
     """A request, parsed, with all that it is planned under."""
 
     client_request: ClientRequest
     dialect: Dialect
-    key: Key
+    live: LiveConversation
+    """What is remembered of the conversation."""
     received: ParsedRequest
     """What the client sent."""
     request: Request
@@ -132,6 +125,10 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """A digest of everything besides the history that decisions follow from."""
     head: str
     """A digest of what stands before the messages: model, tools and instructions."""
+
+    @property
+    def key(self) -> Key:
+        return self.live.key
 
 
 class PlannedRequest(Struct, frozen=True):

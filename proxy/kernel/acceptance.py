@@ -14,7 +14,7 @@ from msgspec import structs
 from policies.dialects import Reply
 from proxy.addons.archive.archive import Archive
 from proxy.identity.states import CredentialStates, seconds_of
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
@@ -26,6 +26,7 @@ class Acceptance:
     def __init__(
         self,
         store: CachedStore,
+        writer: StoreWriter,
         states: CredentialStates,
         writers: BackgroundWriters,
         archive: Archive,
@@ -33,6 +34,7 @@ class Acceptance:
     ) -> None:
         self._telemetry = telemetry
         self._store = store
+        self._writer = writer
         self._states = states
         self._writers = writers
         self._archive = archive
@@ -87,14 +89,14 @@ class Acceptance:
         self._archive.passed(key, upstream_request, context.received)
         if is_sent and not planned.is_quiet:
             self._archive.hidden(key, client_request, context.conversation, planned.plan.new)
-        self._store.own(key, client_request.owner)
+        self._writer.own(context.live, client_request.owner)
         if record is None or not is_sent:
             return
         if planned.is_quiet:
-            self._store.note_sent(key, context.conversation, record, is_quiet=True)
+            self._writer.note_sent(context.live, context.conversation, record, is_quiet=True)
         else:
-            self._store.remember(
-                key,
+            self._writer.remember(
+                context.live,
                 context.fingerprint,
                 context.conversation,
                 None if planned.plan.shed else planned.plan.state,
@@ -103,7 +105,7 @@ class Acceptance:
             )
         first = upstream_request.continues
         if first is not None and first.planned is not None and first.record is not None:
-            self._store.continued(key, first.planned.context.fingerprint, first.record, record)
+            self._writer.continued(context.live, first.planned.context.fingerprint, first.record, record)
 
 
 def is_underivable(planned: PlannedRequest) -> bool:

@@ -4,49 +4,28 @@ Law: what does not follow from the history is worked out once, and used again fo
 from stays the same; it comes out as if it were worked out anew.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from hashlib import sha256
 from itertools import takewhile
 
 from cachetools import LRUCache
 
 from policies.assemble import PlanOptions, assemble
-from policies.dialects import DIALECTS, Added, Consent
+from policies.dialects import DIALECTS, Consent
 from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.planning.state import PlanSettings
-from policies.presets import Preset, described
+from policies.presets import described
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.learned_window import LearnedWindow
-from proxy.memory import Key
-from proxy.requests import ClientRequest, ParsedRequest
+from proxy.memory.conversation import Assembly, LiveConversation, ParsedRequest
+from proxy.requests import ClientRequest
 from proxy.summaries.background import policy_of
-
-_CONVERSATIONS = 4096
-_BYTES = 32 * 2**20
-"""What assemblies may take in memory, mostly by the tools and instructions that they follow from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """What a request is planned under, besides what its provider has reported and what is stored."""
-
-    settings: PlanSettings
-    tool: Added | None
-    consent: Consent
-    lifetime: float
-    preset: Preset
-    policy: str
-    fingerprint: str
-    head: str
-    """A digest of what stands before the messages: model, tools and instructions."""
-    end: int
-    """Where the messages ended in the body that this was worked out for."""
 
 
 class Assembler:
-    """Assembles what requests are planned under, and keeps it by conversation."""
+    """Assembles what requests are planned under."""
 
     def __init__(self, settings: Settings, price_book: PriceBook) -> None:
         self._settings, self.prices_of = settings, price_book.prices
@@ -55,18 +34,13 @@ class Assembler:
         self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
         """By upstream; also for a request of which no upstream is known."""
         self._presets, self._stale = settings.all_presets(), settings.stale
-        self._reserves: LRUCache[Key, int | None] = LRUCache(_CONVERSATIONS)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
         """The upstreams that answered 400 to cache marks of ours, and for which models."""
-        self._assemblies: LRUCache[tuple[Key, bool], tuple[tuple[object, ...], Assembly]] = LRUCache(
-            _BYTES, getsizeof=_weight
-        )
-        """By conversation, and whether recall exchanges are in it, with everything that the assembly follows from."""
 
     def assemble(
         self,
         client_request: ClientRequest,
-        key: Key,
+        live: LiveConversation,
         parsed: ParsedRequest,
         learned: LearnedWindow | None,
         *,
@@ -78,15 +52,18 @@ class Assembler:
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else Consent()
         if consent is None:
             return None
-        reserve = self._reserve(client_request, key, request.reserve)
+        reserve = request.reserve
+        if client_request.only_counts:  # it has no field for it: what the newest other one said counts
+            reserve = reserve or live.reserve
+        else:
+            live.reserve = reserve
         if parsed.conversation.marked:  # they move from request to request, and much follows from where they are
             return self._assembled(client_request, parsed, reserve, learned)
         name = self._origin(client_request, parsed, reserve, learned)
-        before = self._assemblies.get((key, restored))
+        before = live.assemblies.get(restored)
         if before is None or before[0] != name:
             assembly = self._assembled(client_request, parsed, reserve, learned)
-            if _weight((name, assembly)) <= _BYTES // 8:
-                self._assemblies[key, restored] = (name, assembly)
+            live.assemblies[restored] = name, assembly
             return assembly
         assembly, end = before[1], request.spans[-1][1]
         tool = assembly.tool
@@ -113,15 +90,6 @@ class Assembler:
         prices = replace(self.prices_of(model, upstream), tiers=())
         budget = learned.budget(limits, prices, reserve, has_floor=False) if learned else limits.budget(prices, reserve)
         return budget.high
-
-    def _reserve(self, client_request: ClientRequest, key: Key, reserve: int | None) -> int | None:
-        """Tokens that the request allows for the answer. A request that only counts has no field for it: what the
-        newest other one of the conversation said counts."""
-        if client_request.only_counts:
-            return reserve or self._reserves.get(key)
-        if reserve is not None or key in self._reserves:
-            self._reserves[key] = reserve
-        return reserve
 
     def _origin(
         self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: LearnedWindow | None
@@ -188,11 +156,6 @@ def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
     """The same for no more than this window."""
     windows = [each for each in (window, limits.window) if each is not None]
     return replace(limits, window=min(windows, default=None))
-
-
-def _weight(entry: tuple[tuple[object, ...], Assembly]) -> int:
-    """About what an assembly takes in memory, in bytes."""
-    return 4_000 + sum(len(part) for part in entry[0] if isinstance(part, bytes))
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:

@@ -26,16 +26,17 @@ from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.catalog.price_book import LearnedCaches, PriceBook
 from proxy.config import Settings
-from proxy.kernel.assembly import Assembler, Assembly
+from proxy.kernel.assembly import Assembler
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.holdout import Holdout
 from proxy.kernel.learned_window import SECONDS, LearnedWindow
 from proxy.kernel.recall_exchanges import RecallExchanges, RestoredRequest
-from proxy.kernel.request_parser import RequestParser, key_of
+from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.runs import PlanRuns
-from proxy.memory import UNTOUCHED, Key
-from proxy.memory.cached import NO_LOOKUP, CachedStore, Inserts
-from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
+from proxy.memory import UNTOUCHED
+from proxy.memory.cached import NO_LOOKUP, CachedStore, StoreWriter
+from proxy.memory.conversation import Assembly, Inserts, LiveConversation, ParsedRequest
+from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters
 
 _NEAR = 0.5
@@ -50,6 +51,7 @@ class Planner:
         settings: Settings,
         parser: RequestParser,
         store: CachedStore,
+        writer: StoreWriter,
         writers: BackgroundWriters,
         clock: Callable[[], float],
         cold: ColdProcess,
@@ -64,8 +66,7 @@ class Planner:
         self._parser = parser
         self._assembler, self._price_book = Assembler(settings, price_book), price_book
         self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
-        self.exchanges = RecallExchanges(parser, store)
-        self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
+        self.exchanges = RecallExchanges(parser, writer)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
@@ -91,50 +92,45 @@ class Planner:
         if received is None:
             return None
         await self._price_book.settle(received.request.model, client_request.upstream)
-        key = key_of(dialect, tenant, named, received)
-        if holdout is not None and client_request.mode == "on" and holdout.has(key):
+        live = self._store.conversations.of(received.key)
+        if holdout is not None and client_request.mode == "on" and holdout.has(live.key):
             client_request = structs.replace(client_request, mode="observe")
-        assembly = self._assembled(client_request, key, received)
+        assembly = self._assembled(client_request, live, received)
         if assembly is None:
             return None
-        if first is None and (unplanned := await self._without_plan(client_request, key, received, assembly)):
+        if first is None and (unplanned := await self._without_plan(client_request, live, received, assembly)):
             return unplanned
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
         if first is None and client_request.mode == "on" and assembly.tool is not None:
-            exchanges, lookup = await self._store.exchanges(key, client_request.dialect, received.conversation)
+            exchanges, lookup = await self._store.exchanges(live, client_request.dialect, received.conversation)
         restored = RestoredRequest(received)
         if exchanges or in_progress is not None:
-            restored = await self.exchanges.restore(client_request, key, received, exchanges, in_progress)
-            assembly = self._assembled(client_request, key, restored.parsed, restored=True)
+            restored = await self.exchanges.restore(client_request, live, received, exchanges, in_progress)
+            assembly = self._assembled(client_request, live, restored.parsed, restored=True)
             if assembly is None:
                 return None
-        context = self._context(client_request, received, restored, assembly, key, exchanges, lookup.complete)
+        context = self._context(client_request, received, restored, assembly, live, exchanges, lookup.complete)
         plan_state, memory = await self._store.history(
-            key, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
+            live, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
         )
         return await self._with_memory(context, plan_state, memory)
 
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        """Forget the texts of a conversation, or of all of a tenant."""
-        self._parser.forget(tenant, conversation)
-        self.exchanges.forget(tenant, conversation)
-        self._runs.forget()
-
     async def _without_plan(
-        self, client_request: ClientRequest, key: Key, received: ParsedRequest, assembly: Assembly
+        self, client_request: ClientRequest, live: LiveConversation, received: ParsedRequest, assembly: Assembly
     ) -> PlannedRequest | None:
         """The request as it came, where nothing is decided for it, so that neither the planner nor the store is asked;
         None where something may be."""
         conversation = received.conversation
         if client_request.mode != "on" or not is_quiet(conversation, assembly.settings):
             return None
-        if assembly.tool is not None and self._store.cached_exchanges(key, client_request.dialect, conversation) != {}:
+        foreign = self._store.announcements.foreign_exchanges()
+        if assembly.tool is not None and live.exchanges_of(client_request.dialect, conversation, foreign) != {}:
             return None  # there are recall exchanges, or there may be
-        context = self._context(client_request, received, RestoredRequest(received), assembly, key, {}, True)
-        is_unknown = conversation.steps > 1 and self._store.sent_before(key, conversation) is None
+        context = self._context(client_request, received, RestoredRequest(received), assembly, live, {}, True)
+        is_unknown = conversation.steps > 1 and live.sent_before(conversation) is None
         # another process may have sent it, and shortened
         anchors = [*filter(None, (conversation.beginning, UNTOUCHED, conversation.previous_anchor))]
-        memory = (await self._store.look_up(key, anchors)).memory if is_unknown else Memory()
+        memory = (await self._store.look_up(live.key, anchors)).memory if is_unknown else Memory()
         if conversation.previous_anchor in memory.steps:
             return None
         context, memory = await self._writers.before_plan(context, None, memory)
@@ -151,14 +147,14 @@ class Planner:
         received: ParsedRequest,
         restored: RestoredRequest,
         assembly: Assembly,
-        key: Key,
+        live: LiveConversation,
         exchanges: Inserts,
         exchanges_complete: bool,
     ) -> RequestContext:
         return RequestContext(
             client_request=client_request,
             dialect=DIALECTS[client_request.dialect],
-            key=key,
+            live=live,
             received=received,
             request=restored.parsed.request,
             conversation=restored.parsed.conversation,
@@ -170,7 +166,7 @@ class Planner:
             tool=assembly.tool,
             consent=assembly.consent,
             lifetime=assembly.lifetime,
-            calibration=self._calibration(key, received.request.model),
+            calibration=self._calibration(live, received.request.model),
             preset=assembly.preset,
             policy=assembly.policy,
             fingerprint=assembly.fingerprint,
@@ -181,18 +177,18 @@ class Planner:
         """The same request planned anew under what its upstream has said of the window since; None where that does not
         make it smaller, or not small enough."""
         context = planned.context
-        client_request, key = context.client_request, context.key
+        client_request, live = context.client_request, context.live
         parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
         is_restored = context.request is not context.received.request
-        assembly = self._assembled(client_request, key, parsed, restored=is_restored)
+        assembly = self._assembled(client_request, live, parsed, restored=is_restored)
         if assembly is None:
             return None
-        calibration = self._calibration(key, parsed.request.model)
+        calibration = self._calibration(live, parsed.request.model)
         client_request = structs.replace(client_request, may_plan=True)  # else it cannot be served at all
         changes = {"client_request": client_request, "plan_settings": assembly.settings, "calibration": calibration}
         context = structs.replace(context, **changes)
         plan_state, memory = await self._store.history(
-            key, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
+            live, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
         )
         refused = context.conversation.end_anchor(context.conversation.steps - 1)
         steps = {anchor: record for anchor, record in memory.steps.items() if anchor != refused}
@@ -233,7 +229,7 @@ class Planner:
         planned, client_request = upstream_request.planned, upstream_request.client_request
         assert planned is not None
         model, counted = planned.context.request.model, upstream_request.tokens_sent
-        sent = self._calibration(planned.context.key, model).estimate(counted)
+        sent = self._calibration(planned.context.live, model).estimate(counted)
         least = overflow.prompt or (0 if overflow.with_answer else overflow.window) or 0
         if least > sent and self._settings.calibrate:
             self.learn(planned, counted, least)
@@ -251,7 +247,7 @@ class Planner:
 
     def was_compacted(self, planned: PlannedRequest) -> bool:
         """Whether this process sent the request before it, and not only as the client wrote it."""
-        return self._store.sent_before(planned.context.key, planned.context.conversation) is not None
+        return planned.context.live.sent_before(planned.context.conversation) is not None
 
     def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
         """Whether it is worth to look whether the upstream takes this prompt."""
@@ -286,16 +282,15 @@ class Planner:
 
     def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """Calibrate: the provider reported so many tokens for a request that was sent with `sent` counted ones."""
-        key, model = planned.context.key, planned.context.request.model
-        learned = self._calibration(key, model).learn(sent, reported)
-        self._calibrations[key] = learned
+        live, model = planned.context.live, planned.context.request.model
+        learned = live.calibration = self._calibration(live, model).learn(sent, reported)
         self._ratios[model] = learned.ratio
 
     def _assembled(
-        self, client_request: ClientRequest, key: Key, parsed: ParsedRequest, *, restored: bool = False
+        self, client_request: ClientRequest, live: LiveConversation, parsed: ParsedRequest, *, restored: bool = False
     ) -> Assembly | None:
         learned = self._learned_window(client_request, parsed.request.model)
-        return self._assembler.assemble(client_request, key, parsed, learned, restored=restored)
+        return self._assembler.assemble(client_request, live, parsed, learned, restored=restored)
 
     def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(self._served_by(client_request, model)) if self._windows else None
@@ -303,15 +298,15 @@ class Planner:
     def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
         return client_request.tenant, client_request.upstream, model
 
-    def _calibration(self, key: Key, model: str) -> Calibration:
-        return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
+    def _calibration(self, live: LiveConversation, model: str) -> Calibration:
+        return live.calibration or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
         if plan_state is not None and not goes_on(context.conversation, context.plan_settings, memory, plan_state):
             plan_state = None
         result, rendering = await self._runs.run(context, plan_state, memory)
         if result.reached is not None:
-            self._store.remember_reached(context.key, context.fingerprint, context.conversation, result.reached)
+            context.live.add_reached(context.fingerprint, context.conversation, result.reached)
         return self._planned_request(context, plan_state, memory, result, rendering)
 
     def _planned_request(
@@ -327,8 +322,9 @@ class Planner:
             rendering=rendering,
             tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
-            previous=memory.steps.get(before) or self._store.sent_before(context.key, conversation),
-            sent_last=not context.exchanges_complete and self._store.sent_last(context.key, before),
+            previous=memory.steps.get(before) or context.live.sent_before(conversation),
+            sent_last=not context.exchanges_complete
+            and context.live.sent_last(before, self._store.announcements.foreign_exchanges()),
         )
 
 
@@ -362,10 +358,9 @@ def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
     return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 
 
-def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepRecord | None) -> str:
-    """What becomes of the prompt's prefix when this is sent: the value of x-narrows-prefix. `newest` is the record of
-    the conversation's last request that was sent from here."""
-    context = planned.context
+def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
+    """What becomes of the prompt's prefix when this is sent: the value of x-narrows-prefix."""
+    context, newest = planned.context, planned.context.live.newest
     if context.conversation.steps < 2 or record.sent is None:
         return "first"
     previous, chains, stored = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)

@@ -29,7 +29,7 @@ from proxy.kernel.outgoing import in_arm, rendered_body, retried, unchanged
 from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.warnings import ReplyWarnings, warning_header
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, ReplyRound, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters, adopted_digests
 from proxy.summaries.services import Waiting
@@ -42,6 +42,7 @@ class Compactor:
         settings: Settings,
         parser: RequestParser,
         store: CachedStore,
+        writer: StoreWriter,
         telemetry: Telemetry,
         writers: BackgroundWriters,
         clock: Callable[[], float] | None = None,
@@ -58,7 +59,7 @@ class Compactor:
         self._writers = writers
         self._clock = clock = clock or time.time
         self._cold = cold
-        self._planner = Planner(settings, parser, store, writers, clock, cold, price_book=price_book)
+        self._planner = Planner(settings, parser, store, writer, writers, clock, cold, price_book=price_book)
         self._acceptance = acceptance
         self._billing = billing
         self._holdout = billing.holdout
@@ -185,9 +186,6 @@ class Compactor:
         upstream = rounds[0].request.client_request.upstream
         return self._billing.request(rounds, lambda model: self._planner.prices_of(model, upstream))
 
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        self._planner.forget(tenant, conversation)
-
     async def close(self) -> None:
         await self._cold.close()
         await self._store.close()
@@ -259,7 +257,8 @@ class Compactor:
             self._telemetry.metrics.count("shed_tokens", by=planned.tokens_sent)
         elif not planned.is_quiet:
             plan_state = planned.plan.state
-            self._store.planned(context.key, context.fingerprint, context.conversation, plan_state, record)
+            context.live.add_planned(context.fingerprint, context.conversation, plan_state, record)
+            self._store.conversations.settle(context.live)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         if summary:
@@ -279,8 +278,7 @@ class Compactor:
     def _record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
         """What is remembered of the step, and the headers of its reply."""
         record = step_record(planned, self._clock())
-        newest = self._store.newest(planned.context.key)
-        return record, reply_headers(planned, prefix_outcome(planned, record, newest))
+        return record, reply_headers(planned, prefix_outcome(planned, record))
 
     async def _claimed(self, planned: PlannedRequest) -> PlannedRequest:
         """A step that the history alone does not decide is decided by whoever claims it first."""
@@ -312,7 +310,7 @@ class Compactor:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
         restored = await self._planner.exchanges.restore(
-            client_request, context.key, context.received, context.exchanges, in_progress
+            client_request, context.live, context.received, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.parsed.request
         tool = dialect.recall.tool(request, self._settings.recall == "always")
@@ -331,7 +329,7 @@ class Compactor:
         if client_request.implied:  # the member that this body cannot have counts where the request before it had it
             body = opening + client_request.body.lstrip().removeprefix(b"{")
             planned = await self._planner.plan(structs.replace(client_request, body=body))
-            before = planned and (planned.previous or self._store.newest(planned.context.key))
+            before = planned and (planned.previous or planned.context.live.newest)
         if not (before and before.recall):
             planned = await self._planner.plan(client_request)
         if planned is None:
@@ -375,7 +373,8 @@ class Compactor:
         context, client_request = planned.context, planned.context.client_request
         record, headers = self._record_and_headers(planned)
         if not planned.plan.shed:
-            self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
+            context.live.add_planned(context.fingerprint, context.conversation, planned.plan.state, record)
+            self._store.conversations.settle(context.live)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}

@@ -5,23 +5,20 @@ Laws
   Where the store is in trouble an exchange is missing, the reply says so, and nothing else happens.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from cachetools import LRUCache
 
 from policies.dialects import DIALECTS, ChoiceResult
 from policies.model.edits import Insert
 from policies.recall import RecallAnswer
-from policies.restore import DialectRequest, ReplyInProgress, RestoredMessages, reply_digest, restore
+from policies.restore import DialectRequest, ReplyInProgress, reply_digest, restore
 from proxy.event_loop import in_thread
 from proxy.kernel.request_parser import RequestParser
-from proxy.memory import Key
-from proxy.memory.cached import CachedStore, Inserts
-from proxy.memory.forgetting import forget_in
-from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest
+from proxy.memory.cached import StoreWriter
+from proxy.memory.conversation import Inserts, LiveConversation, ParsedRequest, restored_weight
+from proxy.requests import ClientRequest, PlannedRequest
 
-_RESTORED_BYTES = 64 * 2**20
+_RESTORED_BYTES = 8 * 2**20
+"""What is remembered of what was put back in one conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +33,14 @@ class RestoredRequest:
 
 
 class RecallExchanges:
-    def __init__(self, parser: RequestParser, store: CachedStore) -> None:
+    def __init__(self, parser: RequestParser, writer: StoreWriter) -> None:
         self._parser = parser
-        self._store = store
-        self._restored: LRUCache[Key, Mapping[tuple[object, ...], RestoredMessages]] = LRUCache(
-            _RESTORED_BYTES, getsizeof=_weight
-        )
-
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        forget_in(self._restored, tenant, conversation)
+        self._writer = writer
 
     async def restore(
         self,
         client_request: ClientRequest,
-        key: Key,
+        live: LiveConversation,
         received: ParsedRequest,
         exchanges: Inserts,
         in_progress: ReplyInProgress | None,
@@ -58,13 +49,10 @@ class RecallExchanges:
         reading = DialectRequest(
             DIALECTS[client_request.dialect], received.request, received.conversation, received.count
         )
-        remembered = dict(self._restored.get(key, {}))  # the cache belongs to the event loop, the copy to the thread
+        remembered = dict(live.restored)  # which belongs to the event loop, the copy to the thread
         with received.conversation.carried.held():
             whole = await in_thread(restore, reading, exchanges, remembered, in_progress)
-        if _weight(remembered) < _RESTORED_BYTES // 8:
-            self._restored[key] = remembered
-        else:
-            self._restored.pop(key, None)
+        live.restored = remembered if restored_weight(remembered) < _RESTORED_BYTES else {}
         parsed = received
         if whole.body is not received.request.body:
             kind, named = (client_request.dialect, whole.body, client_request.tenant), client_request.conversation
@@ -80,11 +68,6 @@ class RecallExchanges:
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
         together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
         complete = context.exchanges_complete  # else nobody may take these for all
-        self._store.cache_exchanges(context.key, exchange.dialect, after, digest, together, complete=complete)
+        context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)
         if result.rounds:
-            await self._store.store_exchange(context.key, exchange)
-
-
-def _weight(remembered: Mapping[tuple[object, ...], RestoredMessages]) -> int:
-    """About what they take in memory, in bytes, with the replies that they stand for."""
-    return 1_000 + sum(1_000 + 4 * sum(map(len, restored.raws)) for restored in remembered.values())
+            await self._writer.store_exchange(context.key, exchange)

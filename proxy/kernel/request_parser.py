@@ -1,27 +1,23 @@
 """From a body to its messages: only what is new in a request is digested and read.
 
 Laws
-  A message is what its bytes say: equal bytes are read once, and a request that begins with the bytes of an earlier one
-  of the same tenant takes over what was read there.
-  What is cached is bounded in bytes; forgetting costs time and nothing else. Of a large request of a credential that
-  was not accepted nothing stays, until its upstream has accepted it.
+  A request that begins with the bytes of an earlier one of the same tenant takes over what was read there.
+  Of a large request of a credential that was not accepted nothing stays, until its upstream has accepted it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 
-from cachetools import LRUCache
-
-from policies.dialects import DIALECTS, Dialect, Request
-from policies.model.conversation import Message
+from policies.dialects import DIALECTS, Dialect
+from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
 from policies.model.tokens import Counter, encoding_for
 from proxy.event_loop import in_thread
-from proxy.kernel.beginnings import Beginnings, Filed, PackedRequest
 from proxy.memory import Key, conversation_id
-from proxy.requests import ParsedRequest
+from proxy.memory.conversation import Branch, PackedRequest, ParsedRequest
+from proxy.memory.conversations import Conversations
 
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
@@ -29,35 +25,25 @@ _NEW_BYTES = 50_000
 """More of a body than this, beyond what an earlier one has, is split in a thread: it may hold thousands of messages."""
 _HUGE_BYTES = 1_000_000
 """A larger body is always split in a thread: an earlier one that begins alike may share little with it."""
-_MANY_MESSAGES, _TOO_MANY = 150, 1_000
-"""More new messages are read and put together in a thread, too, however small they are; and none of still more of them
-is looked up one by one."""
+_MANY_MESSAGES = 150
+"""More new messages are read and put together in a thread, too, however small they are."""
 _AT_ONCE = 2
 """Large bodies that are worked on at once: more threads would only keep the interpreter from the event loop."""
 _HUGE_NEW_BYTES = 4_000_000
 """Of bodies in which more is new, one is worked on at once: it takes some five times as much memory meanwhile."""
-_MESSAGES_BYTES = 16 * 2**20
-"""Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
 _UNPROVEN_BYTES = 2**20
 """A larger request is only remembered for a credential that an upstream has accepted."""
-_REQUESTS_BYTES, _UNPACKED_BYTES = 256 * 2**20, 64 * 2**20
-"""Requests with their conversations: some 50 of 100,000 tokens as they are used, and 1,500 packed."""
-
 
 _Kind = tuple[str, str, str | None, bool]
 """API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
 
 
 class RequestParser:
-    """Splits and reads requests, and caches what it has read."""
+    """Splits and reads requests, and remembers what it has read."""
 
-    def __init__(self) -> None:
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
         self._counters: dict[str, Counter] = {}
-        self._messages: LRUCache[tuple[Dialect, str, bytes], Message] = LRUCache(
-            _MESSAGES_BYTES, getsizeof=_message_bytes
-        )
-        self._requests = Beginnings(_REQUESTS_BYTES, _UNPACKED_BYTES)
-        self._packing: asyncio.Task[None] | None = None
         self._large, self._huge = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
         self._unproven, self._unproven_large = asyncio.Semaphore(1), asyncio.Semaphore(1)
         """Of credentials that were not accepted one body is worked on at once, so that others find a place; one that is
@@ -77,36 +63,23 @@ class RequestParser:
         continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind.
         `is_accepted`: its credential was accepted. Raises TooManyError where the body holds more than a limit."""
         kind = (dialect, tenant, named, restored)
-        filed, is_extended = await self._find(kind, DIALECTS[dialect], body)
-        earlier = None if filed is None else filed.parsed
+        branch, is_extended = await self._find(kind, DIALECTS[dialect], body)
+        earlier = None if branch is None else branch.parsed
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
         async with self._turn(new, is_accepted):
-            parsed = await self._parsed(DIALECTS[dialect], body, earlier, new, bounded=not restored)
-        if parsed is not None and (is_accepted or _request_bytes(parsed) <= _UNPROVEN_BYTES):
-            self._keep(kind, parsed, filed, earlier)
+            parsed = await self._parsed(kind, body, earlier, new)
+        if parsed is not None and (is_accepted or parsed.size <= _UNPROVEN_BYTES):
+            self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
 
     def keep(self, dialect: str, parsed: ParsedRequest, tenant: str, named: str | None) -> None:
         """The credential of this request has been accepted: it is remembered, if it was not yet."""
-        if _request_bytes(parsed) > _UNPROVEN_BYTES:
+        if parsed.size > _UNPROVEN_BYTES:
             kind = (dialect, tenant, named, False)
-            filed, _ = self._requests.find(kind, parsed.request.body)
-            earlier = filed.content if filed and isinstance(filed.content, ParsedRequest) else None
+            branch, _ = self._conversations.find(kind, parsed.request.body)
+            earlier = branch.content if branch and isinstance(branch.content, ParsedRequest) else None
             if earlier is not parsed:
-                self._keep(kind, parsed, filed, earlier)
-
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        """A conversation is deleted, or all of a tenant: nobody can say of which a single message is, so all go."""
-        self._requests.forget(tenant, conversation)
-        self._messages.clear()
-
-    def _keep(self, kind: _Kind, parsed: ParsedRequest, filed: Filed | None, earlier: ParsedRequest | None) -> None:
-        """Remember a request, in the place of the `earlier` one that it continues."""
-        if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
-            before, key = earlier.conversation if earlier else None, key_of(*kind[:3], parsed)
-            self._requests.put(kind, parsed, size, filed, before, key)
-            if self._packing is None and self._requests.to_pack():
-                self._packing = asyncio.create_task(self._pack())
+                self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
 
     @asynccontextmanager
     async def _turn(self, new: int, is_accepted: bool) -> AsyncIterator[None]:
@@ -119,13 +92,10 @@ class RequestParser:
         ):
             yield
 
-    async def _parsed(
-        self, dialect: Dialect, body: bytes, earlier: ParsedRequest | None, new: int, *, bounded: bool
-    ) -> ParsedRequest | None:
-        """The request, which begins like an `earlier` one; so many bytes of it are `new`. `bounded`: whether it is
-        held to the limits. What is put back was bounded where it was made: a round of recalls is not to fail
-        at the last message."""
-        before = earlier.request if earlier else None
+    async def _parsed(self, kind: _Kind, body: bytes, earlier: ParsedRequest | None, new: int) -> ParsedRequest | None:
+        """The request, which begins like an `earlier` one; so many bytes of it are `new`. It is held to the limits; but
+        what is put back was bounded where it was made: a round of recalls is not to fail at the last message."""
+        before, dialect, bounded = earlier.request if earlier else None, DIALECTS[kind[0]], not kind[3]
         if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
             request = await in_thread(dialect.split, body, before, bounded)
         else:
@@ -135,30 +105,27 @@ class RequestParser:
         count = await self.counter(request.model)
         conversation = earlier.conversation if earlier and earlier.count is count else None
         shared = conversation.messages[: request.shared] if conversation else ()
-        messages = shared + tuple(await self._read(dialect, request, len(shared), count))
-        if len(messages) - len(shared) > _MANY_MESSAGES:
+        fresh = range(len(shared), len(request.spans))
+        unread = request.spans[-1][1] - request.spans[fresh.start][0] if fresh else 0
+
+        def read() -> tuple[Message, ...]:
+            return shared + tuple(dialect.read(request.raw(at), count) for at in fresh)
+
+        is_long = len(fresh) > _MANY_MESSAGES
+        messages = await in_thread(read) if is_long or unread > _LARGE_BYTES else read()
+        if is_long:
             conversation = await in_thread(converse, messages)
         else:
             conversation = converse(messages, conversation, len(shared))
-        return ParsedRequest(request, count, conversation)
+        key = _key(kind[0], kind[1], kind[2] or request.conversation, conversation)
+        return ParsedRequest(request, count, conversation, key)
 
-    async def _find(self, kind: Hashable, dialect: Dialect, body: bytes) -> tuple[Filed | None, bool]:
+    async def _find(self, kind: Hashable, dialect: Dialect, body: bytes) -> tuple[Branch | None, bool]:
         """The earlier request that the body has most in common with, as it is used; and whether the body extends it."""
-        filed, is_extended = self._requests.find(kind, body)
-        if filed is not None and isinstance(filed.content, PackedRequest):
-            parsed = await asyncio.to_thread(filed.content.unpacked, dialect)
-            if isinstance(filed.content, PackedRequest):  # nobody else was faster
-                self._requests.unpack(filed, parsed, _request_bytes(parsed))
-        return filed, is_extended
-
-    async def _pack(self) -> None:
-        """Pack those that were not used for longest."""
-        try:
-            while some := self._requests.to_pack():
-                for filed, packed in zip(some, await asyncio.to_thread(_packed, some), strict=True):
-                    self._requests.pack(filed, packed)
-        finally:
-            self._packing = None
+        branch, is_extended = self._conversations.find(kind, body)
+        if branch is not None and isinstance(branch.content, PackedRequest):
+            self._conversations.unpack(branch, await asyncio.to_thread(branch.content.unpacked, dialect, branch.key))
+        return branch, is_extended
 
     async def counter(self, model: str) -> Counter:
         encoding = encoding_for(model)
@@ -166,42 +133,9 @@ class RequestParser:
             self._counters[encoding] = await asyncio.to_thread(Counter, encoding)
         return self._counters[encoding]
 
-    async def _read(self, dialect: Dialect, request: Request, start: int, count: Counter) -> list[Message]:
-        """The messages from `start` on; those read before, for any client, are not read again."""
-        new = range(start, len(request.spans))
-        if len(new) > _TOO_MANY:
-            return await in_thread(lambda: [dialect.read(request.raw(i), count) for i in new])
-        raws = [request.raw(i) for i in new]
-        names = [(dialect, count.encoding, sha256(raw).digest()) for raw in raws]
-        messages = [self._messages.get(name) for name in names]
-        unread = [i for i, message in enumerate(messages) if message is None]
-        if len(unread) > _MANY_MESSAGES or sum(len(raws[i]) for i in unread) > _LARGE_BYTES:
-            fresh = await in_thread(lambda: [dialect.read(raws[i], count) for i in unread])
-        else:
-            fresh = [dialect.read(raws[i], count) for i in unread]
-        for i, message in zip(unread, fresh, strict=True):
-            messages[i] = message
-            if _message_bytes(message) <= _MESSAGES_BYTES // 8:
-                self._messages[names[i]] = message
-        return [message for message in messages if message is not None]
 
-
-def key_of(dialect: str, tenant: str, named: str | None, received: ParsedRequest) -> Key:
+def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
-    named = named or received.request.conversation
-    beginning = f"{dialect}\0{received.conversation.key}"
-    return Key(tenant, conversation_id(named) if named else sha256(beginning.encode()).hexdigest()[:32])
-
-
-def _packed(requests: Sequence[Filed]) -> list[PackedRequest]:
-    return [*map(PackedRequest.of, requests)]
-
-
-def _request_bytes(parsed: ParsedRequest) -> int:
-    """About what it takes in memory: its bytes, its texts, and its blocks with their indexes."""
-    return 2 * len(parsed.request.body) + 1_500 * len(parsed.conversation.blocks)
-
-
-def _message_bytes(message: Message) -> int:
-    return 500 + sum(200 + len(part.text) * 2 for part in message.parts)
+    beginning = f"{dialect}\0{conversation.key}"
+    return Key(tenant, conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])

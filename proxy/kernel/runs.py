@@ -11,14 +11,12 @@ Laws
 import asyncio
 from collections.abc import Callable
 
-from cachetools import LRUCache
-
 from policies.dialects import Request
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
+from policies.render import Rendering, render
 from policies.rules.base import ConfiguredPolicy
 from proxy.event_loop import in_thread
 from proxy.kernel.cold import FEWEST_BYTES, ColdProcess
@@ -37,9 +35,6 @@ class PlanRuns:
         self._seconds = seconds
         self._turns = Turns(1)
         """Of large replays in threads: the interpreter works on one at a time anyway."""
-        self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
-            RENDERED_BYTES, getsizeof=lambda message: len(message.raw)
-        )
         self._ahead: asyncio.Task[None] | None = None
         """Reads what a later request may ask of a history that is new here."""
 
@@ -50,37 +45,28 @@ class PlanRuns:
         work = client_request.dialect, context.request, conversation, context.plan_settings, memory
         is_unread = is_new(conversation)
         if not is_unread and not is_long(context, plan_state, memory):
-            return plan_and_render(*work, self._rendered, plan_state, lambda: not client_request.may_plan)
-        # the cache of rendered messages belongs to the event loop: a thread fills one of its own
-        fresh: dict[tuple[object, ...], RenderedMessage] = {}
+            return plan_and_render(*work, plan_state, lambda: not client_request.may_plan)
         is_replay = client_request.may_plan and plan_state is None and conversation.steps > 1
         with conversation.carried.held():
             await in_thread(getattr, conversation, "index")
             owner, is_accepted = client_request.owner, client_request.is_accepted
-            planned = await self._cold.plan(*work, fresh, owner, is_accepted) if is_replay else None
+            planned = await self._cold.plan(*work, owner, is_accepted) if is_replay else None
             if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
                 has_turn = await self._turns.take(owner, self._seconds, is_accepted)
                 try:
-                    planned = await self._in_thread(work, fresh, plan_state, has_turn)
+                    planned = await self._in_thread(work, plan_state, has_turn)
                 finally:
                     if has_turn:
                         self._turns.give()
             if planned is None:
-                planned = await self._in_thread(work, fresh, plan_state, client_request.may_plan)
-        self._rendered.update(fresh)
+                planned = await self._in_thread(work, plan_state, client_request.may_plan)
         if is_unread and client_request.is_accepted and (self._ahead is None or self._ahead.done()):
             self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, conversation, context.plan_settings))
         return planned
 
-    def forget(self) -> None:
-        """Forget rendered messages: nobody can say of which conversation one is."""
-        self._rendered.clear()
-
-    async def _in_thread(
-        self, work: Work, rendered: RenderCache, plan_state: PlanState | None, may_plan: bool
-    ) -> tuple[Plan, Rendering]:
+    async def _in_thread(self, work: Work, plan_state: PlanState | None, may_plan: bool) -> tuple[Plan, Rendering]:
         deadline = Deadline(self._seconds if may_plan else 0.0)
-        return await in_thread(plan_and_render, *work, rendered, plan_state, deadline, leave=deadline.leave)
+        return await in_thread(plan_and_render, *work, plan_state, deadline, leave=deadline.leave)
 
 
 def plan_and_render(
@@ -89,12 +75,11 @@ def plan_and_render(
     conversation: Conversation,
     settings: PlanSettings,
     memory: Memory,
-    rendered: RenderCache,
     state: PlanState | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Plan, Rendering]:
     result = plan(conversation, settings, memory, state, stop)
-    return result, render(dialect, request, conversation, result, rendered)
+    return result, render(dialect, request, conversation, result)
 
 
 # --- which plans take so long that a thread works on them, and what is read ahead once a reply is on its way ---

@@ -29,7 +29,8 @@ from proxy.event_loop import in_thread
 from proxy.memory import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.cached import NEAR_SECONDS, weight
+from proxy.memory.cached import NEAR_SECONDS
+from proxy.memory.conversation import summaries_weight
 from proxy.memory.forgetting import ForgetRegistry, forget_in
 from proxy.summaries.clients import ModelRequest, WriteRequest
 from proxy.summaries.jobs import Details, Draft, Job, Place, SummaryJob, SummaryPrompt
@@ -90,7 +91,7 @@ class SummaryMaker:
         """Those that are running."""
         self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
         self._recent: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
-            _CACHE_BYTES, NEAR_SECONDS, getsizeof=weight
+            _CACHE_BYTES, NEAR_SECONDS, getsizeof=summaries_weight
         )
         self._closing = False
         forgets.register(self._forget)

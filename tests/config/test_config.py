@@ -10,11 +10,11 @@ from pydantic import ByteSize, TypeAdapter
 
 from policies.keep import patterns_of
 from proxy.config import ConfigurationError, Settings
-from proxy.config.options import default_in_words
 from proxy.config.settings import GROUPS
 from proxy.config.units import duration, seconds, size
+from proxy.console.options import default_in_words
+from tests.console.test_cli import told
 from tests.kit.settings import settings_with
-from tests.lab.test_cli import told
 
 
 def test_every_setting_says_what_it_means() -> None:

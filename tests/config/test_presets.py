@@ -16,11 +16,11 @@ from policies.rules.clip import Clip
 from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
-from proxy.lab.cli_output import WIDE
-from proxy.lab.preset_descriptions import describe
+from proxy.console.output import WIDE
+from proxy.console.presets import describe
+from tests.console.test_cli import SHIPPED, told
 from tests.docs.preset_tables import parameter_table
 from tests.kit.settings import settings_with
-from tests.lab.test_cli import SHIPPED, told
 
 MINE = """\
 preset = "mine"

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from tests.docs.documents import PAGES, README
 from tests.kit.paths import ROOT
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from proxy.compaction import runs
 
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
+from proxy.kernel import runs
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.lab import sessions
-from proxy.memory import open_store
-from proxy.memory.cached import CachedStore
+from proxy.memory import Store, open_store
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import ClientRequest, PlannedRequest
 from proxy.telemetry import Telemetry
@@ -42,11 +43,13 @@ class Bench:
 
     def __init__(self, store: CachedStore, **settings: Any) -> None:
         self.now = NOW
-        self.store = store
+        self.store, self.writer = store, StoreWriter(store)
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
         here = ColdProcess(lambda *_: None, is_on=False)
-        parser, self.book, self.row = RequestParser(), PriceBook(own), own.upstream_rows[0]
-        self.planner = Planner(own, parser, store, NoWriters(), lambda: self.now, here, price_book=self.book)  # type: ignore[arg-type]
+        parser, self.book, self.row = RequestParser(store.conversations), PriceBook(own), own.upstream_rows[0]
+        self.planner = Planner(
+            own, parser, store, self.writer, NoWriters(), lambda: self.now, here, price_book=self.book
+        )  # type: ignore[arg-type]
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
         """The plan of a recorded request."""
@@ -57,15 +60,21 @@ class Bench:
     def send(self, planned: PlannedRequest) -> str:
         """Remember a plan as one that was sent; what became of the prefix."""
         record = step_record(planned, self.now)
-        context, key = planned.context, planned.context.key
-        word = prefix_outcome(planned, record, self.store.newest(key))
+        context, live = planned.context, planned.context.live
+        word = prefix_outcome(planned, record)
         if planned.is_quiet:
-            self.store.note_sent(key, context.conversation, record)
+            self.writer.note_sent(live, context.conversation, record)
         else:
-            step = (key, context.fingerprint, context.conversation, planned.plan.state, record)
-            self.store.planned(*step)
-            self.store.remember(*step)
+            step = (context.fingerprint, context.conversation, planned.plan.state, record)
+            live.add_planned(*step)
+            self.store.conversations.settle(live)
+            self.writer.remember(live, *step)
         return word
+
+
+def on(backend: Store) -> CachedStore:
+    """A store as a process uses it that has served nothing."""
+    return CachedStore(backend, Telemetry(stream=io.StringIO()), ForgetRegistry(), Conversations(), 5.0)
 
 
 def request(turn: int, **fields: Any) -> ClientRequest:
@@ -77,7 +86,7 @@ def request(turn: int, **fields: Any) -> ClientRequest:
 async def store(tmp_path: Path) -> AsyncIterator[CachedStore]:
     backend = open_store(f"sqlite:///{tmp_path / 'narrows.db'}", patience=5.0)
     await backend.open()
-    cached = CachedStore(backend, Telemetry(stream=io.StringIO()), ForgetRegistry(), 5.0)
+    cached = on(backend)
     yield cached
     await cached.close()
     await backend.close()
@@ -124,12 +133,14 @@ async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_
 
     monkeypatch.setattr(runs, "plan_and_render", noted)
     first, last = next(n for n, end in enumerate(ENDS) if end > 160), len(ENDS)
-    for bench in (Bench(store), Bench(store)):  # the second one knows what was decided, and nothing of the texts
+    for _ in range(2):  # the second one finds in the store what was decided, and knows nothing of the texts
+        bench = Bench(store)
         threads.clear()
         for turn in range(first, min(last, first + 4)):
             monkeypatch.setattr("proxy.kernel.runs._NEWEST_BYTES", 10**9)
             bench.send(await bench.plan(turn))
         assert threads == ["thread", "loop", "loop", "loop"]
+        store.conversations = Conversations()
 
 
 async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(store: CachedStore) -> None:
@@ -144,18 +155,19 @@ async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(stor
 async def test_x11_of_a_large_request_nothing_stays_before_its_credential_was_accepted(store: CachedStore) -> None:
     bench = Bench(store)
     parser, large = bench.planner._parser, request(len(ENDS) - 1, is_accepted=False)
+    kind = "openai_chat", "local", None, False
     padded = replace(large, body=large.body + b" " * 2**20)
     for each in (padded, padded):
         planned = await bench.planner.plan(each)
         assert planned is not None
-        assert parser._requests.find(("openai_chat", "local", None, False), each.body) == (None, False)
+        assert store.conversations.find(kind, each.body) == (None, False)
     for _ in range(2):
         parser.keep("openai_chat", planned.context.received, "local", None)
-    filed, is_extended = parser._requests.find(("openai_chat", "local", None, False), padded.body)
-    assert filed is not None
+    branch, is_extended = store.conversations.find(kind, padded.body)
+    assert branch is not None
     assert is_extended
-    assert filed.content is planned.context.received
-    assert len(parser._requests._parsed.requests) == 1
+    assert branch.content is planned.context.received
+    assert store.conversations.of(branch.key).branches == [branch]
 
 
 async def test_a_request_of_one_step_is_planned_here_however_long_it_is(store: CachedStore) -> None:
@@ -177,9 +189,7 @@ async def test_s1_another_planner_comes_to_the_same_plan_from_the_last_request_a
     for turn in range(len(ENDS)):
         planned = await stepwise.plan(turn)
         stepwise.send(planned)
-    alone = await Bench(CachedStore(open_store("sqlite:///"), Telemetry(stream=io.StringIO()), ForgetRegistry())).plan(
-        len(ENDS) - 1
-    )
+    alone = await Bench(on(open_store("sqlite:///"))).plan(len(ENDS) - 1)
     assert alone.plan.edits == planned.plan.edits
     assert alone.rendering.messages == planned.rendering.messages
 

@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from proxy.compaction import recall_exchanges as recalls
 from yarl import URL
 
 from policies.tools import RECALL
 from proxy.app import App
+from proxy.kernel import recall_exchanges as recalls
 from proxy.kernel.runs import plan_and_render as planned
 from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.counted import counted

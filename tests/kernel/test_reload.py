@@ -190,7 +190,7 @@ class Served:
         self.configure()
         with self.log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "proxy.cli", "serve", "--port", "0", "--config", str(self.file)),
+                *(sys.executable, "-m", "proxy.console.cli", "serve", "--port", "0", "--config", str(self.file)),
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -7,11 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from proxy.compaction import request_parser
 
 from policies.dialects import DIALECTS
 from policies.model.converse import converse
+from proxy.kernel import request_parser
 from proxy.kernel.request_parser import RequestParser
+from proxy.memory.conversations import Conversations
 from tests.kit.stage import Stage, ends, moved, working
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -103,7 +104,7 @@ async def test_t6_many_small_messages_are_not_read_on_the_event_loop(
     history = "input" if dialect == "openai_responses" else "messages"
     messages = b",".join(b'{"role":"user","content":"%d"}' % n for n in range(3_000))
     body = b'{"model":"m","max_tokens":1,"' + history.encode() + b'":[' + messages + b"]}"
-    parsed = await RequestParser().parse(dialect, body, "me")
+    parsed = await RequestParser(Conversations()).parse(dialect, body, "me")
     assert parsed is not None
     assert len(parsed.conversation.messages) == 3_000
     assert threads

@@ -19,10 +19,10 @@ from proxy.catalog.outbound import Outbound
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.config.upstreams import APIS, UpstreamRow
+from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
 from proxy.kernel.assembly import Assembler
 from proxy.kernel.upstreams import chosen
-from proxy.lab.local.upstreams import check_upstream, upstreams_of
 from tests.kit.running import Start
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer, says
 

@@ -88,8 +88,8 @@ class Tree:
 
     def fields(self, name: str) -> int:
         """How many fields the class of this name has."""
-        (body,) = (node.body for _, node in self.nodes() if isinstance(node, ast.ClassDef) and node.name == name)
-        return sum(isinstance(each, ast.AnnAssign) for each in body)
+        bodies = (node.body for _, node in self.nodes() if isinstance(node, ast.ClassDef) and node.name == name)
+        return sum(isinstance(each, ast.AnnAssign) for body in bodies for each in body)
 
     def caches(self) -> list[str]:
         """Where a cache is declared whose keys name a conversation."""

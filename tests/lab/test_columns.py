@@ -9,17 +9,16 @@ from rich.console import Console
 
 from policies.money.prices import Prices
 from policies.presets import PRESETS
-from proxy import cli
+from proxy.console import cli
+from proxy.console.columns import COLUMNS, LAST_LINES
+from proxy.console.presets import describe, print_presets
+from proxy.console.usage import COLUMNS as OF_USAGE
 from proxy.lab.agree import display
 from proxy.lab.load.latencies import PERCENTILES
-from proxy.lab.preset_descriptions import describe
 from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import preset_results
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import tables
-from proxy.lab.reports.columns import COLUMNS, LAST_LINES
-from proxy.lab.reports.presets import print_presets
-from proxy.lab.usage import COLUMNS as OF_USAGE
 
 REPLAY = (
     *(tables.COSTS, tables.MARKS, tables.FAULTS, tables.SIGHT, tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT),

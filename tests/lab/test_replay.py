@@ -13,6 +13,7 @@ import pytest
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
+from proxy.console.output import as_json
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
 from proxy.lab.needs import Needs
@@ -23,7 +24,7 @@ from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session, chained, chains, grouped, load, load_all, requests
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
-from proxy.lab.results import as_json, joined
+from proxy.lab.results import joined
 
 SHORT = recorded("write_once")
 ANSWER = {"role": "assistant", "content": "hi"}

@@ -15,7 +15,8 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy import cli
+from proxy.console import cli
+from proxy.console.output import as_json
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
@@ -24,7 +25,7 @@ from proxy.lab.replay.environment import Options, ReplayEnvironment, environment
 from proxy.lab.replay.recorded import Json, Session
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
-from proxy.lab.results import as_json, joined
+from proxy.lab.results import joined
 from proxy.requests import UpstreamRequest
 
 STEPS = 6
@@ -280,7 +281,7 @@ def test_a_rate_that_cannot_be_is_refused(
 
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    from proxy.lab.cli_output import console
+    from proxy.console.output import console
     from proxy.lab.replay.comparison import averages
     from proxy.lab.reports.text import print_replays
 

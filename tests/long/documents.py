@@ -51,7 +51,7 @@ HISTORY = """\
 {"calls": [["bash", {"command": "ls"}]]}
 """
 OTHERS = {"long.txt": HISTORY, "short.txt": HISTORY.replace("20", "2000"), "new.txt": HISTORY.replace("1", "5", 1)}
-NARROWS = ".venv/bin/python -m proxy.cli"
+NARROWS = ".venv/bin/python -m proxy.console.cli"
 ROW = "| `first` | outputs keep their first line | after a turn |"
 
 

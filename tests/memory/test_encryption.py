@@ -19,8 +19,8 @@ from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
-from proxy.lab.audit import read_audit
-from proxy.lab.read_store import store_settings
+from proxy.console.audit import read_audit
+from proxy.console.read_store import store_settings
 from proxy.memory import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.memory.serialization import Codec, place
 from tests.kit.histories import TOOLS

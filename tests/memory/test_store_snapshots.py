@@ -1,7 +1,6 @@
 """Snapshots of the planner's state: what every back end promises of them, and what is in them."""
 
 import asyncio
-import io
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,9 +13,7 @@ from policies.planning.state import PlanState
 from proxy.config.keyring import Keyring
 from proxy.memory import SNAPSHOTS, Key, Snapshot, Store, open_store, snapshots
 from proxy.memory.cached import CachedStore
-from proxy.memory.forgetting import ForgetRegistry
-from proxy.telemetry import Telemetry
-from tests.kernel.test_planning import ENDS, Bench
+from tests.kernel.test_planning import ENDS, Bench, on
 from tests.memory.test_store import CUT, FOLD, KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 SNAPSHOT = Snapshot("a4", "print", b"\0 state \xff" * 9)
@@ -109,7 +106,7 @@ def test_what_a_snapshot_leaves_out_is_what_each_step_begins_anew() -> None:
 
 async def served(store: Store, turns: int) -> tuple[Bench, CachedStore]:
     """A process that has served so many requests of the session."""
-    cached = CachedStore(store, Telemetry(stream=io.StringIO()), ForgetRegistry(), 5.0)
+    cached = on(store)
     bench = Bench(cached)
     for turn in range(turns):
         bench.send(await bench.plan(turn))

@@ -11,6 +11,7 @@ from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.lab.provider import CHAT, Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
+from tests.console.test_cli import told as printed
 from tests.kit.histories import requests
 from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
@@ -26,7 +27,6 @@ from tests.kit.rolling import (
 )
 from tests.kit.stage import Exchange, moved
 from tests.kit.visiting import conversation_page
-from tests.lab.test_cli import told as printed
 
 SUMMARY = "<narrows_summary>"
 """How one begins."""

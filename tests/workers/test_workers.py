@@ -19,13 +19,13 @@ import pytest
 
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.config import ConfigurationError, Settings
+from proxy.console.serve import serve
 from proxy.identity.states import CredentialStates
 from proxy.kernel.admission import Admission
 from proxy.kernel.wire.listener import Listener
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.serving.serve import serve
 from proxy.telemetry import Telemetry
 from proxy.workers.team import Team
 from proxy.workers.worker import Worker, owner
@@ -67,7 +67,7 @@ class Serving:
         words += ["--store", f"sqlite:///{folder / 'workers.db'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy.cli", *map(str, words)],
+                [sys.executable, "-m", "proxy.console.cli", *map(str, words)],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -12,7 +12,8 @@ from proxy.addons.archive.recorder import Recorder
 from proxy.addons.archive.replies import LoggedReply
 from proxy.addons.archive.texts import Artifacts, Originals
 from proxy.memory import Key
-from proxy.requests import ClientRequest, ParsedRequest, UpstreamRequest
+from proxy.memory.conversation import ParsedRequest
+from proxy.requests import ClientRequest, UpstreamRequest
 
 _RECORDED = 16 * 2**20
 """Bytes of a reply that is recorded, at most."""

@@ -32,8 +32,8 @@ from proxy.addons.archive.replies import LoggedReply
 from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
 from proxy.addons.archive.texts import ArchiveServices, TextQueue
 from proxy.memory import MESSAGES, Key, StoredText
+from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in
-from proxy.requests import ParsedRequest
 
 _LOGGED = 50_000
 """Messages, in all logs that are continued without asking the store how far they go."""

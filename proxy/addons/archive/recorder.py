@@ -22,7 +22,8 @@ from proxy.addons.archive.recordings import Recordings, session_of
 from proxy.addons.archive.redaction import Redaction
 from proxy.addons.archive.replies import LoggedReply
 from proxy.memory import Key
-from proxy.requests import ClientRequest, ParsedRequest
+from proxy.memory.conversation import ParsedRequest
+from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
 
 _EVERY = 30.0

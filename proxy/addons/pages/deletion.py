@@ -72,7 +72,7 @@ class Deletion:
     async def _sent_by(self, tenant: str, owner: str) -> set[Key]:
         """The conversations that an owner has sent: the store may not have all of them yet."""
         keys = {Key(tenant, name) for name in await self.store.conversations(tenant, owner)}
-        return keys | self.maker.written_for(tenant, owner) | self.cached_store.owned_here(tenant, owner)
+        return keys | self.maker.written_for(tenant, owner) | self.cached_store.conversations.owned(tenant, owner)
 
     async def _announce(self, scope: Scope) -> None:
         if self.store.shared:

@@ -23,8 +23,8 @@ from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.upstreams import row_for
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
-from proxy.memory.cached import CachedStore
-from proxy.requests import ParsedRequest
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversation import ParsedRequest
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments
@@ -44,6 +44,7 @@ class SummaryPages:
 
     parts: PageParts
     cached_store: CachedStore
+    writer: StoreWriter
     maker: SummaryMaker
     request_parser: RequestParser
     payments: Payments
@@ -135,7 +136,7 @@ class SummaryPages:
         finally:
             if admitted is not None:
                 admitted.close()
-        self.cached_store.own(key, job.owner)
+        self.writer.own(self.cached_store.conversations.of(key), job.owner)
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 

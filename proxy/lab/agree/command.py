@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 import typer
 
+from proxy.console.arguments import AsJson, Config
+from proxy.console.columns import explains_columns
+from proxy.console.output import as_json as values_of
+from proxy.console.output import console, print_json, progress, refusing
 from proxy.event_loop import interruption
-from proxy.lab.cli_arguments import (
+from proxy.lab.arguments import (
     PRESET,
-    AsJson,
-    Config,
     CredentialEnv,
     Files,
     Html,
@@ -22,10 +24,7 @@ from proxy.lab.cli_arguments import (
     custom_presets,
     presets_named,
 )
-from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
-from proxy.lab.reports.columns import explains_columns
-from proxy.lab.reports.page_file import writable
-from proxy.lab.results import as_json as values_of
+from proxy.lab.reports.page_file import print_page, writable
 
 if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
     from proxy.lab.agree.figures import AgreeReport

@@ -9,15 +9,14 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from proxy.console.columns import print_last_line
+from proxy.console.output import plain_table, printable
 from proxy.drawing import charts
 from proxy.drawing.charts import folded, row, rows, shortened
 from proxy.drawing.figures import counted, money, percent
 from proxy.drawing.html import Markup, Node, element, headline, section, table
 from proxy.lab.agree.figures import FEWEST, Agreement, AgreeReport, PresetAgreement
-from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.page_file import sheet
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import plain_table
 
 HEADS = ("turns", "model with itself", "with Narrows", "difference", "95 % interval")
 _STEP = 0.05

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from proxy.console.columns import print_last_line
+from proxy.console.output import plain_table, printable
 from proxy.drawing import charts
 from proxy.drawing.html import Node, element, table
 from proxy.lab.load.report import LatencyRow, LoadReport
-from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.page_file import sheet
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import plain_table
 
 _SURE = 5.0
 """Milliseconds that a client process may stand still before the report says so."""

@@ -89,6 +89,10 @@ class Options:
             return dict.fromkeys(self.prices, sessions)
         return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
 
+    def requests(self, sessions: Sequence[Session]) -> int:
+        """How many requests the replays of these sessions make."""
+        return self.repeat * sum(len(each.turns) for members in self.tables(sessions).values() for each in members)
+
 
 @dataclass(frozen=True, slots=True)
 class SummaryObserver:

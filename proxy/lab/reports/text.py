@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from proxy.console.columns import print_last_line
+from proxy.console.output import as_json, plain_table, printable
 from proxy.drawing.figures import change_of, dollars, money, percent
 from proxy.drawing.words import WHY
 from proxy.lab.breakdown import BeforeAfter
@@ -19,11 +21,9 @@ from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.reports import tables, terminal
-from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
-from proxy.lab.results import as_json, joined
+from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars
+from proxy.lab.results import joined
 
 MOST_EDITS = 20
 """Rows of the table of edits."""

@@ -21,7 +21,7 @@ from policies.dialects.segments import TOOLS, frame_of, joined, pieces_of, rest_
 from proxy.addons.archive.logged_requests import ConversationLog
 from proxy.addons.pages import log_pages
 from proxy.app import App
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire

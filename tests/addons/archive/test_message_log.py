@@ -17,9 +17,10 @@ from proxy.addons.pages import export
 from proxy.app import App
 from proxy.kernel.request_parser import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
+from proxy.memory.conversation import ParsedRequest
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.sqlite.store import SqliteStore
-from proxy.requests import ParsedRequest
 from proxy.telemetry import Telemetry
 from tests.addons.archive.test_artifacts import kept, rows
 from tests.addons.pages.test_conversations import RECORD, opened
@@ -205,7 +206,7 @@ async def _taken(messages: Sequence[Any]) -> ParsedRequest:
     return taken
 
 
-_INTAKE = RequestParser()
+_INTAKE = RequestParser(Conversations())
 
 
 class _Counting(SqliteStore):

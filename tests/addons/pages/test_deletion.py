@@ -15,10 +15,10 @@ from proxy.app import App
 from proxy.config import KeyRow
 from proxy.memory import Key
 from tests.addons.pages.test_conversations import opened
+from tests.console.test_cli import told
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, ends, working
 from tests.kit.visiting import BEHIND, conversation_page
-from tests.lab.test_cli import told
 
 CANARY = "the canary sings at noon"
 CHAT: list[Json] = [{"role": "user", "content": CANARY}]

@@ -16,9 +16,9 @@ from policies.tools import RECALL
 from proxy.addons.shadows.shadows import Shadows
 from proxy.app import App
 from proxy.config import ConfigurationError
+from proxy.console.greeting import greeting
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.memory import open_store
-from proxy.serving.greeting import greeting
 from tests.kit.apis import APIS
 from tests.kit.recalling import recall
 from tests.kit.settings import settings_with

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 
 INTRODUCTION = """\
 # Commands

@@ -7,9 +7,9 @@ from pydantic.fields import FieldInfo
 
 from proxy.config import KeyRow
 from proxy.config.groups.summaries import SummarizerSettings, SummaryBudget
-from proxy.config.options import default_in_words
 from proxy.config.settings import GROUPS
 from proxy.config.upstreams import UpstreamRow
+from proxy.console.options import default_in_words
 from tests.docs.reference.markdown import items
 
 INTRODUCTION = """\

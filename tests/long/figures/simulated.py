@@ -6,7 +6,7 @@ recalls, only a real replay knows what comes of it: then there is no result here
 Law: a report has the figures that `replay_all` gives for the same session, preset and prices (a test compares them).
 """
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -22,7 +22,7 @@ from policies.money.prices import Prices, Usage
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.presets import PRESETS
-from policies.render import RenderedMessage, body_of, render
+from policies.render import body_of, render
 from proxy.config import Settings
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.provider.answers import Say, call_texts
@@ -74,7 +74,6 @@ class _Lane:
     report: Report
     options: PlanOptions
     state: PlanState | None = None
-    rendered: MutableMapping[tuple[object, ...], RenderedMessage] = field(default_factory=dict)
     digests: list[bytes] = field(default_factory=list)
     """Of the blocks of the prompt before."""
     asks_a_model: bool = False
@@ -86,7 +85,7 @@ class _Lane:
         result = plan(recorded.conversation, planned.settings, None, self.state)
         self.state = result.state
         self.asks_a_model = bool(result.wants or result.digests)
-        rendering = render(dialect, recorded.request, recorded.conversation, result, self.rendered)
+        rendering = render(dialect, recorded.request, recorded.conversation, result)
         marks, tool, consent = planned.settings.marks, planned.tool, planned.consent
         sent = body_of(api, recorded.request, result, rendering, marks=marks, tool=tool, consent=consent)
         prompt = recorded.prompt if sent is recorded.request.body else provider.read(orjson.loads(sent))
