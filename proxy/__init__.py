@@ -18,7 +18,7 @@ console/     what people run: the command line, `narrows serve`, and what looks 
 lab/         what replays, explains, measures and simulates; nothing else imports it
 
 A chat request, from bytes in to bytes out:
-  kernel/handlers > flow > wire/downstream (received; maybe workers/worker, passed on) > prepare
+  kernel/handlers > flow > wire/downstream (received) > prepare
   > planning: request_parser (read) > assembly (planned under what) > memory/cached (decided before)
   > policies: planning/plan > render > wire/upstream (sent) > recall_loop or flow (returned)
 The values that it becomes on this way are in requests.

@@ -19,7 +19,7 @@ from proxy.kernel.recall_loop import Compaction
 from proxy.kernel.wire.listener import Listener
 from proxy.summaries.maker import SummaryMaker
 from proxy.telemetry import Telemetry
-from proxy.workers.team import BACKLOG, cannot_listen
+from proxy.workers.listening import BACKLOG, cannot_listen
 from proxy.workers.worker import Worker
 
 _CLOSING_SECONDS = 1.0
@@ -72,7 +72,7 @@ class App:
         else:
             app._generation.pages.scrape = worker.scrape
             await app._listen_as(worker)
-            worker.join(app._listener, telemetry, app._generation.forgets)
+            worker.join(telemetry, app._generation.forgets)
         return app
 
     @property
@@ -164,9 +164,9 @@ class App:
         metrics.running.set_function(lambda: sum(each.gateway.running for each in (self._generation, *self._leaving)))
 
     async def _listen_as(self, worker: Worker) -> None:
-        """Listen where all workers do."""
+        """Listen at the sockets of this worker."""
         await self._runner.setup()
-        for listening in worker.team.listening:
+        for listening in worker.team.listening[worker.number]:
             await web.SockSite(self._runner, listening, backlog=BACKLOG).start()
 
     async def _listen(self) -> None:

@@ -162,7 +162,6 @@ class Generation:
                 admission=admission,
                 gate=Gate(settings, registry, secret),
                 price_book=price_book,
-                pass_on=worker.pass_on if worker else None,
                 compress_api=compress_api,
                 shadows=_shadows(settings, upstreams, price_book, store, telemetry, forgets, admission.pressure, parts),
                 limits=limits,
@@ -234,8 +233,7 @@ async def _open_compaction(
     if store.shared:
         unhurried = await start_store(settings, None, parts, _UNHURRIED)
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
-    archive = _archive(settings, stored)
-    audit_log = AuditLog(unhurried, telemetry)
+    archive, audit_log = _archive(settings, stored), AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings, payments.states, price_book)
     holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
     billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
@@ -243,7 +241,8 @@ async def _open_compaction(
     in_memory = Conversations()
     forgets.register(in_memory.forget)
     request_parser = RequestParser(in_memory)
-    cached_store = CachedStore(store, telemetry, forgets, in_memory, patience)
+    has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
+    cached_store = CachedStore(store, telemetry, forgets, in_memory, patience, has_others)
     writer = StoreWriter(cached_store)
     services = SummaryServices(
         settings=settings,

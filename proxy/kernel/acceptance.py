@@ -51,7 +51,9 @@ class Acceptance:
             return self._states.is_accepted(there)
         return await self._store.is_owner(planned.context.key, client_request.owner)
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
+    async def answered(
+        self, upstream_request: UpstreamRequest, status: int, retry_after: str | None
+    ) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with headers that say what has begun since."""
         client_request, planned = upstream_request.client_request, upstream_request.planned
         for name in (client_request.owner, self._at_upstream(client_request)):
@@ -60,6 +62,7 @@ class Acceptance:
             return upstream_request
         try:
             self._store_sent(upstream_request, planned)
+            await self._store.settle(planned.context.key)
             summary = self._writers.begin(planned) if upstream_request.left_out else ""
         except Exception as error:  # law 6: the reply has come, and goes to the client
             self._telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)

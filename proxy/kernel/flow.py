@@ -2,8 +2,7 @@
 
 Laws
   A chat request is received, prepared and forwarded; so is one that asks for its number of tokens, and nothing is
-  remembered of that one; everything else under /v1 is relayed as it comes, both ways. A request that another worker is
-  to serve goes there once it is received, and nothing of it is done here.
+  remembered of that one; everything else under /v1 is relayed as it comes, both ways.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,12 +28,12 @@ from proxy.kernel.model_lists import Reach
 from proxy.kernel.models import allowed_names, check_named, named_model
 from proxy.kernel.parts import FlowParts
 from proxy.kernel.recall_loop import RecallLoop, Send, is_stream
-from proxy.kernel.wire.downstream import PassedOn, Upload, receive
-from proxy.kernel.wire.listener import id_of, read_head
+from proxy.kernel.wire.downstream import Upload, receive
+from proxy.kernel.wire.listener import read_head
 from proxy.kernel.wire.resending import Sending
 from proxy.kernel.wire.responder import Responder, between_events
 from proxy.kernel.wire.upstream import READABLE, Body, CutError, Upstream, UpstreamReply
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest, request_id
 from proxy.telemetry import RequestRecord
 from proxy.telemetry.tracing import RequestTrace
 
@@ -52,7 +51,7 @@ class Flow:
         """The target as it came, after /v1."""
         self.deployment = ""
         """The model that the path names."""
-        self._id = id_of(request)
+        self._id = request_id()
         self.record = RequestRecord(request.method, request_id=self._id)
         self._head: RequestHead | None = None
         self._sample: Sample | None = None
@@ -104,8 +103,6 @@ class Flow:
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
         client_request, raw = await self._receive()
-        if self._pass_request_on(client_request, raw):
-            return PassedOn()
         await self._admit()
         responder, tells_waiting = self._responder, settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
@@ -200,8 +197,6 @@ class Flow:
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
         client_request, raw = await self._receive()
-        if self._pass_request_on(client_request, raw):
-            return PassedOn()
         await self._admit()
         began = perf_counter()
         with self._trace.plan():
@@ -329,14 +324,6 @@ class Flow:
             key = metering.limited_key(access, self.route, self.rest)
             self._admitted = await limits.admit(key, access.owner, self.route.dialect)
             self._responder.limit_headers = self._admitted.headers if self._admitted is not None else {}
-
-    def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
-        """Pass it on to the worker that is to serve it; false where that is this one."""
-        pass_on = self._parts.pass_on
-        if pass_on is None or not pass_on(self._request, client_request, raw):
-            return False
-        self.record.route = "passed on"
-        return True
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
         """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""

@@ -82,7 +82,9 @@ class Bypass:
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Nothing was recalled."""
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> UpstreamRequest:
+    async def answered(
+        self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /
+    ) -> UpstreamRequest:
         """Nothing is learned."""
         return upstream_request
 

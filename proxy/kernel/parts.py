@@ -1,9 +1,6 @@
 """What every flow needs, made once for all requests under the same settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from aiohttp import web
 
 from proxy.addons.access.gate import Gate
 from proxy.addons.compress.compress import CompressApi
@@ -14,7 +11,6 @@ from proxy.config import Settings
 from proxy.kernel.admission import Admission
 from proxy.kernel.recall_loop import Compaction
 from proxy.kernel.upstreams import Upstreams
-from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
 
 
@@ -30,8 +26,6 @@ class FlowParts:
     admission: Admission
     gate: Gate
     price_book: PriceBook
-    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
-    """Passes a request, with its body as it was on the wire, to its worker; false where that is this one."""
     shadows: Shadows | None = None
     """None where no request is sampled."""
     limits: Limits | None = None

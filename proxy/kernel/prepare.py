@@ -164,12 +164,14 @@ class Compactor:
             await self._planner.exchanges.remember(planned, result)
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
+    async def answered(
+        self, upstream_request: UpstreamRequest, status: int, retry_after: str | None
+    ) -> UpstreamRequest:
         client_request, planned = upstream_request.client_request, upstream_request.planned
         if planned is not None and 200 <= status < 300 and not client_request.is_accepted:
             received = planned.context.received
             self._parser.keep(client_request.dialect, received, client_request.tenant, client_request.conversation)
-        return self._acceptance.answered(upstream_request, status, retry_after)
+        return await self._acceptance.answered(upstream_request, status, retry_after)
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned

@@ -73,9 +73,12 @@ class Compaction(Protocol):
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Store the recall exchange of a choice that is over, or that there is none."""
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> UpstreamRequest:
+    async def answered(
+        self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /
+    ) -> UpstreamRequest:
         """The upstream has begun to answer, with this status and, maybe, this Retry-After. The same request, with what
-        the reply's headers say now."""
+        the reply's headers say now. Where another process may serve the next request of the conversation, it finds from
+        then on what was decided for this one."""
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""

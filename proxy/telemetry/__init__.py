@@ -48,9 +48,6 @@ class Telemetry:
     def request(self, record: RequestRecord) -> None:
         """Count and log one request that was answered, or whose client left."""
         count = self.metrics.count
-        if record.route == "passed on":
-            count("passed_on")
-            return
         count("requests", record.mode, f"{record.status // 100}xx")
         if record.trouble:
             count("trouble", record.trouble)

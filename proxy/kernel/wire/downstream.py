@@ -287,13 +287,6 @@ class Response(web.StreamResponse):
         transport.close()
 
 
-class PassedOn(web.Response):
-    """No response: another worker has the connection, and will respond."""
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        raise ConnectionError("another worker has the connection")  # so nothing is written here, and it is let go
-
-
 class Relayed(Response):
     """The upstream's reply, framed as the upstream framed it."""
 

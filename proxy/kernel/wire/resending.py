@@ -73,7 +73,7 @@ class Sending:
     async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
         reply = await self._send(request, suffix)
         self._replies.append(reply)
-        request = self._compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
+        request = await self._compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
         return SentRequest(request, reply)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -11,7 +10,6 @@ from uuid import uuid4
 import anthropic
 import openai
 import pytest
-from aiohttp import ClientError
 
 from policies.model.summary_record import SummaryCost
 from policies.money.catalog import prices_for
@@ -158,23 +156,6 @@ async def test_x10_an_answer_costs_also_where_nobody_says_how_long_it_is(
     tokens = used(setup)[1]
     assert 2_000 <= tokens <= 3_600, "as we count the text, or a third of its bytes where the request was not read"
     assert limits_of(setup).counts.spent["alice"][1] == pytest.approx(tokens / 1_000, rel=0.1)
-
-
-async def test_a_request_that_is_passed_on_to_another_worker_counts_there(narrows: Start) -> None:
-    setup = await narrows(**limited(rpm=9))
-    gateway, passed = setup.app.gateway, 0
-
-    def pass_on(request: Any, *_: object) -> bool:
-        nonlocal passed
-        passed += 1
-        request.transport.abort()
-        return True
-
-    gateway._parts = replace(gateway._parts, pass_on=pass_on)
-    with pytest.raises(ClientError):
-        await ask(setup)
-    assert passed == 1
-    assert (used(setup), limits_of(setup).counts.running) == ((0, 0), {})
 
 
 @pytest.mark.parametrize("streams", [False, True])
