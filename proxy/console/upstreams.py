@@ -22,8 +22,8 @@ from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings, UpstreamRow
 from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
-from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import Upstream
 
 Status = Literal["ok", "warn", "fail"]
 
