@@ -11,9 +11,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.addons.billing.usage import BY, UsageReport, UsageRow, as_csv
-from proxy.addons.billing.usage import as_json as values_of
-from proxy.addons.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.console.arguments import AsJson, offers
 from proxy.console.output import (
     console,
@@ -26,6 +23,9 @@ from proxy.console.output import (
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store
+from proxy.usage.query import SINCE, UsageQuery, read_usage
+from proxy.usage.report import BY, UsageReport, UsageRow, as_csv
+from proxy.usage.report import as_json as values_of
 
 _LAST_LINE = """
     original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens

@@ -1,7 +1,6 @@
 """The manual of the proxy: the map in proxy/README.md, and the pages beside the rooms."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ from proxy.config.upstreams import UpstreamRow
 from tests.docs.documents import MANUAL, PAGES, toml_blocks
 from tests.kit.paths import ROOT
 from tests.kit.settings import settings_with
+from tests.limits import LIMITS, PAGE_WORDS, WORDS
 from tests.long.clients.table import CLIENTS
 
 MAP = Path("proxy/README.md")
-WORDS: Mapping[Path, int] = {page: len(text.split()) for page, text in MANUAL.items()}
 ALL = "\n\n".join(MANUAL.values())
 
 
@@ -29,7 +28,7 @@ def section(page: str, heading: str) -> str:
 
 @pytest.mark.parametrize("page", MANUAL, ids=str)
 def test_a_page_can_be_read_at_one_sitting(page: Path) -> None:
-    assert WORDS[page] <= (4_000 if page == MAP else 3_000)
+    assert len(MANUAL[page].split()) <= LIMITS[WORDS if page == MAP else PAGE_WORDS].value
 
 
 def test_the_map_leads_to_each_page() -> None:
