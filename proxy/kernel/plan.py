@@ -25,12 +25,12 @@ from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.catalog.price_book import LearnedCaches, PriceBook
 from proxy.config import Settings
-from proxy.kernel.assembly import Assembler
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.learned_window import SECONDS, LearnedWindow
+from proxy.kernel.learned import SECONDS, LearnedWindow
 from proxy.kernel.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.runs import PlanRuns
+from proxy.kernel.understand import Assembler
 from proxy.memory import UNTOUCHED, Key
 from proxy.memory.cached import NO_LOOKUP, CachedStore, StoreWriter
 from proxy.memory.conversation import Assembly, Inserts, LiveConversation, ParsedRequest

@@ -22,7 +22,7 @@ from proxy.errors import not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.outgoing import in_arm, rendered_body, retried, unchanged
-from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
+from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.warnings import ReplyWarnings
 from proxy.memory.cached import CachedStore, StoreWriter
