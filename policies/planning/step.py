@@ -6,7 +6,7 @@ from functools import partial
 from itertools import takewhile
 
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
-from policies.keep import in_force
+from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
@@ -94,10 +94,10 @@ class Step:
             )
         if record is not None and record.dropped and self._folding.summary():
             self._folding.drop()
-        if self._state.offers_asked:
+        if not self._watch.has_ended:
             self._collect(self._context)
         enter_answers(self._conversation, self._context, self._state, self._pointers)
-        self._state.offered = bool(self._summaries.offered)
+        self._state.has_model_text = bool(self._summaries.ready)
         self._state.peak = max(self._state.peak, self._ledger.total)
         if not self._settings.only_to_fit:  # nothing is rewritten there because it pays
             self._ledger.charge()
@@ -122,19 +122,22 @@ class Step:
         elif grown:
             self._state.cramped = self._tokens()
         self._send()
-        self._state.ready = self._summaries.waiting()
-        if self._state.offers_asked and not self._settings.only_to_fit and not self._is_recall_round:
+        if self._newest:
+            self._state.use = self._summaries.use()
+        if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
             self._summaries.ask(self._context)
 
     def _seen(self, arrived: int) -> Context:
         """What the policies see at this step, at which so many tokens arrived."""
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
+        toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
+        lasting = in_force(self._conversation, self._step, toolbox, window, pause)
         return Context(
             self._step,
             settings.prices,
             settings.budget,
             self._watch.count,
-            pause=self._watch.pause,
+            pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
             head=settings.head,
@@ -151,10 +154,7 @@ class Step:
             summary=self._folding.summary(),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
-            keep=settings.keep,
-            in_force=in_force(
-                self._conversation, self._step, settings.toolbox, settings.budget.window, self._watch.pause
-            ),
+            protection=Protection(settings.keep, lasting, pause),
             edits=state.edits,
             folded=state.folded,
             uses=state.uses,
@@ -188,7 +188,7 @@ class Step:
                     if not self._is_recall_round:
                         self._summaries.want_digest(item)
                 elif item.origin is not None:
-                    self._summaries.offered.append(item)
+                    self._summaries.ready.append(item)
                 elif not may_fold(self._conversation, item, context):
                     continue
                 elif not context.excess:
@@ -262,7 +262,7 @@ class Step:
         adopted = self._tokens() * self._factor > budget.low and self._adopt(reason)
         excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
         if excess > 0:
-            sizes, self._summaries.offered = tuple(self._ledger.sent), []
+            sizes, self._summaries.ready = tuple(self._ledger.sent), []
             summarized = self._folding.summarized()
             self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=summarized))
             self._fire(0, reason)
@@ -279,7 +279,7 @@ class Step:
 
     def _change(self, at: int, edit: Replace) -> None:
         # a digest may have a model's words, which do not follow from the history
-        self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
+        self._state.has_model_text |= self._newest and edit.by == "digest" and self._settings.digesting is not None
         before, index = self._state.edits.get(at), self._conversation.index
         self.edits_before.setdefault(at, before)
         if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
@@ -294,9 +294,9 @@ class Step:
         self._folding.weigh(at)
 
     def _adopt(self, reason: str) -> bool:
-        """Put the offered summary into the request, and carry out all offers behind it. False where there is none that
-        would save anything."""
-        folds = self._summaries.offered
+        """Put the summary that is ready into the request, and carry out all offers behind it. False where none is
+        that would save anything."""
+        folds = self._summaries.ready
         if self._folding.saving(folds) <= 0 or not self._folding.may_stand(folds, self._context):
             return False
         self._folding.stand(folds)

@@ -1,6 +1,6 @@
 """What people run: one module for each command, loaded by the table in `cli` when it is called.
 
-cli, help    the table of commands, and what the command line says of itself
+cli          the table of commands, and the entry point
 options      `narrows serve`: its options are the settings; serve runs it, greeting is what it prints
 run, env     Narrows for one command; what a client needs to ask it
 check, doctor, upstreams

@@ -8,7 +8,7 @@ import asyncio
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from datetime import UTC
@@ -18,7 +18,7 @@ from typing import Literal
 from multidict import CIMultiDict
 from yarl import URL
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings, UpstreamRow
 from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
@@ -32,7 +32,6 @@ _SECONDS = 15.0
 _MOST_BYTES = 8 * 2**20
 _SKEW = 60.0
 """Seconds by which clocks may differ: both are rounded, and the answer takes its time."""
-_ANTHROPIC = "anthropic_messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,14 @@ def upstreams_of(settings: Settings) -> dict[str, tuple[UpstreamRow, str]]:
             rows.setdefault(row.url, (row, []))[1].append(dialect)
     for row in settings.upstream_rows:  # one that all others stand before
         rows.setdefault(row.url, (row, []))
-    return {
-        base: (row, "ANTHROPIC_API_KEY" if apis == [_ANTHROPIC] or _is_anthropic(base) else "OPENAI_API_KEY")
-        for base, (row, apis) in rows.items()
-    }
+    return {base: (row, _variable(base, apis)) for base, (row, apis) in rows.items()}
 
 
-def _is_anthropic(base: str) -> bool:
-    return f".{URL(base).host}".endswith(".anthropic.com")
+def _variable(base: str, apis: Sequence[str]) -> str:
+    """The variable that holds the key of an upstream for these APIs."""
+    is_anthropic = {DIALECTS[api].provider for api in apis} == {"anthropic"}
+    is_anthropic = is_anthropic or f".{URL(base).host}".endswith(".anthropic.com")
+    return "ANTHROPIC_API_KEY" if is_anthropic else "OPENAI_API_KEY"
 
 
 async def check_upstream(
@@ -116,11 +115,10 @@ async def check_upstream(
 
 async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelList:
     headers = CIMultiDict({"Accept": "application/json", "User-Agent": "narrows-doctor"})
-    is_anthropic = key_name == "ANTHROPIC_API_KEY" or upstream.row.auth == "x-api-key"
-    if is_anthropic:
-        headers["anthropic-version"] = "2023-06-01"
-    if key:
-        headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
+    apis = [api for api in DIALECTS.values() if api.http.key[0] == upstream.row.auth]
+    apis += [api for api in DIALECTS.values() if key_name == f"{api.provider.upper()}_API_KEY"]
+    http = next(iter(apis), DIALECTS[DEFAULT]).http
+    headers.update(http.auth(key) if key else http.version)
     asked_at, began = time.time(), time.perf_counter()
     with closing(await upstream.send("GET", path, headers, None)) as reply:
         body = b""

@@ -11,15 +11,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.addons.billing.usage import BY, UsageReport, UsageRow, as_csv
-from proxy.addons.billing.usage import as_json as values_of
-from proxy.addons.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.console.arguments import AsJson, offers
 from proxy.console.columns import LAST_LINES, explains_columns
 from proxy.console.output import console, plain_table, print_json, printable, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store
+from proxy.usage.query import SINCE, UsageQuery, read_usage
+from proxy.usage.report import BY, UsageReport, UsageRow, as_csv
+from proxy.usage.report import as_json as values_of
 
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16

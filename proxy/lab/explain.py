@@ -296,7 +296,7 @@ def _verdict(result: Compacted) -> str:
         edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
         why_not = "rewriting what the provider has in its cache has not paid for itself yet"
         return f"{edits} would save {saving:,} tokens, but {why_not}"
-    if not result.conversation.has_calls and not settings.text_protocol:
+    if "call" not in result.conversation.kinds and not settings.text_protocol:
         return "it has no tool calls, so no tool could bring back what is hidden; --text-protocol shortens all the same"
     return "nothing in it is large, or old, or repeated enough"
 

@@ -278,4 +278,4 @@ async def test_a_reload_asks_first_and_an_upstream_of_anthropics_api_for_all_of_
         await setup.app.reload(Settings(**values))
         assert lists.asked == ["/v1/models?limit=1000"]
         assert claude.seen[0].one("anthropic-version") == "2023-06-01"
-        assert setup.app.gateway.price_book.prices("claude-x", "claude").window == 200_000
+        assert setup.app.services.price_book.prices("claude-x", "claude").window == 200_000

@@ -14,7 +14,7 @@ from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel import runs
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
+from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.lab import sessions
 from proxy.memory import Store, open_store

@@ -21,7 +21,7 @@ from proxy.config import Settings
 from proxy.config.upstreams import APIS, UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
-from proxy.kernel.assembly import Assembler
+from proxy.kernel.understand import Assembler
 from proxy.kernel.upstreams import chosen
 from tests.kit.running import Start
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer, says

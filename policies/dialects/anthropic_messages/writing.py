@@ -18,12 +18,12 @@ _ENDS: Mapping[str, End] = {
 }
 
 
-def body(asked: Assignment) -> Json:
+def body(task: Assignment) -> Json:
     return {
-        "max_tokens": limit(asked.most, asked.model),
-        "messages": [{"role": "user", "content": asked.text}],
-        "model": asked.model,
-        "system": asked.instructions,
+        "max_tokens": limit(task.most, task.model),
+        "messages": [{"role": "user", "content": task.text}],
+        "model": task.model,
+        "system": task.instructions,
     }
 
 
@@ -36,4 +36,4 @@ def answer(reply: Json) -> tuple[str, End]:
     return text, "reasoning" if end == "stop" and blocks and not text else end
 
 
-WRITING = Writing(bodies=lambda asked: (body(asked),), answer=answer)
+WRITING = Writing(bodies=lambda task: (body(task),), answer=answer)

@@ -23,18 +23,18 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-def bodies(asked: Assignment) -> Sequence[Json]:
+def bodies(task: Assignment) -> Sequence[Json]:
     """Where the name of a model does not say which limit it takes, its refusal does."""
     request = {
-        "model": asked.model,
+        "model": task.model,
         "messages": [
-            {"role": "system", "content": asked.instructions},
-            {"role": "user", "content": asked.text},
+            {"role": "system", "content": task.instructions},
+            {"role": "user", "content": task.text},
         ],
     }
-    plain = {**request, "max_tokens": limit(asked.most, asked.model)}
-    thinks = {**request, "max_completion_tokens": limit(asked.most, asked.model, thinks=True)}
-    return (thinks, plain) if is_completion_limited(asked.model) else (plain, thinks)
+    plain = {**request, "max_tokens": limit(task.most, task.model)}
+    thinks = {**request, "max_completion_tokens": limit(task.most, task.model, thinks=True)}
+    return (thinks, plain) if is_completion_limited(task.model) else (plain, thinks)
 
 
 def answer(reply: Json) -> tuple[str, End]:

@@ -17,13 +17,13 @@ class _Item(msgspec.Struct):
     content: list[dict[str, Any]] | None = None
 
 
-def body(asked: Assignment) -> Json:
+def body(task: Assignment) -> Json:
     """The provider is asked not to store the reply."""
     return {
-        "model": asked.model,
-        "input": asked.text,
-        "instructions": asked.instructions,
-        "max_output_tokens": limit(asked.most, asked.model, is_completion_limited(asked.model)),
+        "model": task.model,
+        "input": task.text,
+        "instructions": task.instructions,
+        "max_output_tokens": limit(task.most, task.model, is_completion_limited(task.model)),
         "store": False,
     }
 
@@ -41,4 +41,4 @@ def answer(reply: Json) -> tuple[str, End]:
     return text, "reasoning" if output and not text else "stop"
 
 
-WRITING = Writing(bodies=lambda asked: (body(asked),), answer=answer)
+WRITING = Writing(bodies=lambda task: (body(task),), answer=answer)

@@ -5,6 +5,7 @@ from typing import Any
 
 from proxy.lab.provider.answers import CALL_TEXTS, CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api
+from proxy.lab.provider.chat.client import CLIENT
 from proxy.lab.provider.chat.rules import CHECKS
 from proxy.lab.provider.prompt import (
     AUDIO,
@@ -27,6 +28,7 @@ _SIZES = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 
 class OpenAIChat(Api):
+    client = CLIENT
     path = "/v1/chat/completions"
     checks = CHECKS
     stream_end = (b"[DONE]",)

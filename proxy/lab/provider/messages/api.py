@@ -11,6 +11,7 @@ from proxy.lab.provider.answers import Json, ModelReply, Say, call_texts, pieces
 from proxy.lab.provider.api import Api
 from proxy.lab.provider.messages import thinking
 from proxy.lab.provider.messages.blocks import blocks, messages_of
+from proxy.lab.provider.messages.client import CLIENT
 from proxy.lab.provider.messages.rules import CHECKS, COUNTING_CHECKS
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece, marks_of, tool_piece, unmarked
 from proxy.lab.provider.rules import Violation, mapping
@@ -22,6 +23,7 @@ _DEFAULT_THOUGHT = "What is asked for, and what is there?"
 
 
 class AnthropicMessages(Api):
+    client = CLIENT
     path = "/v1/messages"
     counting_path = "/v1/messages/count_tokens"
     checks = CHECKS

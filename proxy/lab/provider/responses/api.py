@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api, StoredObjects
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece, marks_of, tool_piece, unmarked
+from proxy.lab.provider.responses.client import CLIENT
 from proxy.lab.provider.responses.items import (
     CALLS,
     NEEDS_REASONING,
@@ -44,6 +45,7 @@ _ECHOED: Json = {
 
 
 class OpenAIResponses(Api):
+    client = CLIENT
     path = "/v1/responses"
     counting_path = "/v1/responses/input_tokens"
     counting_fields: ClassVar[Json] = {"object": "response.input_tokens"}
