@@ -12,7 +12,7 @@ from proxy.config import Settings
 from proxy.kernel.admission import Admission
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import RequestParser
 from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
