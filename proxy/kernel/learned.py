@@ -15,10 +15,10 @@ from policies.dialects.overflow import Overflow
 from policies.model.tokens import Calibration
 from policies.money.budget import NO_MARK, Budget, BudgetLimits
 from policies.money.prices import Prices
-from proxy.catalog.price_book import LearnedCaches, PriceBook
 from proxy.config import Settings
 from proxy.memory.conversation import LiveConversation
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
+from proxy.upstreams.price_book import LearnedCaches, PriceBook
 
 _SECONDS = 3_600.0
 """Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""

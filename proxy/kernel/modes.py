@@ -23,7 +23,7 @@ from proxy.kernel.outgoing import in_arm, unchanged
 from proxy.kernel.prepare import Compactor
 from proxy.kernel.warnings import warning_header
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
-from proxy.summaries.services import Waiting
+from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
 
 _OBSERVED = {"x-narrows-mode": "observed"}

@@ -21,10 +21,9 @@ from policies.dialects import Request
 from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import SummaryUse
 from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import goes_on, is_quiet, no_plan
+from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
@@ -145,8 +144,6 @@ class Planner:
         return await self._planned(planned.context, planned.plan_state, memory)
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
-        if plan_state is not None and not goes_on(context.conversation, context.plan_settings, memory, plan_state):
-            plan_state = None
         result, rendering = await self._runs.run(context, plan_state, memory)
         if result.reached is not None:
             context.live.add_reached(context.fingerprint, context.conversation, result.reached)
@@ -286,7 +283,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
             planned.rendering.chains,
             context.head,
             context.fingerprint,
-            _summary_use(context, result),
+            result.state.use,
         ),
         at=at,
         recall=context.plan_settings.recall,
@@ -294,13 +291,6 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),
     )
-
-
-def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
-    summary, summarizing, state = result.summary, context.plan_settings.summarizing, result.state
-    origin = summary.origin if summary else None
-    criteria = summarizing.criteria if summarizing else None
-    return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:

@@ -17,7 +17,6 @@ from policies.dialects.overflow import Overflow
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.restore import ReplyInProgress, reply_digest
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.errors import not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable
@@ -29,9 +28,9 @@ from proxy.kernel.understand import Assembler, RequestParser, Understanding
 from proxy.kernel.warnings import ReplyWarnings
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
-from proxy.summaries.background import BackgroundWriters, adopted_digests
-from proxy.summaries.services import Waiting
+from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 
 
 class Compactor:
@@ -174,8 +173,8 @@ class Compactor:
         if not left_out:
             planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
         if first is None:
-            if planned.plan.state.stale:
-                self._telemetry.metrics.count("stale_summaries", planned.plan.state.stale)
+            if reason := planned.plan.state.use.reason:
+                self._telemetry.metrics.count("stale_summaries", reason)
             self._writers.meet_stale(planned)
         if is_underivable(planned):
             planned = await self._derived(planned) if left_out else await self._claimed(planned)

@@ -33,7 +33,6 @@ from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, restore
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.event_loop import in_thread
 from proxy.kernel.learned import Learned, LearnedWindow
@@ -51,6 +50,7 @@ from proxy.memory.conversation import (
 from proxy.memory.conversations import Conversations
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import policy_of
+from proxy.upstreams.price_book import PriceBook
 
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
@@ -347,7 +347,7 @@ class Assembler:
             *(client_request.keep, client_request.stale, reserve, learned, upstream),
             *(self._learned.refuses_marks(upstream, request.model), self.prices_of(request.model, upstream)),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
-            *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
+            *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
 
     def _assembled(
@@ -398,7 +398,7 @@ class Assembler:
 def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
-    beginning = f"{dialect}\0{conversation.key}"
+    beginning = f"{dialect}\0{conversation.end_anchor(0)}"
     return Key(tenant, conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
 
 
