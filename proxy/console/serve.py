@@ -79,7 +79,7 @@ class Reloader:
 async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
     app = await App.start(settings)
     reloader = Reloader(app, read)
-    app.pages.reload = reloader.reload
+    app.controls.reload = reloader.reload
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def signalled() -> None:
@@ -156,7 +156,7 @@ async def _work(settings: Settings, worker: Worker, read: Callable[[], Settings]
         os.kill(os.getppid(), signal.SIGHUP)
         return ""
 
-    app.pages.reload = order_reload
+    app.controls.reload = order_reload
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop.set)
     await _work_until(worker.stop)
     if worker.retires:

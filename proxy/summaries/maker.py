@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import SummaryCost, SummaryRecord, stale
-from proxy.addons.billing.billing import Billing
+from policies.money.bills import Labels
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.event_loop import in_thread
@@ -70,9 +70,9 @@ class SummaryMaker:
         forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
         *,
-        billing: Billing,
+        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
     ) -> None:
-        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billing=billing)
+        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billed=billed)
         self.summarizer, self.recent = summarizer, self._writer.recent.of
         self._running: dict[Place, tuple[Job, asyncio.Task[SummaryRecord]]] = {}
         self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
@@ -210,10 +210,11 @@ class SummaryWriter:
         telemetry: Telemetry,
         clock: Callable[[], float],
         *,
-        billing: Billing,
+        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]],
     ) -> None:
         self._settings = settings
-        self._billing = billing
+        self._billed = billed
+        """Are told what each summary has cost."""
         self._summarizer = summarizer
         self._store = store
         self._guarded = GuardedStore(store, telemetry, "summaries_store")
@@ -342,7 +343,8 @@ class SummaryWriter:
         """Add a cost to the conversation that caused it."""
         if spent == SummaryCost():
             return
-        self._billing.summary(job.key, job.labels, spent)
+        for bill in self._billed:
+            bill(job.key, job.labels, spent)
         try:
             await self._store.spend(job.key, job.kind, spent)
         except StoreTrouble:

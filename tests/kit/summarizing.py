@@ -30,6 +30,7 @@ from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.counted import counted
 from tests.kit.histories import Json
 from tests.kit.stage import body_of, working
@@ -186,10 +187,10 @@ async def replica(
         summarizer = Summarizer(chosen)
         parts.push_async_callback(summarizer.close)
         forgets = ForgetRegistry()
-        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset)
+        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset, PriceBook(chosen).prices)
         parts.push_async_callback(billing.close)
         wrapped = cast(Store, wrap(store))
-        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billing=billing)
+        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billed=[billing.summary])
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -11,16 +11,14 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
-from proxy.addons.access.gate import check_model
-from proxy.addons.limits.limits import Limits
 from proxy.addons.pages.answers import PageParts, json_page, message_of
 from proxy.addons.pages.export import moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
+from proxy.identity.permissions import check_model
 from proxy.identity.who import Grant, Identity
 from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.upstreams import row_for
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -30,6 +28,10 @@ from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import SummarizerError
+from proxy.upstreams.table import row_for
+
+if TYPE_CHECKING:
+    from proxy.addons.limits.limits import Limits
 
 _STATUSES = {"budget": 429, "timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """The status where no summary was written, by the reason; 502 for all others."""
@@ -49,7 +51,7 @@ class SummaryPages:
     maker: SummaryMaker
     request_parser: RequestParser
     payments: Payments
-    limits: Limits | None
+    limits: "Limits | None"
     """Of keys of the gateway, if they have any."""
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
