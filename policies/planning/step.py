@@ -11,7 +11,7 @@ from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.ledger import SMALLEST
+from policies.money.ledger import SMALLEST, best_point
 from policies.planning.folding import (
     Folding,
     adopted_fold,
@@ -353,7 +353,7 @@ class Step:
             )
             last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
             self._ledger.waiting = self._folding.waiting(self._conversation.start(self._step))
-            point = self._ledger.best_point(since)
+            point = best_point(self._ledger, since)
             if point is not None:
                 self.changes.fire(point, "tail-cut" if point >= last else "checkpoint:paid")
             if self._settings.aim == "context":

@@ -90,7 +90,7 @@ def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
     held = {field.name for field in fields(PlanState)} - snapshots.OF_NEWEST_STEP - {"ledger"}
     assert held == set(snapshots.OF_STATE)
     of_a_request = {"waiting"}  # each begins it anew
-    assert vars(Ledger(PRICES)).keys() == {"_prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
+    assert vars(Ledger(PRICES)).keys() == {"prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
     ledger = Ledger(PRICES)
     ledger.waiting = {1}
     ledger.arrive([1])
