@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Self
 
 from policies.money.catalog import check_overrides
-from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.states import CredentialStates
 from proxy.kernel.acceptance import Acceptance
@@ -24,13 +23,11 @@ from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.handlers import Gateway
 from proxy.kernel.holdout import Holdout
-from proxy.kernel.model_lookup import ModelLookup
 from proxy.kernel.modes import Prepare, by_mode, relayed
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.services import CompactionServices, Controls, Services
-from proxy.kernel.upstreams import Upstreams
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -44,6 +41,9 @@ from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.model_lookup import ModelLookup
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import Upstreams
 from proxy.workers.worker import Worker
 
 DOOR = ("access", "pages")

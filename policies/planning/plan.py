@@ -56,9 +56,9 @@ def plan(
     state = replay.state
     standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
-    edits = last.edits_before if last else dict.fromkeys(state.edits)
+    edits = last.changes.edits_before if last else dict.fromkeys(state.edits)
     new: list[Edit] = [state.edits[at] for at in sorted(edits) if state.edits[at] != edits[at]]
-    folds = last.folds_before if last else {}
+    folds = last.changes.folds_before if last else {}
     new += [fold for at, fold in sorted(state.folds.items()) if folds.get(at) != fold]
     return Plan(
         edits=tuple(map(standing.__getitem__, sorted(standing))),

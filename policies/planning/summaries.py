@@ -16,8 +16,9 @@ from policies.model.summary_record import (
     usable_summaries,
 )
 from policies.money.ledger import GUARD, SMALLEST, UNTRIED, digest_pays, limit_of_chats
-from policies.planning.folding import Folding
+from policies.planning.folding import Folding, adopted_fold, drop_summary, summary_saving
 from policies.planning.state import PlanSettings, PlanState
+from policies.text.layout import edited_tokens
 
 _GROWTH = 1.5
 """In a chat without tools, the next summary is asked for once the prompt has grown by half over what the last one left:
@@ -42,19 +43,19 @@ class StepSummaries:
 
     def review(self, summaries: Sequence[SummaryRecord]) -> UsableSummaries:
         """The stored summaries that may be used now. Drops the adopted one where it is stale."""
-        summarizing, fold, usable = self._settings.summarizing, self._folding.summary(), NO_SUMMARIES
+        summarizing, fold, usable = self._settings.summarizing, adopted_fold(self._folding), NO_SUMMARIES
         if summarizing:
             usable = usable_summaries(self._conversation, summaries, summarizing.criteria, summarizing.now)
         self.records, self._stale = usable.records, (usable.stale_id, usable.stale)
         if fold is not None:
             self._stale = _id(fold), self.reason_stale(fold)
             if self._stale[1]:
-                self._folding.drop()
+                drop_summary(self._folding)
         return usable
 
     def use(self) -> SummaryUse:
         """What the request, as it is sent, makes of summaries."""
-        summarizing, fold = self._settings.summarizing, self._folding.summary()
+        summarizing, fold = self._settings.summarizing, adopted_fold(self._folding)
         adopted = _id(fold) if fold else ""
         ready = next((id for id in map(_id, self.ready) if id != adopted), "")
         return SummaryUse(adopted, ready, *self._stale, summarizing.criteria if summarizing else None)
@@ -68,7 +69,7 @@ class StepSummaries:
 
     def pay(self) -> bool:
         """Whether the summary that is ready has earned its rewrite: free where everything behind it changes anyway."""
-        state, saving = self._state, self._folding.saving(self.ready)
+        state, saving = self._state, summary_saving(self._folding, self.ready)
         if saving <= 0:
             return False
         first, stop = self._folding.run(self.ready[0]).start, self._folding.run(self.ready[-1]).stop
@@ -88,7 +89,7 @@ class StepSummaries:
             first, last = (self._conversation.index[at] for at in (want.first, want.last))
             saving = max(0, ledger.sums[last + 1] - ledger.sums[first] - want.tokens)
         else:
-            saving = max(0, self._folding.saving(self.ready))
+            saving = max(0, summary_saving(self._folding, self.ready))
         if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
             state.rent *= saving / state.saving
         state.rent, state.saving = state.rent + ledger.rent(saving), saving
@@ -101,7 +102,7 @@ class StepSummaries:
         if is_early and state.left and context.is_chat and not context.pressed:
             return
         # the next one has to earn the cost of those that never stood, too, and may be rejected itself
-        cost = want.cost + self._folding.lost(self.records, self._settings)
+        cost = want.cost + self._lost()
         limit = self._limit()
         untried = float("inf") if context.pressed or context.summaries else limit or UNTRIED
         most = GUARD if context.rejected else untried
@@ -116,15 +117,21 @@ class StepSummaries:
         """Ask for a digest of one output where it will pay, in requests that may be changed at all."""
         settings, state, ledger = self._settings, self._state, self._state.ledger
         at = self._conversation.index[want.at]
-        saving = ledger.sent[at] - self._folding.size(at, "") - want.tokens
+        saving = ledger.sent[at] - edited_tokens(self._conversation.blocks[at], "", settings.count) - want.tokens
         cost, small = state.digest_cost + want.cost, settings.head + ledger.total < settings.budget.floor
         if small or saving < LEAST_SAVING or settings.only_to_fit:
             return
-        lost = self._folding.lost(self.records, settings)
-        pays = digest_pays(settings.prices, saving, want.cost) and ledger.affords(cost + lost)
+        pays = digest_pays(settings.prices, saving, want.cost) and ledger.affords(cost + self._lost())
         if pays or settings.aim == "context":
             state.digests.append(want)
             state.digest_cost = cost
+
+    def _lost(self) -> float:
+        """What those of the summaries cost that have not stood in the request so far, in input tokens."""
+        settings, booked = self._settings, self._state.booked
+        if settings.summarizing is None:
+            return 0.0
+        return sum(settings.summarizing.cost(each, settings.prices) for each in self.records if each.id not in booked)
 
     def _limit(self) -> float:
         """The limit of the bill in a chat without tools, 0 elsewhere. Only its first summary may go beyond the guard:

@@ -8,6 +8,6 @@ check, doctor, upstreams
 keys, usage, delete, audit, export
              what is in a store, by `read_store`
 presets      which there are, and what each does
-arguments, columns, output
+arguments, output
              the options, tables and lines that commands share, those of the lab too
 """

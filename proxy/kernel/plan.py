@@ -23,7 +23,6 @@ from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
-from proxy.catalog.price_book import LearnedCaches, PriceBook
 from proxy.config import Settings
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.learned import SECONDS, LearnedWindow
@@ -36,6 +35,7 @@ from proxy.memory.cached import NO_LOOKUP, CachedStore, StoreWriter
 from proxy.memory.conversation import Assembly, Inserts, LiveConversation, ParsedRequest
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters
+from proxy.upstreams.price_book import LearnedCaches, PriceBook
 
 _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""

@@ -16,7 +16,6 @@ from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from policies.restore import ReplyInProgress
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.errors import not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable
@@ -29,6 +28,7 @@ from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 
 
 class Compactor:

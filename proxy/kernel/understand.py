@@ -16,12 +16,12 @@ from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.planning.state import PlanSettings
 from policies.presets import described
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.learned import LearnedWindow
 from proxy.memory.conversation import Assembly, LiveConversation, ParsedRequest
 from proxy.requests import ClientRequest
 from proxy.summaries.background import policy_of
+from proxy.upstreams.price_book import PriceBook
 
 
 class Assembler:

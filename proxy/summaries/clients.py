@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from policies.dialects import DEFAULT, Dialect
-from policies.dialects.writing import Assignment, Writing
+from policies.dialects.writing import Writing
 from policies.model.tokens import well_formed
 from policies.money.prices import Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
@@ -80,8 +80,8 @@ class SdkClient:
 
     async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
-        task = Assignment(model, well_formed(request.instructions), well_formed(request.text), request.most)
-        body, *others = self._writing.bodies(task)
+        instructions, text = well_formed(request.instructions), well_formed(request.text)
+        body, *others = self._writing.bodies(model, instructions, text, request.most)
         for other in others:
             try:
                 return await self._post(body, headers)

@@ -27,7 +27,6 @@ from policies.model.summary_record import Criteria, SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
-from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
 from proxy.identity.states import CredentialStates, seconds_of
@@ -35,6 +34,7 @@ from proxy.summaries.clients import Completion, ModelRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
+from proxy.upstreams.price_book import PriceBook
 
 _REFUSED_KEY = 600.0
 """Seconds in which a key of the gateway's own is not used after it was refused."""

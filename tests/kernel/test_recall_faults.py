@@ -18,7 +18,7 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.kernel import recall_exchanges as recalls
 from proxy.kernel.runs import plan_and_render as planned
-from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
+from proxy.lab.provider import APIS, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.counted import counted
 from tests.kit.recalling import (
     BOTH,
@@ -50,7 +50,7 @@ def body(stream: bool) -> bytes:
 
 def refusal(status: int) -> Send:
     retry = (("Content-Type", "application/json"), ("Retry-After", "7"), ("x-ratelimit-remaining-requests", "0"))
-    return Send(status, APIS[CHAT].error_body(Violation(f"No, {status}.", code=f"code_{status}")), retry)
+    return Send(status, APIS["openai_chat"].error_body(Violation(f"No, {status}.", code=f"code_{status}")), retry)
 
 
 # --- the upstream fails in round two ---

@@ -15,14 +15,14 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from pydantic import ValidationError
 from yarl import URL
 
-from proxy.catalog.outbound import Outbound
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.config.upstreams import APIS, UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
 from proxy.kernel.understand import Assembler
-from proxy.kernel.upstreams import chosen
+from proxy.upstreams.outbound import Outbound
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import chosen
 from tests.kit.running import Start
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer, says
 

@@ -20,7 +20,6 @@ from policies.model.converse import converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
 from proxy.addons.billing.billing import Billing
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.holdout import Holdout
 from proxy.memory import Event, Key, Store, open_store
@@ -31,6 +30,7 @@ from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.counted import counted
 from tests.kit.histories import Json
 from tests.kit.stage import body_of, working

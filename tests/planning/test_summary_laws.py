@@ -292,12 +292,12 @@ def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     elif fault == "no way back":
         monkeypatch.setattr("policies.rules.summarize.summary", lambda n, text, *_: stubs.summary(n, text, ""))
     else:
-        monkeypatch.setattr("policies.planning.step.Step._adopt", partialmethod(_silently, pipeline.Step._adopt))
+        monkeypatch.setattr(pipeline.Changes, "adopt", partialmethod(_silently, pipeline.Changes.adopt))
 
 
-def _silently(step: Any, adopt: Any, reason: str) -> None:
-    adopt(step, reason)
-    step._state.reason = ""
+def _silently(changes: Any, adopt: Any, reason: str, context: Any) -> None:
+    adopt(changes, reason, context)
+    changes._state.reason = ""
 
 
 @pytest.mark.parametrize("fault", ["people's words go", "a call loses its result", "no way back", "nothing is said"])

@@ -16,10 +16,9 @@ from proxy.addons.pages.export import moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
+from proxy.identity.permissions import check_model
 from proxy.identity.who import Grant, Identity
-from proxy.kernel.permissions import check_model
 from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.upstreams import row_for
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -29,6 +28,7 @@ from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import SummarizerError
+from proxy.upstreams.table import row_for
 
 if TYPE_CHECKING:
     from proxy.addons.limits.limits import Limits

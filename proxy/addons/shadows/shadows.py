@@ -29,7 +29,6 @@ from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from proxy.breaker import reported_breaker
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.config.headers import BETAS, SIGN_INS, VERSIONS, words_in
 from proxy.errors import ApiError
@@ -37,14 +36,15 @@ from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Pressure
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.outgoing import rendered_body
-from proxy.kernel.upstreams import Upstreams
-from proxy.kernel.wire.upstream import CutError
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import PlannedRequest
 from proxy.sse import Events
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import Upstreams
+from proxy.upstreams.upstream import CutError
 
 _AT_ONCE = 4
 """Samples of a process that are being made, from the client's request to the last shadow."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, ClassVar
 
+from policies.dialects.openai_responses import OPENAI_RESPONSES
 from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api, StoredObjects
+from proxy.lab.provider.client import ANYTHING, ClientApi
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece, marks_of, tool_piece, unmarked
-from proxy.lab.provider.responses.client import CLIENT
 from proxy.lab.provider.responses.items import (
     CALLS,
     NEEDS_REASONING,
@@ -42,6 +43,13 @@ _ECHOED: Json = {
     "truncation": "disabled",
 }
 """What a response repeats of its request, and what it says where that says nothing."""
+
+
+CLIENT = ClientApi(
+    OPENAI_RESPONSES,
+    options={"store": False, "stream": True},
+    tool=lambda name: {"type": "function", "name": name, "parameters": ANYTHING, "strict": False},
+)
 
 
 class OpenAIResponses(Api):
