@@ -15,8 +15,9 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from pydantic import ValidationError
 from yarl import URL
 
+from policies.dialects import DIALECTS
 from proxy.config import Settings
-from proxy.config.upstreams import APIS, UpstreamRow
+from proxy.config.upstreams import UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
 from proxy.kernel.understand import Assembler
@@ -101,7 +102,7 @@ ROWS = st.lists(
 
 @given(
     ROWS,
-    st.sampled_from(sorted(APIS)),
+    st.sampled_from(sorted(DIALECTS)),
     st.sampled_from([None, "gpt-5", "claude", "gpt-x", "o1"]),
     st.sets(st.sampled_from("abcde")),
     st.sampled_from(["", "a", "c"]),
