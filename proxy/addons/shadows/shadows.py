@@ -24,7 +24,7 @@ from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS, Reply
-from policies.dialects.events import is_plain
+from policies.dialects.dialect import usage_in
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from policies.tools import RECALL
@@ -32,7 +32,7 @@ from proxy.addons.archive.replies import LoggedReply
 from proxy.breaker import reported_breaker
 from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.config.headers import BETAS, SIGN_INS, VERSIONS, words_in
+from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
 from proxy.kernel.admission import Pressure
 from proxy.kernel.head import RequestHead
@@ -43,7 +43,6 @@ from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import PlannedRequest, UpstreamRequest
-from proxy.sse import Events
 from proxy.telemetry import Telemetry
 
 _AT_ONCE = 4
@@ -222,7 +221,7 @@ class Shadows:
         dollars = most  # where nobody says what it has cost
         try:
             status, content = await self._send(sample, dialect, body, context.consent.headers if edited else {})
-            usage = _usage_in(dialect, content) if status == 200 else None
+            usage = usage_in(DIALECTS[dialect], content) if status == 200 else None
             dollars = prices.cost(usage).total if usage else most if status == 200 else 0.0
         finally:
             parts.telemetry.metrics.count("shadow_cost_usd", by=dollars)
@@ -239,11 +238,10 @@ class Shadows:
     async def _send(self, sample: Sample, dialect: str, body: bytes, more: Mapping[str, str]) -> tuple[int, bytes]:
         """The reply to a shadow. Raises ApiError, CutError."""
         headers = sample.headers.copy()
-        for name, start in SIGN_INS:
-            words = [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]
-            words += [value for key, value in more.items() if key.lower() == name and value not in words]
-            if words:
-                headers[name] = ",".join(words)
+        drop_sign_ins(headers)
+        for name, value in more.items():
+            words = words_in(headers.popall(name, ()))
+            headers[name] = ",".join(words if value in words else [*words, value])
         headers["Accept-Encoding"] = "identity"
         context = sample.planned.context
         upstream = self._parts.upstreams[context.client_request.upstream]
@@ -276,15 +274,3 @@ def _is_stored(planned: PlannedRequest) -> bool:
     request = planned.context.request
     value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
     return value != b"false" if planned.context.dialect.stores else value == b"true"
-
-
-def _usage_in(dialect: str, content: bytes) -> Usage | None:
-    """What the provider says that a reply has used."""
-    reader = DIALECTS[dialect].reply(None)
-    if is_plain(content):
-        reader.feed(content)
-        return reader.usage
-    events = Events()
-    for event in events.feed(content):
-        reader.feed(event)
-    return reader.usage
