@@ -87,6 +87,14 @@ class ClientRequest(Struct, frozen=True):
     may_plan: bool = True
     """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
     are put back, and nothing else is done."""
+    is_dry: bool = False
+    """Whether it is planned for what would become of it: it goes as the client wrote it, and nobody else learns of the
+    plan."""
+
+    @property
+    def owner_there(self) -> str:
+        """What its credential is called at its upstream: one that this knows may be unknown to another."""
+        return f"{self.owner} {self.upstream}"
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
@@ -185,11 +193,15 @@ class UpstreamRequest(Struct, frozen=True):
     """Of a holdout: in which one its conversation is."""
     model: str = ""
     """Of a request that may not be edited, and is not planned."""
+    may_overflow: bool = False
+    """Whether its upstream may find it too long, and something smaller may be sent then."""
+    is_billed: bool = True
+    """False where Narrows was to leave it alone."""
 
     @property
     def may_change(self) -> bool:
         """Whether it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
-        return self.client_request.mode == "on" or self.arm == "holdout"
+        return not self.client_request.is_dry or self.arm == "holdout"
 
 
 class ReplyRound(Struct, frozen=True):

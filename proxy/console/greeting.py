@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
 from policies.rules.summarize import Summarize
-from proxy.addons.billing.usage_query import UsageQuery, read_usage
 from proxy.config import Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.groups.summaries import SAME
 from proxy.config.upstreams import is_public, spoken_at
 from proxy.drawing.figures import bill_in_words
 from proxy.memory import open_store, public_url
+from proxy.usage.query import UsageQuery, read_usage
 
 _COLUMNS, _INDENT = 80, " " * 13
 _PATIENCE = 1.0

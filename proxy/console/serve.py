@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
+from itertools import chain
 
 from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Settings
@@ -17,11 +18,11 @@ from proxy.memory import StoreTrouble
 from proxy.memory.opening import shared_secret
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
+from proxy.workers.listening import listening_sockets
 from proxy.workers.supervisor import Supervisor
-from proxy.workers.team import Team, listening_sockets
-from proxy.workers.worker import Worker
+from proxy.workers.worker import Team, Worker
 
-_FIXED = ("host", "port")
+_FIXED = ("host", "port", "workers")
 """Settings of several workers that a reload does not change."""
 
 
@@ -78,7 +79,7 @@ class Reloader:
 async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
     app = await App.start(settings)
     reloader = Reloader(app, read)
-    app.pages.reload = reloader.reload
+    app.controls.reload = reloader.reload
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def signalled() -> None:
@@ -118,14 +119,15 @@ async def _finish(app: App, hurry: asyncio.Event) -> None:
 
 
 def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> None:
-    if not hasattr(os, "memfd_create"):
+    if sys.platform != "linux":
         message = "workers: several need Linux; set it to 1, or start several Narrows behind a balancer"
         raise ConfigurationError(message)
     telemetry = Telemetry(settings.log_level, settings.log_format)
     with ExitStack() as stack:
-        sockets = [stack.enter_context(each) for each in listening_sockets(settings.host, settings.port)]
-        url = base_url(settings.host, sockets[0].getsockname()[1])
-
+        sockets = listening_sockets(settings.host, settings.port, settings.workers)
+        for each in chain(*sockets):
+            stack.enter_context(each)
+        url = base_url(settings.host, sockets[0][0].getsockname()[1])
         secret: bytes | None = None
 
         def gather(latest: Settings) -> Team:
@@ -134,7 +136,7 @@ def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> Non
             secret = asyncio.run(shared_secret(latest, telemetry, secret))
             load()
             gc.freeze()  # what is there before the fork is in memory once, as long as no collector looks at it
-            return Team(latest.workers, sockets, secret)
+            return Team(sockets, secret)
 
         def work(latest: Settings, worker: Worker) -> None:
             run_fast(_work(latest, worker, read))
@@ -154,17 +156,9 @@ async def _work(settings: Settings, worker: Worker, read: Callable[[], Settings]
         os.kill(os.getppid(), signal.SIGHUP)
         return ""
 
-    app.pages.reload = order_reload
-    stop, hurry = asyncio.Event(), asyncio.Event()
-
-    def hurried() -> None:
-        stop.set()
-        hurry.set()
-
-    worker.obey(stop.set, hurried)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await _work_until(stop)
-    await worker.leave()
+    app.controls.reload = order_reload
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop.set)
+    await _work_until(worker.stop)
     if worker.retires:
         await app.stop_listening()
-    await _finish(app, hurry)
+    await _finish(app, worker.hurry)

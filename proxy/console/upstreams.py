@@ -22,8 +22,8 @@ from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings, UpstreamRow
 from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
-from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import Upstream
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelList:
+class ModelsAnswer:
     """An answer to the question for models."""
 
     status: int
@@ -113,7 +113,7 @@ async def check_upstream(
     return UpstreamCheck([*findings, *_clock(answer)], answer.models if answer.status == 200 else None)
 
 
-async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelList:
+async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelsAnswer:
     headers = CIMultiDict({"Accept": "application/json", "User-Agent": "narrows-doctor"})
     apis = [api for api in DIALECTS.values() if api.http.key[0] == upstream.row.auth]
     apis += [api for api in DIALECTS.values() if key_name == f"{api.provider.upper()}_API_KEY"]
@@ -127,10 +127,10 @@ async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelL
                 body += chunk
                 if len(body) > _MOST_BYTES:
                     break
-        return ModelList(reply.status, reply.headers, body, asked_at, time.perf_counter() - began)
+        return ModelsAnswer(reply.status, reply.headers, body, asked_at, time.perf_counter() - began)
 
 
-def _verdict(base: str, answer: ModelList, has_v1: bool, key_name: str) -> Finding:
+def _verdict(base: str, answer: ModelsAnswer, has_v1: bool, key_name: str) -> Finding:
     """`key_name`: the variable whose key was sent; empty where none was."""
     status = answer.status
     if status == 200 and answer.models is not None:
@@ -166,7 +166,7 @@ def _plain(base: str) -> Iterator[Finding]:
         yield Finding("warn", "upstream", f"{base} is not https: whoever is in between reads keys and conversations")
 
 
-def _key(name: str, key: str, answer: ModelList) -> Finding:
+def _key(name: str, key: str, answer: ModelsAnswer) -> Finding:
     if key:
         return Finding("ok", "key", f"{name} is set" + (", and accepted" if answer.status == 200 else ""))
     if answer.status == 200:
@@ -174,7 +174,7 @@ def _key(name: str, key: str, answer: ModelList) -> Finding:
     return Finding("warn", "key", f"{name} is not set here, so no key was checked; each client brings its own")
 
 
-def _clock(answer: ModelList) -> Iterator[Finding]:
+def _clock(answer: ModelsAnswer) -> Iterator[Finding]:
     try:
         theirs = parsedate_to_datetime(answer.headers.get("Date", "")).replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -11,11 +11,9 @@ Laws
 
 from msgspec import structs
 
-from policies.dialects import Reply
-from proxy.addons.archive.archive import Archive
-from proxy.identity.states import CredentialStates, seconds_of
+from proxy.identity.states import CredentialStates
 from proxy.memory.cached import CachedStore, StoreWriter
-from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
+from proxy.requests import PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
 
@@ -29,7 +27,6 @@ class Acceptance:
         writer: StoreWriter,
         states: CredentialStates,
         writers: BackgroundWriters,
-        archive: Archive,
         telemetry: Telemetry,
     ) -> None:
         self._telemetry = telemetry
@@ -37,7 +34,6 @@ class Acceptance:
         self._writer = writer
         self._states = states
         self._writers = writers
-        self._archive = archive
 
     def asks_for_more(self, planned: PlannedRequest) -> bool:
         """Whether the plan would have something claimed or begun."""
@@ -46,20 +42,16 @@ class Acceptance:
     async def is_verified(self, planned: PlannedRequest) -> bool:
         """Whether the credential of this request is verified."""
         client_request = planned.context.client_request
-        there = self._at_upstream(client_request)
+        there = client_request.owner_there
         if self._states.is_accepted(there) or self._states.is_refused(there):
             return self._states.is_accepted(there)
         return await self._store.is_owner(planned.context.key, client_request.owner)
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
-        """The upstream has begun to answer. Returns the request, with headers that say what has begun since."""
-        client_request, planned = upstream_request.client_request, upstream_request.planned
-        for name in (client_request.owner, self._at_upstream(client_request)):
-            self._states.note(name, status, seconds_of(retry_after))
-        if planned is None or not 200 <= status < 300:
-            return upstream_request
+    async def accepted(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> UpstreamRequest:
+        """The upstream answers 2xx. Returns the request, with headers that say what has begun since."""
         try:
             self._store_sent(upstream_request, planned)
+            await self._store.settle(planned.context.key)
             summary = self._writers.begin(planned) if upstream_request.left_out else ""
         except Exception as error:  # law 6: the reply has come, and goes to the client
             self._telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)
@@ -68,27 +60,10 @@ class Acceptance:
             return upstream_request
         return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-summary": summary})
 
-    def reader(self, reply: Reply) -> Reply:
-        """A reader of a reply that may be stored for people."""
-        return self._archive.reader(reply)
-
-    def replied(self, planned: PlannedRequest, reply: Reply) -> None:
-        """The reply is over, or a round of it."""
-        context = planned.context
-        self._archive.replied(context.key, context.client_request, context.received, reply)
-
-    def _at_upstream(self, client_request: ClientRequest) -> str:
-        """What a credential is called at this upstream: one that it knows may be unknown to another."""
-        return f"{client_request.owner} {client_request.upstream}"
-
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
-        """Write behind the request what was sent, and what is kept for people."""
+        """Write behind the request what was sent."""
         client_request, record = upstream_request.client_request, upstream_request.record
-        context, is_sent = planned.context, client_request.mode == "on" and record is not None
-        key = context.key
-        self._archive.passed(key, upstream_request, context.received)
-        if is_sent and not planned.is_quiet:
-            self._archive.hidden(key, client_request, context.conversation, planned.plan.new)
+        context, is_sent = planned.context, not client_request.is_dry and record is not None
         self._writer.own(context.live, client_request.owner)
         if record is None or not is_sent:
             return
@@ -112,7 +87,7 @@ def is_underivable(planned: PlannedRequest) -> bool:
     """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
     a digest by rule where another replica may have one by a model."""
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
-    if plan.shed or plan.wants or state.offered or state.dropped or plan.reason == "checkpoint:cold":
+    if plan.shed or plan.wants or state.has_model_text or state.dropped or plan.reason == "checkpoint:cold":
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True

@@ -1,39 +1,34 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
 
-Each request is served in its own mode; where the settings turn all of them off, `Bypass` in outgoing.py stands in the
-place of this.
+The modes of requests, the holdout and failing open stand around this: modes.py.
 
-Laws
-  Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
+Law
   Store trouble is not such a failure: the plan is derived from replay alone, and comes out the same.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import structs
 
-from policies.dialects import DIALECTS, Reply, TooManyError
+from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
-from policies.money.bills import RequestBill
 from policies.restore import ReplyInProgress
-from proxy.addons.billing.billing import Billing
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.errors import ApiError, not_planned
+from proxy.errors import not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.outgoing import in_arm, rendered_body, retried, unchanged
-from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
+from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.warnings import ReplyWarnings, warning_header
+from proxy.kernel.warnings import ReplyWarnings
 from proxy.memory.cached import CachedStore, StoreWriter
-from proxy.requests import ClientRequest, PlannedRequest, ReplyRound, UpstreamRequest
-from proxy.summaries.background import BackgroundWriters, adopted_digests
-from proxy.summaries.services import Waiting
+from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
+from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 
 
 class Compactor:
@@ -49,7 +44,6 @@ class Compactor:
         *,
         cold: ColdProcess,
         acceptance: Acceptance,
-        billing: Billing,
         price_book: PriceBook,
     ) -> None:
         self._settings = settings
@@ -61,33 +55,17 @@ class Compactor:
         self._cold = cold
         self._planner = Planner(settings, parser, store, writer, writers, clock, cold, price_book=price_book)
         self._acceptance = acceptance
-        self._billing = billing
-        self._holdout = billing.holdout
         self._warnings = ReplyWarnings(telemetry, self._planner.context_tokens_of)
+        self.plan, self.may_overflow = self._planner.plan, self._planner.may_overflow
+        self.needs_room, self.was_compacted = self._planner.needs_room, self._planner.was_compacted
 
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
-        """The request that goes upstream. Raises ApiError where a stale summary is to be an error, and nothing else."""
-        match client_request.mode:
-            case "on":
-                return await self._fail_open(client_request, self._compacted(client_request, waiting))
-            case "observe":
-                return await self._fail_open(client_request, self._observed(client_request))
-            case "off":
-                return _bypassed(client_request)
-
-    async def preview(self, client_request: ClientRequest) -> UpstreamRequest:
-        if client_request.mode == "off":
-            return _bypassed(client_request)
-        upstream_request = await self._fail_open(client_request, self._previewed(client_request))
-        if client_request.mode == "on" or upstream_request.body is client_request.body:
-            return upstream_request
-        headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
-        return UpstreamRequest(client_request, client_request.body, headers)
-
-    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply]) -> Reply:
-        rounds = self._settings.recall_rounds if upstream_request.recalls else None
-        reply = around(DIALECTS[upstream_request.client_request.dialect].reply(rounds))
-        return self._acceptance.reader(reply) if upstream_request.planned is not None else reply
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+        """The request that goes upstream; of one that only counts, nothing is remembered. Raises ApiError where a stale
+        summary is to be an error, and whatever goes wrong."""
+        if client_request.only_counts:
+            return await self._counted(client_request)
+        planned = await self.plan(client_request)
+        return await self.unread(client_request) if planned is None else await self.compacted(planned, waiting)
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
         """The request of the next round: what the client sent, the recall calls of the model, and the answers."""
@@ -95,7 +73,8 @@ class Compactor:
         assert first is not None
         in_progress = ReplyInProgress(result.text, result.rounds)
         try:
-            following = await self._compacted(client_request, in_progress=in_progress, first=first)
+            planned = await self._planner.plan(client_request, in_progress, first)
+            following = await self.compacted(planned, None, first) if planned else await self.unread(client_request)
         except Exception as error:  # law 6 again: the model gets its answer all the same
             self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             following = await self._unplanned(upstream_request, first, in_progress)
@@ -106,24 +85,10 @@ class Compactor:
         body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
         return structs.replace(following, body=body, spent=spent, continues=upstream_request)
 
-    def without_marks(self, upstream_request: UpstreamRequest) -> UpstreamRequest:
-        """The same request without cache marks of ours."""
-        planned, spent = upstream_request.planned, upstream_request.spent
-        assert planned is not None  # else there are none
-        body, edits = rendered_body(planned, marked=False), planned.plan.edits
-        if spent is not None:
-            body = planned.context.dialect.recall.next_round(body, spent)
-        headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
-        warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
-        return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))
-
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
         """The upstream took the request without our marks, and not with them: this model gets none any more."""
         self._telemetry.log.warning("marks_refused", field=upstream_request.marks)
         self._planner.refuse_marks(upstream_request)
-
-    def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
-        return self._planner.may_overflow(upstream_request)
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
         """The request of the first round, smaller: what was decided for it before counts no more."""
@@ -150,9 +115,8 @@ class Compactor:
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
         on. None where that does not make it smaller."""
-        client_request = structs.replace(upstream_request.client_request, mode="on")
-        planned = await self._planner.plan(client_request)
-        compacted = await self._compacted_as_planned(planned) if planned is not None else None
+        planned = await self.plan(structs.replace(upstream_request.client_request, is_dry=False))
+        compacted = await self.compacted(planned) if planned is not None else None
         if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
             return None
         return retried(upstream_request, in_arm(compacted, "left"))
@@ -164,72 +128,28 @@ class Compactor:
             await self._planner.exchanges.remember(planned, result)
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
+    async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
         client_request, planned = upstream_request.client_request, upstream_request.planned
-        if planned is not None and 200 <= status < 300 and not client_request.is_accepted:
+        if planned is None or not 200 <= status < 300:
+            return upstream_request
+        if not client_request.is_accepted:
             received = planned.context.received
             self._parser.keep(client_request.dialect, received, client_request.tenant, client_request.conversation)
-        return self._acceptance.answered(upstream_request, status, retry_after)
+        return await self._acceptance.accepted(upstream_request, planned)
 
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
+    def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned
-        if planned is None or not 200 <= status < 300:
-            return
-        self._acceptance.replied(planned, reply)
-        if reply.usage is not None:
+        if planned is not None and 200 <= status < 300 and reply.usage is not None:
             self._planner.learn_from_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
             if sign := self._planner.caches.note(upstream_request, reply.usage):
                 model, upstream = planned.context.request.model, upstream_request.client_request.upstream
                 self._telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
 
-    def bill(self, rounds: Sequence[ReplyRound]) -> RequestBill | None:
-        upstream = rounds[0].request.client_request.upstream
-        return self._billing.request(rounds, lambda model: self._planner.prices_of(model, upstream))
-
     async def close(self) -> None:
         await self._cold.close()
         await self._store.close()
 
-    async def _fail_open(self, client_request: ClientRequest, prepared: Awaitable[UpstreamRequest]) -> UpstreamRequest:
-        """What was prepared; the client's own bytes where that fails."""
-        began = time.perf_counter()
-        try:
-            upstream_request = await prepared
-        except ApiError:
-            raise
-        except TooManyError as error:
-            self._telemetry.log.warning("too_many", what=error.what, limit=error.limit)
-            self._telemetry.metrics.count("too_many", error.what)
-            upstream_request = unchanged(client_request, "untouched", "bypassed")
-            warning = warning_header([f"too-many-{error.what}"])
-            upstream_request = structs.replace(upstream_request, headers={**upstream_request.headers, **warning})
-        except Exception as error:  # law 6: our trouble is never the client's
-            self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
-            upstream_request = unchanged(client_request, "failed-open", "checkpoint:failed-open")
-        ms = f"{(time.perf_counter() - began) * 1000:.1f}"
-        return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": ms})
-
-    async def _compacted(
-        self,
-        client_request: ClientRequest,
-        waiting: Waiting | None = None,
-        in_progress: ReplyInProgress | None = None,
-        first: PlannedRequest | None = None,
-    ) -> UpstreamRequest:
-        """The request that goes upstream, in the arm of a holdout where there is one."""
-        holdout = self._holdout if first is None and self._holdout.share else None
-        planned = await self._planner.plan(client_request, in_progress, first, holdout)
-        needs_room = planned is not None and holdout is not None and self._planner.needs_room(planned)
-        if planned is not None and planned.context.client_request.mode == "observe":
-            if not needs_room and not self._planner.was_compacted(planned):
-                return self._held_out(planned)
-            planned, needs_room = await self._planner.plan(client_request), True
-        if planned is None:
-            return await self._unread(client_request)
-        compacted = await self._compacted_as_planned(planned, waiting, first)
-        return compacted if holdout is None else in_arm(compacted, "left" if needs_room else "on")
-
-    async def _compacted_as_planned(
+    async def compacted(
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
@@ -239,8 +159,8 @@ class Compactor:
         if not left_out:
             planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
         if first is None:
-            if planned.plan.state.stale:
-                self._telemetry.metrics.count("stale_summaries", planned.plan.state.stale)
+            if reason := planned.plan.state.use.reason:
+                self._telemetry.metrics.count("stale_summaries", reason)
             self._writers.meet_stale(planned)
         if is_underivable(planned):
             planned = await self._derived(planned) if left_out else await self._claimed(planned)
@@ -250,7 +170,7 @@ class Compactor:
         """The request as it goes upstream."""
         context, client_request = planned.context, planned.context.client_request
         summary = self._writers.report(planned)
-        record, headers = self._record_and_headers(planned)
+        record, headers = self.record_and_headers(planned)
         if planned.plan.shed:
             if client_request.may_plan:  # else it is counted already
                 self._telemetry.shed("time")
@@ -273,9 +193,10 @@ class Compactor:
             recalls=context.tool is not None,
             tokens_sent=planned.tokens_sent,
             marks=context.plan_settings.marks if planned.plan.marks else "",
+            may_overflow=self.may_overflow(context, planned.tokens_sent),
         )
 
-    def _record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
+    def record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
         """What is remembered of the step, and the headers of its reply."""
         record = step_record(planned, self._clock())
         return record, reply_headers(planned, prefix_outcome(planned, record))
@@ -320,10 +241,7 @@ class Compactor:
         answered = structs.replace(first, context=structs.replace(context, answers=restored.answers))
         return structs.replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
 
-    async def _previewed(self, client_request: ClientRequest) -> UpstreamRequest:
-        if (held_out := await self._in_holdout(client_request)) is not None:
-            headers = {**self._record_and_headers(held_out)[1], "x-narrows-mode": "observed"}
-            return UpstreamRequest(client_request, client_request.body, headers)
+    async def _counted(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = before = None
         opening = b"{" + client_request.implied + b","
         if client_request.implied:  # the member that this body cannot have counts where the request before it had it
@@ -334,13 +252,13 @@ class Compactor:
             planned = await self._planner.plan(client_request)
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
-        _, headers = self._record_and_headers(planned)
+        _, headers = self.record_and_headers(planned)
         body = rendered_body(planned, marked=False)  # they are no tokens
         if client_request.implied and body.startswith(opening):
             body = b"{" + body.removeprefix(opening)
         return UpstreamRequest(client_request, body, headers, planned.context.consent.headers)
 
-    async def _unread(self, client_request: ClientRequest) -> UpstreamRequest:
+    async def unread(self, client_request: ClientRequest) -> UpstreamRequest:
         """A request that is no chat, or may not be edited: whatever it is, it costs what its model does."""
         named, is_accepted = client_request.conversation, client_request.is_accepted
         dialect, body, tenant = client_request.dialect, client_request.body, client_request.tenant
@@ -348,30 +266,9 @@ class Compactor:
         upstream_request = unchanged(client_request, "untouched", "bypassed")
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
 
-    async def _observed(self, client_request: ClientRequest) -> UpstreamRequest:
-        """The client's own bytes, and what would have become of them: planned and remembered in this process, with no
-        effect on the store or on anything upstream."""
-        planned = await self._planner.plan(client_request)
-        return await self._unread(client_request) if planned is None else self._only_observed(planned)
-
-    async def _in_holdout(self, client_request: ClientRequest) -> PlannedRequest | None:
-        """The plan of a request that passes as the client wrote it; None for one that does not."""
-        if not self._holdout.share or client_request.mode != "on":
-            return None
-        planned = await self._planner.plan(client_request, holdout=self._holdout)
-        if planned is None or planned.context.client_request.mode != "observe":
-            return None
-        return None if self._planner.needs_room(planned) or self._planner.was_compacted(planned) else planned
-
-    def _held_out(self, planned: PlannedRequest) -> UpstreamRequest:
-        """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply
-        may hold recalls."""
-        held_out = in_arm(self._only_observed(planned), "holdout")
-        return structs.replace(held_out, recalls=self._planner.may_overflow(held_out))
-
-    def _only_observed(self, planned: PlannedRequest) -> UpstreamRequest:
+    def observed(self, planned: PlannedRequest) -> UpstreamRequest:
         context, client_request = planned.context, planned.context.client_request
-        record, headers = self._record_and_headers(planned)
+        record, headers = self.record_and_headers(planned)
         if not planned.plan.shed:
             context.live.add_planned(context.fingerprint, context.conversation, planned.plan.state, record)
             self._store.conversations.settle(context.live)
@@ -382,8 +279,3 @@ class Compactor:
         return UpstreamRequest(
             client_request, client_request.body, headers, planned=planned, record=record, tokens_sent=sent
         )
-
-
-def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
-    upstream_request = unchanged(client_request, "bypassed", "bypassed")
-    return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})

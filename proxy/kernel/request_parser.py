@@ -137,5 +137,5 @@ class RequestParser:
 def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
-    beginning = f"{dialect}\0{conversation.key}"
+    beginning = f"{dialect}\0{conversation.end_anchor(0)}"
     return Key(tenant, conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])

@@ -26,7 +26,7 @@ class ReplyWarnings:
         """The header for a request; none where there is nothing to warn of."""
         context = planned.context
         limit = self._context_tokens_of(context.client_request)
-        hides = planned.plan.edits and context.tool is None and context.client_request.mode == "on"
+        hides = planned.plan.edits and context.tool is None and not context.client_request.is_dry
         is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
         return warning_header(
             [
@@ -79,7 +79,7 @@ class ReplyWarnings:
         before, hidden = context.live.hidden
         if step < before:  # another history has begun under this name, or the client has gone back
             before, hidden = context.live.hidden = -1, 0
-        if not most or not planned.plan.edits or context.client_request.mode != "on":
+        if not most or not planned.plan.edits or context.client_request.is_dry:
             return ""
         was_beyond = hidden >= _FEWEST_HIDDEN and hidden > most * (step - 1)
         needs_it = was_out_of_sight(context.conversation, planned.plan) if before < step else None

@@ -100,7 +100,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 
     async with client:
         report = await replay(session, run, environment, ask, progress)
-    last = environment.compaction.newest[run]
+    last = environment.observer.newest[run]
     environment.forget(run)
     assert last is not None
     sizes = break_down(last.context.conversation, last.plan.edits, environment.count, last.tokens_received)

@@ -6,6 +6,7 @@ Laws
   The store has a deadline, and is not asked at all while it is in trouble: requests never wait for it.
   Decisions that follow from the history are written behind the request, those of several requests together; here they
   are read as if they were written. Those that do not follow from it are claimed: written before their bytes are sent.
+  Where other processes serve the same conversations, a reply waits until what was decided for it is stored, or late.
   Snapshots are taken as often as a history has grown by so much that another process would feel it.
 """
 
@@ -80,12 +81,15 @@ class CachedStore:
         forgets: ForgetRegistry,
         conversations: Conversations,
         patience: float | None = None,
+        is_shared: bool = False,
     ) -> None:
-        """`patience`: seconds that a request waits for the store, instead of the default."""
+        """`patience`: seconds that a request waits for the store, instead of the default; `is_shared`: whether other
+        processes serve the same conversations."""
         self._store = GuardedStore(store, telemetry, "store")
         self.announcements: DecisionStore = store
         self.conversations = conversations
         self._patience = patience
+        self._is_shared = is_shared
         self._telemetry = telemetry
         self.writes = WriteBehindQueue(
             telemetry,
@@ -184,6 +188,11 @@ class CachedStore:
         """Write a decision before its bytes are sent, in the place of one whose request was refused."""
         with suppress(StoreTrouble):  # it is written behind the request as well
             await self.ask("supersede", methodcaller("supersede", key, record))
+
+    async def settle(self, key: Key) -> None:
+        """Have stored what was decided for a conversation, where another process may serve its next request."""
+        if self._is_shared:
+            await self.writes.settle(key, self._patience or _PATIENCE)
 
     async def is_owner(self, key: Key, owner: str) -> bool:
         """Whether this owner has sent the conversation before; not where the store cannot say it."""

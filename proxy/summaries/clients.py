@@ -12,7 +12,7 @@ from proxy.summaries.payments import EVERYTHING, Payment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """For which conversation a model is wanted, and who pays."""
+    """For which conversation a model is wanted, who pays, and what is to be written."""
 
     model: str
     """The model of the conversation."""
@@ -26,18 +26,14 @@ class ModelRequest:
     upstream: str = ""
     """The upstream of the conversation, by its name; "" for the first one of its API."""
     writing: WritingOptions = AS_CONFIGURED
+    instructions: str = ""
+    """What to write over the material; empty as long as there is none yet."""
+    text: str = ""
+    """The material."""
     tokens: int = 0
-    """The size of the material and the instructions, where there are any yet."""
+    """The size of both."""
     most: int = 0
     """Tokens that the answer may have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest(ModelRequest):
-    """What is to be written: `instructions` over the material `text`, in at most `most` tokens."""
-
-    instructions: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from policies.dialects import Dialect
 from policies.dialects.common import as_json, decoded, object_at
 from policies.dialects.writing import Writing
 from policies.model.tokens import well_formed
-from proxy.catalog.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
-from proxy.summaries.clients import Completion, WriteRequest
+from proxy.summaries.clients import Completion, ModelRequest
+from proxy.upstreams.outbound import Outbound, trust
 
 _LARGEST_REPLY = 4 * 2**20
 """Bytes of a reply, at most."""
@@ -64,7 +64,7 @@ class Endpoint:
         body = await self._send("GET", f"/models{'?' if listing else ''}{listing}", auth)
         return frozenset(each.id for each in msgspec.json.decode(body, type=_ModelList).data)
 
-    async def ask(self, request: WriteRequest, model: str, auth: Mapping[str, str]) -> bytes:
+    async def ask(self, request: ModelRequest, model: str, auth: Mapping[str, str]) -> bytes:
         """The body of the reply. `auth`: the headers that prove who asks."""
         texts = well_formed(request.instructions), well_formed(request.text)
         body, *others = self._writing.bodies(model, *texts, request.most)

@@ -45,18 +45,8 @@ class Telemetry:
         self.tracing.close()
         self._writer.close()
 
-    def request(self, record: RequestRecord) -> None:
-        """Count and log one request that was answered, or whose client left."""
-        count = self.metrics.count
-        if record.route == "passed on":
-            count("passed_on")
-            return
-        count("requests", record.mode, f"{record.status // 100}xx")
-        if record.trouble:
-            count("trouble", record.trouble)
-        if record.route == "chat" and record.prefix:
-            count("prefix", record.prefix)
-            self.metrics.observe("overhead_seconds", record.added_ms / 1000)
+    def report(self, record: RequestRecord) -> None:
+        """Log one request that was answered, or whose client left."""
         is_page = record.route not in ("chat", "count", "relay")
         if self._logs_debug if is_page else self._logs_info:
             self._writer.put({"record": record, "level": "debug" if is_page else "info", "timestamp": time()})

@@ -21,7 +21,7 @@ class RequestRecord:
 
     method: str
     route: str = "other"
-    """chat, count, relay or page; `passed on` to another worker, which reports it."""
+    """chat, count, relay or page."""
     request_id: str = ""
     mode: str = "relayed"
     prefix: str = ""

@@ -146,8 +146,6 @@ class _Spans(RequestTrace):
 
     def end(self, record: RequestRecord, usage: Usage | None) -> None:
         self.round_over(usage)
-        if record.route == "passed on":  # whoever serves it has a span of it
-            return
         values = {name: getattr(record, field) for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})
         _note(self._server, record.status, record.trouble, record.status >= 500)

@@ -90,4 +90,4 @@ def test_each_note_is_about_a_metric_and_each_metric_is_there() -> None:
     names = [name for name, *_ in metrics()]
     assert len(names) == len(set(names)) > 40
     assert not NOTES.keys() - names
-    assert f'"{WORKERS[0]}", "{WORKERS[3].partition(";")[0]}' in SOURCE
+    assert f'"{WORKERS[0]}", "{WORKERS[2].partition(";")[0]}' in SOURCE

@@ -10,40 +10,35 @@ from aiohttp import web
 from pytest_aiohttp import AiohttpClient, AiohttpRawServer, AiohttpServer
 from yarl import URL
 
-from proxy.addons.access.gate import Gate
-from proxy.addons.access.registry import KeyRegistry
-from proxy.catalog.price_book import PriceBook
+from proxy.addons.telemetry.addon import record_of
 from proxy.config import Settings
 from proxy.identity.states import CredentialStates
+from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.handlers import Gateway
-from proxy.kernel.outgoing import Bypass
-from proxy.kernel.parts import FlowParts
-from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.parts import KernelParts
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry import RequestRecord, Telemetry
+from proxy.upstreams.table import Upstreams
 from tests.kit.upstream import completion
 
 BODY = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
 
 
-class Longer(Bypass):
+async def longer(client_request: ClientRequest, waiting: Any = None, /) -> UpstreamRequest:
     """Adds a space to each body, as a compaction that changes something."""
-
-    async def prepare(self, client_request: ClientRequest, waiting: Any = None, /) -> UpstreamRequest:
-        return UpstreamRequest(client_request, client_request.body + b" ", {"x-narrows-mode": "compacted"})
+    return UpstreamRequest(client_request, client_request.body + b" ", {"x-narrows-mode": "compacted"})
 
 
-class NoPages:
-    """Narrows without pages of its own."""
+class Records(Addon):
+    """The record of each request, once it is over."""
 
-    ready = True
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
 
-    def has(self, path: str, /) -> bool:
-        return False
-
-    async def answer(self, request: web.BaseRequest, path: str, /) -> web.Response:
-        raise AssertionError(path)
+    async def finished(self, exchange: Exchange) -> None:
+        self.records.append(record_of(exchange))
 
 
 class Provider:
@@ -73,17 +68,19 @@ def provider() -> Provider:
 
 
 @pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
-    """The record of each request, once it is over."""
-    records: list[RequestRecord] = []
-    monkeypatch.setattr(Telemetry, "request", lambda _, record: records.append(record))
-    return records
+def addon() -> Records:
+    return Records()
+
+
+@pytest.fixture
+def records(addon: Records) -> list[RequestRecord]:
+    return addon.records
 
 
 @pytest.fixture
 async def client(
     provider: Provider,
-    records: list[RequestRecord],
+    addon: Records,
     aiohttp_server: AiohttpServer,
     aiohttp_raw_server: AiohttpRawServer,
     aiohttp_client: AiohttpClient,
@@ -94,17 +91,17 @@ async def client(
     server = await aiohttp_server(upstream_app)
     settings = Settings(upstream=str(server.make_url("/v1")), port=0)
     upstreams = await Upstreams.open(settings, Telemetry(stream=io.StringIO()))
-    parts = FlowParts(
+    parts = KernelParts(
         settings=settings,
         upstreams=upstreams,
-        compaction=Longer(),
+        prepare=longer,
+        compaction=None,
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
         admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),
-        gate=Gate(settings, KeyRegistry(settings, None), b"s"),
-        price_book=PriceBook(settings),
+        addons=Addons((), (addon,), Telemetry(stream=io.StringIO())),
     )
-    yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
+    yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts)))
     await upstreams.close()
 
 

@@ -31,6 +31,7 @@ from tests.kit.histories import Json
 from tests.kit.overflows import IN_BODY, STREAMS, WORDINGS
 from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, spaced
 from tests.kit.recalling import recall
+from tests.kit.running import compaction_of
 from tests.kit.speaking import speaking
 from tests.kit.stage import MODELS, Exchange, Stage, staged
 
@@ -253,14 +254,14 @@ async def test_t5_a_window_is_learned_for_one_model_at_one_upstream(server: Stag
 
 async def test_x5_no_tenant_learns_from_what_another_was_refused(server: Stage) -> None:
     """An error may repeat what a client wrote."""
-    app = await started(server)
+    compactor = compaction_of(await started(server)).compactor
 
     async def prepared(tenant: str, task: str) -> UpstreamRequest:
         body = spaced(APIS["openai_chat"].body([{"role": "user", "content": task}, *LONG[1:-1]], model="own"))
-        return await app.compaction.prepare(ClientRequest("openai_chat", body, tenant, None, "on", "", ""))
+        return await compactor.prepare(ClientRequest("openai_chat", body, tenant, None, "on", "", ""))
 
     first = await prepared("one", "Go.")
-    assert await app.compaction.compact_harder(first, Overflow(window=WINDOW)) is not None
+    assert await compactor.compact_harder(first, Overflow(window=WINDOW)) is not None
     assert (await prepared("one", "Come.")).tokens_sent < WINDOW < (await prepared("two", "Come.")).tokens_sent
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel import runs
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
+from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.request_parser import RequestParser
 from proxy.lab import sessions
 from proxy.memory import Store, open_store
@@ -23,6 +22,7 @@ from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import ClientRequest, PlannedRequest
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.stage import body_of
 from tests.kit.talk import says, user
 

@@ -15,14 +15,15 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from pydantic import ValidationError
 from yarl import URL
 
-from proxy.catalog.outbound import Outbound
-from proxy.catalog.price_book import PriceBook
+from policies.dialects import DIALECTS
 from proxy.config import Settings
-from proxy.config.upstreams import APIS, UpstreamRow
+from proxy.config.upstreams import UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
-from proxy.kernel.assembly import Assembler
-from proxy.kernel.upstreams import chosen
+from proxy.kernel.understand import Assembler
+from proxy.upstreams.outbound import Outbound
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import chosen
 from tests.kit.running import Start
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer, says
 
@@ -101,7 +102,7 @@ ROWS = st.lists(
 
 @given(
     ROWS,
-    st.sampled_from(sorted(APIS)),
+    st.sampled_from(sorted(DIALECTS)),
     st.sampled_from([None, "gpt-5", "claude", "gpt-x", "o1"]),
     st.sets(st.sampled_from("abcde")),
     st.sampled_from(["", "a", "c"]),

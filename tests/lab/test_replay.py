@@ -160,11 +160,11 @@ async def test_repeats_are_added_up_and_nothing_is_kept_of_them() -> None:
         await replay(SHORT, "run", stage, Meddler(http, stage.base_url), lambda: None)
         assert stage.provider is not None
         assert stage.player is not None
-        assert set(stage.compaction.newest) == set(stage.compaction.rounds) == set(stage.player.received) == {"run"}
+        assert set(stage.observer.newest) == set(stage.observer.rounds) == set(stage.player.received) == {"run"}
         assert len(stage.provider.requests) == len(stage.received("run")) == 1
         stage.forget("run")
-        assert not stage.compaction.newest
-        assert not stage.compaction.rounds
+        assert not stage.observer.newest
+        assert not stage.observer.rounds
         assert not stage.player.received
 
 

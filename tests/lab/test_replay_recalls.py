@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,6 +18,7 @@ from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.console import cli
 from proxy.console.output import as_json
+from proxy.kernel.prepare import Compactor
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
@@ -203,15 +205,17 @@ def _longer(message: Json) -> Json:
     return message
 
 
-async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_turn_said() -> None:
+async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_turn_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with environment_for(MODEL, at(1)) as stage:
-        next_round = stage.compaction.next_round
+        next_round = Compactor.next_round
 
-        async def meddled(upstream_request: UpstreamRequest, *rest: object) -> UpstreamRequest:
-            following = await next_round(upstream_request, *rest)  # type: ignore[arg-type]
+        async def meddled(*arguments: Any) -> UpstreamRequest:
+            following = await next_round(*arguments)
             return structs.replace(following, body=following.body.replace(b"You mend.", b"You meddle."))
 
-        stage.compaction.next_round = meddled  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(Compactor, "next_round", meddled)
         report, _ = await played(SESSION, stage)
     assert report.recalls.rounds == 2
     assert report.undeclared_prefix_changes == 4  # into each of the rounds, and out of it
@@ -242,7 +246,7 @@ async def test_a_real_upstream_is_billed_for_every_round() -> None:
     async with await start(provider) as running, environment_for(MODEL, Options(upstream=running.url)) as stage:
 
         def once(received: Received) -> Say | None:
-            planned = stage.compaction.newest["run"]
+            planned = stage.observer.newest["run"]
             assert planned is not None
             texts = needed(planned.context.conversation, planned.plan.edits, parts)
             if not texts or asked:

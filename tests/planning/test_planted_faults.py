@@ -21,8 +21,8 @@ from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.text import stubs
-from proxy.kernel.prepare import Compactor, UpstreamRequest
-from proxy.requests import ClientRequest
+from proxy.kernel.modes import FailOpen
+from proxy.requests import UpstreamRequest
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests
 from tests.kit.running import Start
 from tests.kit.talk import calls, gives, runs, says, system, user
@@ -249,15 +249,15 @@ def raises(*_: Any) -> None:
 
 
 async def test_law_6_holds_where_planning_raises(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
+    monkeypatch.setattr("proxy.kernel.plan.is_quiet", raises)
     await check_law_6(narrows, body_of(TALK))
 
 
 async def test_law_6_fails_where_nothing_catches(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unguarded(self: Compactor, client_request: ClientRequest) -> UpstreamRequest:
-        return await self._compacted(client_request, None)
+    async def unguarded(self: FailOpen, *request: Any) -> UpstreamRequest:
+        return await self._prepare(*request)
 
-    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
-    monkeypatch.setattr(Compactor, "prepare", unguarded)
+    monkeypatch.setattr("proxy.kernel.plan.is_quiet", raises)
+    monkeypatch.setattr(FailOpen, "__call__", unguarded)
     with pytest.raises(AssertionError):
         await check_law_6(narrows, body_of(TALK))

@@ -20,7 +20,7 @@ from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter, RequestRecord, Telemetry
 from proxy.telemetry.metrics import BoundedLabel, Metrics
-from proxy.workers import team as workers
+from proxy.workers import metrics as workers
 from tests.kit.counted import counted
 from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head

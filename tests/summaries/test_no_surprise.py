@@ -23,6 +23,7 @@ from tests.kit.rolling import (  # noqa: F401 - one is a fixture
     work,
     writes_summaries,
 )
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage, ends
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -62,8 +63,7 @@ async def talk(stage: Stage, app: App, client: anthropic.AsyncAnthropic, turns: 
     for turn in range(2, turns):
         raw = await client.messages.with_raw_response.create(**MESSAGES, messages=claude_messages(turn))  # type: ignore[arg-type]
         said.append(raw.headers.get("x-narrows-summary", ""))
-        assert app.summaries is not None
-        await app.summaries.settled()
+        await compaction_of(app).maker.settled()
     return said
 
 

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS
 from proxy.addons.archive.recordings import Recordings, session_of
 from proxy.addons.archive.redaction import Redaction
-from proxy.addons.archive.replies import LoggedReply
+from proxy.kernel.exchange import HeldReply
 from proxy.memory import Key
 from proxy.memory.conversation import ParsedRequest
 from proxy.requests import ClientRequest
@@ -106,7 +106,7 @@ class Recorder:
         recording.credential, recording.has_replies = client_request.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
 
-    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: LoggedReply) -> None:
+    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
         """Record the reply to a request that is recorded. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)

@@ -378,11 +378,9 @@ async def open_limits(
     worker: int | None,
     counts: Counts | None,
     parts: AsyncExitStack,
-) -> Limits | None:
-    """What counts what keys use, until `parts` are closed; None where no keys are taken. `worker`: the number of this
-    one, where there are several. Raises ConfigurationError."""
-    if settings.auth == "passthrough":
-        return None
+) -> Limits:
+    """What counts what keys use, until `parts` are closed. `worker`: the number of this one, where there are several.
+    Raises ConfigurationError."""
     from proxy.addons.limits.windows import LocalWindows, SharedWindows
 
     try:

@@ -17,7 +17,6 @@ from policies.dialects.common import as_json
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.tools.file_changes import ToolCall, changes_of
-from proxy.addons.archive.archive import Archive
 from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.addons.archive.sent_requests import is_message
 from proxy.addons.pages import export
@@ -40,7 +39,6 @@ class LogPages:
     """Answers requests for what a log holds."""
 
     parts: PageParts
-    archive: Archive
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """A whole log takes several times its size in memory: one is put together at once."""
 
@@ -106,8 +104,6 @@ class LogPages:
 
     async def _log(self, request: web.BaseRequest, name: str) -> ConversationLog:
         """The log, as far as the caller may see it. Raises ApiError."""
-        if self.archive.message_log is None:
-            raise ApiError(404, "No log is stored: `history` is not set, or `mode` is off.", "no_history")
         grant = self.parts.permit(request, "conversations")
         key = Key(self.parts.who(request).tenant, name)
         stored = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))

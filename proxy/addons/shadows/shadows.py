@@ -23,27 +23,27 @@ from dataclasses import dataclass
 from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
-from policies.dialects import DIALECTS, Reply
+from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from policies.tools import RECALL
-from proxy.addons.archive.replies import LoggedReply
 from proxy.breaker import reported_breaker
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
+from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Pressure
-from proxy.kernel.head import RequestHead
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.outgoing import rendered_body
-from proxy.kernel.upstreams import Upstreams
-from proxy.kernel.wire.upstream import CutError
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.requests import PlannedRequest, UpstreamRequest
+from proxy.requests import PlannedRequest
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import Upstreams
+from proxy.upstreams.upstream import CutError
 
 _AT_ONCE = 4
 """Samples of a process that are being made, from the client's request to the last shadow."""
@@ -66,18 +66,11 @@ class _DroppedError(Exception):
 class Sample:
     """A sampled request, until its shadows are answered."""
 
-    shadows: "Shadows"
     planned: PlannedRequest
     is_edited: bool
     """Whether the client's own reply is to what Narrows made of its request."""
     rest: str
     headers: CIMultiDict[str]
-    reader: LoggedReply
-    """Reads the client's reply."""
-
-    def end(self, status: int) -> None:
-        """The client's reply has ended."""
-        self.shadows.follow(self, status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +88,7 @@ class ShadowParts:
     random: Callable[[], float] = random.random
 
 
-class Shadows:
+class Shadows(Addon):
     """Samples requests, and asks the model again."""
 
     def __init__(self, parts: ShadowParts) -> None:
@@ -107,41 +100,41 @@ class Shadows:
         self._keys |= {upstream: os.environ[name] for upstream, name in names.items() if name}
         """By the upstreams that are asked; "" where its row has the key."""
         self._breaker = reported_breaker("shadows", parts.telemetry)
-        self._samples: set[Sample] = set()
+        self._samples: dict[Exchange, Sample] = {}
         self._tasks: dict[asyncio.Task[None], Key] = {}
         parts.forgets.register(self._forget)
 
-    def sample(self, upstream_request: UpstreamRequest, reply: Reply, head: RequestHead, rest: str) -> Sample | None:
-        """A request is about to be sent: its sample, whose `reader` is to read its reply; as a rule it has none."""
-        planned, client_request = upstream_request.planned, upstream_request.client_request
-        if self._parts.random() >= self._share or planned is None or not planned.plan.edits:
-            return None
-        if upstream_request.left_out or not client_request.is_accepted or client_request.upstream not in self._keys:
-            return None
-        if _is_stored(planned):
-            return None
+    async def planned(self, exchange: Exchange) -> None:
+        """A request is about to be sent; a few are sampled."""
+        sent = exchange.upstream_request
+        if sent is None or sent.planned is None or not sent.planned.plan.edits or self._parts.random() >= self._share:
+            return
+        if sent.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
+            return
+        if _is_stored(sent.planned) or exchange.head is None:
+            return
         if self.running >= _AT_ONCE or self._parts.pressure.is_late or self._breaker.is_paused:
             self._count("dropped")
-            return None
-        headers = CIMultiDict((name, head.forwarded[name]) for name in _PASSED_ON if name in head.forwarded)
-        sample = Sample(
-            shadows=self,
-            planned=planned,
-            is_edited=upstream_request.body is not client_request.body,
-            rest=_without_credentials(rest),
-            headers=headers,
-            reader=LoggedReply(reply, _LARGEST),
-        )
-        self._samples.add(sample)
-        return sample
-
-    def follow(self, sample: Sample, status: int) -> None:
-        """The client's reply has ended: make its shadows in the background, where it can be compared."""
-        if sample not in self._samples:  # the conversation was deleted meanwhile
             return
-        self._samples.discard(sample)
-        context, content = sample.planned.context, sample.reader.content
-        own = action_in(context.client_request.dialect, content) if status == 200 and content else None
+        own = exchange.head.forwarded
+        self._samples[exchange] = Sample(
+            planned=sent.planned,
+            is_edited=sent.body is not sent.client_request.body,
+            rest=_without_credentials(exchange.rest),
+            headers=CIMultiDict((name, own[name]) for name in _PASSED_ON if name in own),
+        )
+        exchange.hold_reply(_LARGEST)
+
+    async def finished(self, exchange: Exchange) -> None:
+        """The client's reply has ended: make its shadows in the background, where it can be compared."""
+        sample = self._samples.pop(exchange, None)
+        if sample is None:  # as a rule; or the conversation was deleted meanwhile
+            return
+        reply, context = exchange.reply, sample.planned.context
+        status = exchange.rounds[-1].status if exchange.rounds else 0
+        own = None
+        if status == 200 and reply is not None and 0 < reply.size <= _LARGEST:
+            own = action_in(context.client_request.dialect, reply.content)
         if own is None:
             self._count("unread")
             return
@@ -165,7 +158,7 @@ class Shadows:
         def belongs(key: Key) -> bool:
             return key.tenant == tenant and conversation in (None, key.conversation)
 
-        self._samples -= {sample for sample in self._samples if belongs(sample.planned.context.key)}
+        self._samples = {on: each for on, each in self._samples.items() if not belongs(each.planned.context.key)}
         for task in [task for task, key in self._tasks.items() if belongs(key)]:
             task.cancel()
 

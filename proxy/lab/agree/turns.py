@@ -112,7 +112,7 @@ async def forecast_turns(
             async for turn in _forecast_session(environment, http, at, session):
                 turns.append(turn)
                 advance()
-            if (observer := environment.summaries) and (planned := environment.compaction.newest.get(run_of(at))):
+            if (observer := environment.summaries) and (planned := environment.observer.newest.get(run_of(at))):
                 _, spent = await observer.written(planned.context.key)
                 calls += spent.calls
                 usage = Usage(spent.prompt, spent.cached, spent.written, spent.completion)

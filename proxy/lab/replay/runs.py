@@ -103,7 +103,7 @@ async def _run(
         await accounting.add_summaries(report)
         report.each_request[-1] = replace(report.each_request[-1], input_bill=report.input_bill)
         sent.append(None)
-        if planned := environment.compaction.newest.get(run):
+        if planned := environment.observer.newest.get(run):
             tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
             # a copy: what was looked up in the conversation is not stored with it
             conversation = replace(planned.context.conversation)
@@ -162,7 +162,7 @@ class _Accounting:
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
-        rounds = self._environment.compaction.rounds.get(self._run, RecallRounds())
+        rounds = self._environment.observer.rounds.get(self._run, RecallRounds())
         # the usage that the client receives is the sum of all rounds
         answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
@@ -195,7 +195,7 @@ class _Accounting:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
         is there for the next one, and comes out the same every time."""
         observer = self._environment.summaries
-        planned = self._environment.compaction.newest.get(self._run)
+        planned = self._environment.observer.newest.get(self._run)
         if observer is None or planned is None:
             return
         key = planned.context.key

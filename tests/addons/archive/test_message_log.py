@@ -12,7 +12,6 @@ import pytest
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord, SummaryUse
 from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.archive.texts import ArchiveServices
 from proxy.addons.pages import export
 from proxy.app import App
 from proxy.kernel.request_parser import RequestParser
@@ -21,6 +20,7 @@ from proxy.memory.conversation import ParsedRequest
 from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.sqlite.store import SqliteStore
+from proxy.memory.store_access import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.addons.archive.test_artifacts import kept, rows
 from tests.addons.pages.test_conversations import RECORD, opened
@@ -243,7 +243,7 @@ async def _indexes(store: Store) -> list[object]:
 
 
 def _message_log(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
-    return MessageLog(ArchiveServices(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
+    return MessageLog(StoreAccess(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:

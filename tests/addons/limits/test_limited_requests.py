@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -11,14 +10,13 @@ from uuid import uuid4
 import anthropic
 import openai
 import pytest
-from aiohttp import ClientError
 
 from policies.model.summary_record import SummaryCost
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import PRESETS, Preset
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.billing.charges import charge_of, summary_dollars
+from proxy.addons.limits.charges import charge_of, summary_dollars
 from proxy.addons.limits.limits import Limits
 from proxy.lab.provider import Say
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
@@ -50,7 +48,7 @@ def limited(**limits: float) -> dict[str, Any]:
 
 
 def limits_of(setup: Running) -> Limits:
-    limits = setup.app.gateway.limits
+    limits = setup.app.services.opened["limits"].limits
     assert limits is not None
     return limits
 
@@ -160,23 +158,6 @@ async def test_x10_an_answer_costs_also_where_nobody_says_how_long_it_is(
     assert limits_of(setup).counts.spent["alice"][1] == pytest.approx(tokens / 1_000, rel=0.1)
 
 
-async def test_a_request_that_is_passed_on_to_another_worker_counts_there(narrows: Start) -> None:
-    setup = await narrows(**limited(rpm=9))
-    gateway, passed = setup.app.gateway, 0
-
-    def pass_on(request: Any, *_: object) -> bool:
-        nonlocal passed
-        passed += 1
-        request.transport.abort()
-        return True
-
-    gateway._parts = replace(gateway._parts, pass_on=pass_on)
-    with pytest.raises(ClientError):
-        await ask(setup)
-    assert passed == 1
-    assert (used(setup), limits_of(setup).counts.running) == ((0, 0), {})
-
-
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
 async def test_what_remains_stands_in_the_place_of_what_the_upstream_says(
@@ -255,7 +236,7 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     extra = {"stream_options": {"include_usage": True}} if streams else {}
     await stage.ask(app, hiding(), ("Authorization", f"Bearer {KEY}"), stream=streams, **extra)
     assert len(stage.provider.requests) == 2
-    limits = app.gateway.limits
+    limits = app.services.opened["limits"].limits
     assert limits is not None
     standing = limits.counts.windows.admit(app.settings.keys[0], is_wanted=False)
     billed = app.telemetry.metrics.billed

@@ -42,10 +42,7 @@ async def _asked(stage: Stage, app: App, key: str, name: str, messages: list[Jso
 
 async def _recorded(app: App) -> None:
     """Write the recordings that wait."""
-    pages = app._generation.pages.conversations
-    assert pages is not None
-    assert pages.deletion.recorder is not None
-    await pages.deletion.recorder._write_waiting()
+    await app.services.opened["archive"].recorder._write_waiting()
 
 
 def _contents(stage: Stage, url: str, folder: Path | None = None) -> str:

@@ -52,7 +52,7 @@ async def sampling(
 
 async def settled(app: App) -> None:
     """Once nothing is asked in the background any more."""
-    shadows = app.gateway.shadows
+    shadows = app.services.opened["shadows"]
     assert isinstance(shadows, Shadows)
     while shadows.running:  # noqa: ASYNC110 - a request whose reply is here may still be recorded
         await asyncio.sleep(0.005)
@@ -171,8 +171,8 @@ async def test_shadows_of_a_conversation_that_is_deleted_end(tmp_path: Path, mon
 
     async with sampling(tmp_path / "db", monkeypatch, slow) as (stage, app):
         last = (await stage.grow(app, SESSION))[-1]
-        assert app.gateway.shadows is not None
-        assert app.gateway.shadows.running
+        assert app.services.opened["shadows"] is not None
+        assert app.services.opened["shadows"].running
         url = f"{app.base_url.removesuffix('/v1')}/narrows/conversations"
         async with stage.client.delete(url, params={"id": last.headers["x-narrows-conversation"]}) as reply:
             assert reply.status == 204

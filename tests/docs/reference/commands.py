@@ -1,4 +1,4 @@
-"""What `narrows COMMAND --help` prints, for all commands."""
+"""The arguments and options of all commands, as `--help` prints them."""
 
 import re
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from proxy.console.cli import command_line
 INTRODUCTION = """\
 # Commands
 
-What each command prints with `--help`, but for the columns of its report. [The console](../README.md#commands) says
-more of the commands that people run, [the lab](../../lab/README.md) of those that measure. The options of
+Each command prints this with `--help`, and what the columns of its report mean. [The console](../README.md#commands)
+says more of the commands that people run, [the lab](../../lab/README.md) of those that measure. The options of
 `narrows serve` are the [settings](settings.md)."""
 
 
@@ -25,11 +25,15 @@ def _parts() -> Iterator[str]:
     for name in getattr(get_command(command_line()), "commands"):  # noqa: B009 - typer's own click has no types
         if name != "serve":
             yield f"## narrows {name}"
-            yield f"```text\n{_help(name)}\n```"
+            yield from _help(name)
 
 
-def _help(command: str) -> str:
+def _help(command: str) -> Iterator[str]:
+    """Its first line, and its lists of arguments and options."""
     words = [command, "--help"]
     printed = CliRunner().invoke(command_line(), words, env={"COLUMNS": "100"}, prog_name="narrows").stdout
-    paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
-    return "\n\n".join(each.rstrip() for each in paragraphs if not each.startswith(("  Columns", "  Bars")))
+    _, line, *paragraphs = re.sub(r"^ +-h, --help .*\n", "", printed, flags=re.MULTILINE).strip("\n").split("\n\n")
+    lists = [each.rstrip() for each in paragraphs if each != "Options:" and not each.startswith(" ")]
+    yield " ".join(line.split())
+    options = "\n\n".join(lists)
+    yield f"```text\n{options}\n```"

@@ -1,17 +1,19 @@
 """The codes of the errors that Narrows itself returns: when each comes, and what it means."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
-from tests.docs.reference.markdown import table
+from tests.docs.reference.markdown import items
 
 INTRODUCTION = """\
 # Errors
 
 The `code` of an error that Narrows itself returns, in the form of the client's API. Its message says what to do. Errors
 of the upstream pass as they came, except where a prompt was
-[too long](../../kernel/README.md#prompts-that-are-too-long) and a shorter one succeeded. If something fails after the
-head of a reply was sent, the error comes in the stream and Narrows closes the connection; it never invents a
-`finish_reason` or `[DONE]`."""
+[too long](../../kernel/README.md#prompts-that-are-too-long) and a shorter one succeeded. Errors 429 and 503 say in
+`Retry-After` when to try again (`summarizer_REASON` does not). If something fails after the head of a reply was sent,
+the error comes in the stream and Narrows closes the connection; it never invents a `finish_reason` or `[DONE]`."""
 CODES: Sequence[tuple[str, str, str]] = (
     ("400", "bad_body", "the body is not framed or written as it says"),
     ("400", "bad_configuration", "a reload was asked for, and the settings cannot work; the old ones stay"),
@@ -87,7 +89,9 @@ CODES: Sequence[tuple[str, str, str]] = (
 
 
 def page() -> str:
-    """The page."""
-    rows = [(status, f"`{code}`", meaning) for status, code, meaning in CODES]
-    after = "Errors 429 and 503 say in `Retry-After` when to try again (`summarizer_REASON` does not)."
-    return "\n\n".join([INTRODUCTION, table(("status", "code", "meaning"), rows), after]) + "\n"
+    """The page: the codes below their statuses."""
+    parts = [INTRODUCTION]
+    for status, rows in groupby(CODES, itemgetter(0)):
+        parts.append(f"## {status}")
+        parts.append(items(f"`{code}`: {meaning}" for _, code, meaning in rows))
+    return "\n\n".join(parts) + "\n"

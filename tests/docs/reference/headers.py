@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tests.docs.reference.markdown import table
+from tests.docs.reference.markdown import items
 
 REQUEST: Sequence[tuple[str, str]] = (
     ("x-narrows: off", "relay this request untouched"),
@@ -154,7 +154,7 @@ surprises you.
 
 ## Request headers
 
-{_table("header", "meaning", REQUEST)}
+{_list(REQUEST)}
 
 `x-narrows` can only make Narrows do less: `x-narrows: on` does not turn on what the settings or a rule turned off.
 
@@ -163,21 +163,21 @@ the client's own header below, which it passes on; else it recognizes a conversa
 histories may share a name: a request for a title, a sub-agent or a fork has its own records from the first message that
 differs. `metadata.user_id` names a person, not a conversation.
 
-{table(("client", "header that names the conversation"), CLIENTS)}
+{items(f"{client}: {header}" for client, header in CLIENTS)}
 
 ## Reply headers
 
-{_table("header", "values", REPLY)}
+{_list(REPLY)}
 
 ## Warnings
 
-{_table("warning", "meaning", WARNINGS)}
+{_list(WARNINGS)}
 
 ## Reasons of a checkpoint
 
-{_table("reason", "why the prefix changed", CHECKPOINTS)}
+{_list(CHECKPOINTS)}
 """
 
 
-def _table(name: str, meaning: str, rows: Sequence[tuple[str, str]]) -> str:
-    return table((name, meaning), [(f"`{word}`", text) for word, text in rows])
+def _list(rows: Sequence[tuple[str, str]]) -> str:
+    return items(f"`{word}`: {text}" for word, text in rows)

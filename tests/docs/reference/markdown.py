@@ -1,12 +1,11 @@
-"""Tables in Markdown."""
+"""Lists in Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from textwrap import TextWrapper
 
-BAR = r"\|"
+_WRAPPER = TextWrapper(120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with these heads; cells may be empty, and may have bars."""
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    lines += [f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |".replace("|  |", "| |") for row in rows]
-    return "\n".join(lines)
+def items(texts: Iterable[str]) -> str:
+    """A list of these texts, in lines as long as those of the other pages."""
+    return "\n".join(map(_WRAPPER.fill, texts))

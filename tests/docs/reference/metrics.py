@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 
 from proxy.telemetry.metrics import Metrics
-from tests.docs.reference.markdown import table
+from tests.docs.reference.markdown import items
 
 INTRODUCTION = """\
 # Metrics
 
-`GET /metrics` has these, for Prometheus. [Telemetry](../../addons/telemetry/README.md#metrics) says who may read them,
-and how they are bounded."""
+`GET /metrics` has these, for Prometheus: counters end with `_total`, histograms with `_seconds`, and all others are
+gauges. Labels stand in brackets. [Telemetry](../../addons/telemetry/README.md#metrics) says who may read them, and how
+they are bounded."""
 NOTES: Mapping[str, str] = {
     "narrows_prompt_tokens_sent_total": "Those of the first round of a reply.",
     "narrows_billed_tokens_total": "`kind`: `input`, `cached`, `written`, `output`. Where the provider reports no "
@@ -47,29 +48,30 @@ NOTES: Mapping[str, str] = {
     "`host`, `port` and `store`).",
 }
 """What the help on the page for Prometheus does not say."""
-WORKERS = ("narrows_workers", "gauge", (), "Workers whose metrics are in this page; with `workers` alone.")
+WORKERS = ("narrows_workers", (), "Workers whose metrics are in this page; with `workers` alone.")
 
 OTHERS = """\
 With `workers`, gauges have the label `worker`, too. On Linux the page also has the process's own use under the names of
 Prometheus' clients, such as `process_cpu_seconds_total` and `process_resident_memory_bytes`."""
 
 
-def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """Name, type, labels and help of each."""
+def metrics() -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Name, labels and help of each."""
     own = Metrics()
     for family in own.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        yield name, family.type, tuple(getattr(family, "_labelnames")), family.documentation  # noqa: B009 - no other way
+        yield name, tuple(getattr(family, "_labelnames")), family.documentation  # noqa: B009 - no other way
     for gauge in dict.fromkeys(own.registry._names_to_collectors.values()):
         (family,) = gauge.describe()
-        yield family.name, "gauge", tuple(getattr(gauge, "_labelnames")), family.documentation  # noqa: B009 - likewise
+        yield family.name, tuple(getattr(gauge, "_labelnames")), family.documentation  # noqa: B009 - likewise
     yield WORKERS
 
 
 def page() -> str:
     """The page."""
-    rows = [
-        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), f"{about} {NOTES.get(name, '')}".strip())
-        for name, kind, labels, about in metrics()
-    ]
-    return "\n\n".join([INTRODUCTION, table(("metric", "type", "labels", "what it counts"), rows), OTHERS]) + "\n"
+    return "\n\n".join([INTRODUCTION, items(_text(*metric) for metric in metrics()), OTHERS]) + "\n"
+
+
+def _text(name: str, labels: tuple[str, ...], about: str) -> str:
+    names = f" ({', '.join(f'`{label}`' for label in labels)})" if labels else ""
+    return f"`{name}`{names}: {about} {NOTES.get(name, '')}".rstrip()

@@ -10,14 +10,14 @@ from proxy.config.groups.summaries import SummarizerSettings, SummaryBudget
 from proxy.config.settings import GROUPS
 from proxy.config.upstreams import UpstreamRow
 from proxy.console.options import default_in_words
-from tests.docs.reference.markdown import table
+from tests.docs.reference.markdown import items
 
 INTRODUCTION = """\
 # Settings
 
 Each setting is a flag of `narrows serve` (`--body-limit`), a variable (`NARROWS_BODY_LIMIT`) and a key of the TOML file
 that `--config` names (`body_limit`). [Configuration](../README.md#configuration) says how to write durations, sizes,
-lists and tables."""
+lists and tables. Defaults stand in brackets."""
 ROWS: Mapping[str, type[BaseModel]] = {
     "One entry of `upstreams`": UpstreamRow,
     "One entry of `keys`": KeyRow,
@@ -34,21 +34,21 @@ def page() -> str:
 def _parts() -> Iterator[str]:
     for group in GROUPS:
         yield f"## {group.__doc__}"
-        yield _table("setting", group)
+        yield _list(group)
     for heading, row in ROWS.items():
         yield f"## {heading}"
-        yield _table("field", row)
+        yield _list(row)
     yield "Rules and presets of your own are shown in [presets and rules](../README.md#presets-and-rules)."
 
 
-def _table(head: str, model: type[BaseModel]) -> str:
+def _list(model: type[BaseModel]) -> str:
+    """Each field with its default, where it has one, and its meaning."""
     fields = model.model_fields.items()
-    rows = [(f"`{name}`", _default(field), str(field.description)) for name, field in fields]
-    return table((head, "default", "meaning"), rows)
+    return items(f"`{name}`{_default(field)}: {field.description}" for name, field in fields)
 
 
 def _default(field: FieldInfo) -> str:
     words = default_in_words(field)
     if field.is_required():
-        return "needed"
-    return words if field.json_schema_extra else f"`{words}`" if words else "none"
+        return " (needed)"
+    return f" ({words})" if field.json_schema_extra else f" (`{words}`)" if words else ""

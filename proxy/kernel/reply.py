@@ -15,15 +15,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple, Protocol
 
-from policies.dialects import Reply
+from policies.dialects import ChoiceResult, Reply
+from policies.dialects.events import is_plain
 from policies.dialects.overflow import Overflow
-from policies.money.bills import RequestBill
+from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
-from proxy.kernel.wire.upstream import CutError, UpstreamReply
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.kernel.exchange import Exchange
+from proxy.requests import ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
-from proxy.summaries.services import Waiting
 from proxy.telemetry.tracing import RequestTrace
+from proxy.upstreams.upstream import CutError, UpstreamReply
 
 STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20
@@ -42,29 +43,10 @@ Send = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[SentRequest]
 
 
 class Compaction(Protocol):
-    """What the gateway needs of compaction. It fails open: only `next_round` raises, and `prepare` as it says."""
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        """The request that goes upstream. `waiting` is entered while a client that streams waits for a summary. Raises
-        ApiError where a policy wants the request to fail."""
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        """The request that would go upstream if this were sent now; nothing is remembered of it."""
-
-    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply], /) -> Reply:
-        """A fresh reader of its reply, with another `around` what reads it in its API."""
+    """What follows up a request that was planned. Only `next_round` may raise."""
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         """The request of the next round, for a choice that is pending. `upstream_request` is that of the first one."""
-
-    def without_marks(self, upstream_request: UpstreamRequest, /) -> UpstreamRequest:
-        """The same request without cache marks of ours, for an upstream that answers 400 to them."""
-
-    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
-        """That upstream took the request without them."""
-
-    def may_overflow(self, upstream_request: UpstreamRequest, /) -> bool:
-        """Whether its upstream may find it too long."""
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow, /) -> UpstreamRequest | None:
         """Learn that its upstream finds it too long. What may be sent in its place, strictly smaller; None where there
@@ -73,26 +55,85 @@ class Compaction(Protocol):
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Store the recall exchange of a choice that is over, or that there is none."""
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> UpstreamRequest:
-        """The upstream has begun to answer, with this status and, maybe, this Retry-After. The same request, with what
-        the reply's headers say now."""
+    async def answered(self, upstream_request: UpstreamRequest, status: int, /) -> UpstreamRequest:
+        """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
+        Where another process may serve the next request of the conversation, it finds from then on what was decided for
+        this one."""
 
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
+    def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
 
-    def bill(self, rounds: Sequence[ReplyRound], /) -> RequestBill | None:
-        """A reply is over, however it ended: count what it cost over all its rounds. None where it cost nothing, or
-        nothing is counted. Never raises."""
+    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
+        """That upstream took the request without cache marks of ours, and not with them."""
+
+
+class WatchedReply:
+    """A reader around the one of the dialect, for an exchange of which somebody wants to know the reply: it is heard as
+    it comes, and held as the client receives it, without a usage that this has not asked for."""
+
+    def __init__(self, reply: Reply, exchange: Exchange) -> None:
+        self._reply = reply
+        self._exchange = exchange
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._reply.usage
+
+    @usage.setter
+    def usage(self, usage: Usage | None) -> None:
+        self._reply.usage = usage
+
+    @property
+    def pending(self) -> Sequence[int]:
+        return self._reply.pending
+
+    @property
+    def over(self) -> Sequence[int]:
+        return self._reply.over
+
+    @property
+    def completion(self) -> int:
+        return self._reply.completion
+
+    def feed(self, event: bytes, /) -> list[bytes]:
+        exchange = self._exchange
+        if exchange.listener is not None:
+            exchange.listener(event)
+        pieces = self._reply.feed(event)
+        if exchange.usage_option is not None and not is_plain(event):
+            pieces = [rest for piece in pieces if (rest := exchange.usage_option.hide(piece))]
+        if exchange.reply is not None:
+            exchange.reply.add(pieces)
+        return pieces
+
+    def feed_all(self, events: bytes, /) -> list[bytes] | None:
+        exchange = self._exchange
+        if exchange.listener is not None or exchange.usage_option is not None:
+            return None  # each event is to be seen
+        pieces = self._reply.feed_all(events)
+        if pieces is not None and exchange.reply is not None:
+            exchange.reply.add(pieces)
+        return pieces
+
+    def resume(self, choice: int, /) -> None:
+        self._reply.resume(choice)
+
+    def result(self, choice: int, /) -> ChoiceResult:
+        return self._reply.result(choice)
+
+    def last_event(self, failure: bytes, /) -> bytes:
+        return self._reply.last_event(failure)
 
 
 class RecallLoop:
     def __init__(
         self,
-        compaction: Compaction,
+        compaction: Compaction | None,
         send: Send,
         upstream_request: UpstreamRequest,
         reply: Reply,
         trace: RequestTrace,
+        ended: list[ReplyRound],
     ) -> None:
         self._compaction = compaction
         self._send = send
@@ -102,11 +143,9 @@ class RecallLoop:
         self.upstream_request = upstream_request
         """The request that was sent last."""
         self.reply = reply
-        self.rounds = 0
-        """How often the upstream was asked to go on."""
         self.status = 0
         """The upstream's status in the current round; 0 as long as it has not replied."""
-        self.ended: list[ReplyRound] = []
+        self._ended = ended
         """The rounds that another one followed."""
 
     def begin(self, sent: SentRequest) -> None:
@@ -186,25 +225,26 @@ class RecallLoop:
         """Store exchanges before the client knows that a choice is over, and comes back with it."""
         for choice in set(self.reply.over) - self._remembered:
             self._remembered.add(choice)
-            await self._compaction.remember_recalls(self._first, self.reply, choice)
+            if self._compaction is not None:
+                await self._compaction.remember_recalls(self._first, self.reply, choice)
 
     @asynccontextmanager
     async def _next_round(self) -> AsyncIterator[UpstreamReply]:
-        choice = self.reply.pending[0]
+        compaction, choice = self._compaction, self.reply.pending[0]
+        assert compaction is not None  # else nothing is recalled
         try:
             self._trace.round_over(self.reply.usage)
             with self._trace.recall():
-                following = await self._compaction.next_round(self._first, self.reply, choice)
+                following = await compaction.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error
-        await self._compaction.record(self.upstream_request, self.reply, 200)
-        self.ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
+        compaction.learn(self.upstream_request, self.reply, 200)
+        self._ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
         self.reply.resume(choice)
-        self.rounds += 1
         self.upstream_request = following
         self.status = 0
-        async with self._send(following, self.rounds) as sent:
+        async with self._send(following, len(self._ended)) as sent:
             self.upstream_request = sent.request
             self.status = sent.reply.status
             yield sent.reply

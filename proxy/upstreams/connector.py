@@ -22,8 +22,8 @@ from proxy.config import UpstreamRow
 from proxy.config.addresses import names_no_version, usual_address
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.kernel.wire.framing import UpstreamProtocol, fresh_only
 from proxy.telemetry import Telemetry
+from proxy.upstreams.framing import UpstreamProtocol, fresh_only
 
 TRIAL_MARGIN = 1.0
 """Seconds besides those to connect after which a trial that reports nothing is followed by another."""

@@ -8,10 +8,10 @@ Laws
 """
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from proxy.addons.archive.recorder import Recorder
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore
@@ -19,7 +19,7 @@ from proxy.memory.forgetting import ForgetRegistry, Scope, announce, delete_stor
 from proxy.summaries.maker import SummaryMaker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deletion:
     """Deletes from all that has something of a conversation."""
 
@@ -28,7 +28,8 @@ class Deletion:
     forgets: ForgetRegistry
     audit_log: AuditLog
     maker: SummaryMaker
-    recorder: Recorder | None = None
+    delete_recordings: Callable[[str, str | None, str | None], Awaitable[int]] | None = None
+    """Deletes those of a tenant, of one conversation, of one owner: how many there were. None where there are none."""
     own: set[str] = field(default_factory=set)
     """Announcements from here that were not heard yet."""
 
@@ -82,9 +83,9 @@ class Deletion:
 
     async def _recordings(self, scope: Scope) -> int:
         """Delete recordings. How many there were."""
-        if self.recorder is None:
+        if self.delete_recordings is None:
             return 0
-        return await self.recorder.delete(scope.tenant, scope.conversation, scope.owner)
+        return await self.delete_recordings(scope.tenant, scope.conversation, scope.owner)
 
     async def _is_its(self, key: Key, owner: str) -> bool:
         """Whether this owner has sent the conversation: the store may not have it yet."""

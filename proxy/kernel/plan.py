@@ -17,27 +17,25 @@ from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.keep import digest_of
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import goes_on, is_quiet, no_plan
+from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
-from proxy.catalog.price_book import LearnedCaches, PriceBook
 from proxy.config import Settings
-from proxy.kernel.assembly import Assembler
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.holdout import Holdout
-from proxy.kernel.learned_window import SECONDS, LearnedWindow
+from proxy.kernel.learned import SECONDS, LearnedWindow
 from proxy.kernel.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.runs import PlanRuns
-from proxy.memory import UNTOUCHED
+from proxy.kernel.understand import Assembler
+from proxy.memory import UNTOUCHED, Key
 from proxy.memory.cached import NO_LOOKUP, CachedStore, StoreWriter
 from proxy.memory.conversation import Assembly, Inserts, LiveConversation, ParsedRequest
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters
+from proxy.upstreams.price_book import LearnedCaches, PriceBook
 
 _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
@@ -78,10 +76,10 @@ class Planner:
         client_request: ClientRequest,
         in_progress: ReplyInProgress | None = None,
         first: PlannedRequest | None = None,
-        holdout: Holdout | None = None,
+        is_dry: Callable[[Key], bool] | None = None,
     ) -> PlannedRequest | None:
-        """The plan for a request; None where the body is not one of its dialect's, or may not be edited. One whose
-        conversation is in the `holdout` is planned as if it were only to be observed.
+        """The plan for a request; None where the body is not one of its dialect's, or may not be edited. `is_dry`: of
+        which conversations requests are planned without effect.
 
         For a later round of a reply, `in_progress` is that reply so far and `first` the plan of its first round, whose
         recall exchanges count, whatever the store says by now.
@@ -93,15 +91,15 @@ class Planner:
             return None
         await self._price_book.settle(received.request.model, client_request.upstream)
         live = self._store.conversations.of(received.key)
-        if holdout is not None and client_request.mode == "on" and holdout.has(live.key):
-            client_request = structs.replace(client_request, mode="observe")
+        if is_dry is not None and is_dry(live.key):
+            client_request = structs.replace(client_request, is_dry=True)
         assembly = self._assembled(client_request, live, received)
         if assembly is None:
             return None
         if first is None and (unplanned := await self._without_plan(client_request, live, received, assembly)):
             return unplanned
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
-        if first is None and client_request.mode == "on" and assembly.tool is not None:
+        if first is None and not client_request.is_dry and assembly.tool is not None:
             exchanges, lookup = await self._store.exchanges(live, client_request.dialect, received.conversation)
         restored = RestoredRequest(received)
         if exchanges or in_progress is not None:
@@ -121,7 +119,7 @@ class Planner:
         """The request as it came, where nothing is decided for it, so that neither the planner nor the store is asked;
         None where something may be."""
         conversation = received.conversation
-        if client_request.mode != "on" or not is_quiet(conversation, assembly.settings):
+        if client_request.is_dry or not is_quiet(conversation, assembly.settings):
             return None
         foreign = self._store.announcements.foreign_exchanges()
         if assembly.tool is not None and live.exchanges_of(client_request.dialect, conversation, foreign) != {}:
@@ -202,7 +200,7 @@ class Planner:
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> PlannedRequest:
         """The plan, with what the store and the background writers have for it."""
-        if context.client_request.mode == "on":
+        if not context.client_request.is_dry:
             context, memory = await self._writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)
         # once the provider has forgotten the prompt, a rewrite costs nothing
@@ -249,16 +247,12 @@ class Planner:
         """Whether this process sent the request before it, and not only as the client wrote it."""
         return planned.context.live.sent_before(planned.context.conversation) is not None
 
-    def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
-        """Whether it is worth to look whether the upstream takes this prompt."""
-        planned = upstream_request.planned
-        if planned is None or not upstream_request.may_change:
-            return False
-        context, client_request = planned.context, upstream_request.client_request
-        learned = self._learned_window(client_request, context.request.model)
-        listed = self.prices_of(context.request.model, client_request.upstream).window
-        window = (learned and learned.window) or listed
-        return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
+    def may_overflow(self, context: RequestContext, tokens: int) -> bool:
+        """Whether it is worth to look whether the upstream takes a prompt of so many tokens."""
+        client_request, model = context.client_request, context.request.model
+        learned = self._learned_window(client_request, model)
+        window = (learned and learned.window) or self.prices_of(model, client_request.upstream).window
+        return window is None or context.calibration.estimate(tokens) > _NEAR * window
 
     def fits(self, planned: PlannedRequest) -> bool:
         """Whether the window takes the prompt beside its answer; true where nobody has said how large it is."""
@@ -302,8 +296,6 @@ class Planner:
         return live.calibration or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
-        if plan_state is not None and not goes_on(context.conversation, context.plan_settings, memory, plan_state):
-            plan_state = None
         result, rendering = await self._runs.run(context, plan_state, memory)
         if result.reached is not None:
             context.live.add_reached(context.fingerprint, context.conversation, result.reached)
@@ -341,7 +333,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
             planned.rendering.chains,
             context.head,
             context.fingerprint,
-            _summary_use(context, result),
+            result.state.use,
         ),
         at=at,
         recall=context.plan_settings.recall,
@@ -349,13 +341,6 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),
     )
-
-
-def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
-    summary, summarizing, state = result.summary, context.plan_settings.summarizing, result.state
-    origin = summary.origin if summary else None
-    criteria = summarizing.criteria if summarizing else None
-    return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:

@@ -16,12 +16,12 @@ from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.planning.state import PlanSettings
 from policies.presets import described
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.kernel.learned_window import LearnedWindow
+from proxy.kernel.learned import LearnedWindow
 from proxy.memory.conversation import Assembly, LiveConversation, ParsedRequest
 from proxy.requests import ClientRequest
 from proxy.summaries.background import policy_of
+from proxy.upstreams.price_book import PriceBook
 
 
 class Assembler:
@@ -100,11 +100,11 @@ class Assembler:
         start, end = request.spans[0][0], request.spans[-1][1]
         leading = takewhile(lambda message: message.role in ("system", "developer"), conversation.messages)
         return (
-            *(client_request.mode, client_request.preset, client_request.aim, client_request.context_tokens),
+            *(client_request.is_dry, client_request.preset, client_request.aim, client_request.context_tokens),
             *(client_request.keep, client_request.stale, reserve, learned, upstream),
             *((upstream, request.model) in self._refused_marks, self.prices_of(request.model, upstream)),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
-            *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
+            *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
 
     def _assembled(
@@ -175,6 +175,6 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
     preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
     sight = (settings.sight,) if settings.sight else ()
-    return sha256(
-        repr((values, ways, settings.exceptions, tools, preset, client_request.mode, *keep, *sight)).encode()
-    ).hexdigest()[:32]
+    effect = "observe" if client_request.is_dry else "on"
+    parts = (values, ways, settings.exceptions, tools, preset, effect, *keep, *sight)
+    return sha256(repr(parts).encode()).hexdigest()[:32]

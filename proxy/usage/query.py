@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from policies.money.arms import arm_counts, measured_saving
 from policies.money.bills import ConversationRow
-from proxy.addons.billing.usage import BY, MOST, By, UsageReport, usage_by_conversation, usage_by_label
 from proxy.config.units import seconds
 from proxy.memory import DAYS, BillStore
 from proxy.memory.bill_rows import day_of
+from proxy.usage.report import BY, MOST, By, UsageReport, usage_by_conversation, usage_by_label
 
 SINCE = "7d"
 _PAGE, _COMPARED = 200, 10_000

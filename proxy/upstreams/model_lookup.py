@@ -21,12 +21,12 @@ from multidict import CIMultiDict
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
-from proxy.catalog.price_book import PriceBook
 from proxy.config.headers import VERSIONS
 from proxy.errors import ApiError
-from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, decoded
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.upstream import Upstream
 
 _TARGETS = ("/models", "/model/info")
 """Asked in this order until one says something of use; LiteLLM's list of models says nothing but names."""
