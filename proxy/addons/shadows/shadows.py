@@ -24,13 +24,13 @@ from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS
-from policies.dialects.events import is_plain
+from policies.dialects.dialect import usage_in
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from proxy.breaker import reported_breaker
 from proxy.config import Settings
-from proxy.config.headers import BETAS, SIGN_INS, VERSIONS, words_in
+from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
 from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Pressure
@@ -40,7 +40,6 @@ from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import PlannedRequest
-from proxy.sse import Events
 from proxy.telemetry import Telemetry
 from proxy.upstreams.price_book import PriceBook
 from proxy.upstreams.table import Upstreams
@@ -215,7 +214,7 @@ class Shadows(Addon):
         dollars = most  # where nobody says what it has cost
         try:
             status, content = await self._send(sample, dialect, body, context.consent.headers if edited else {})
-            usage = _usage_in(dialect, content) if status == 200 else None
+            usage = usage_in(DIALECTS[dialect], content) if status == 200 else None
             dollars = prices.cost(usage).total if usage else most if status == 200 else 0.0
         finally:
             parts.telemetry.metrics.count("shadow_cost_usd", by=dollars)
@@ -232,11 +231,10 @@ class Shadows(Addon):
     async def _send(self, sample: Sample, dialect: str, body: bytes, more: Mapping[str, str]) -> tuple[int, bytes]:
         """The reply to a shadow. Raises ApiError, CutError."""
         headers = sample.headers.copy()
-        for name, start in SIGN_INS:
-            words = [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]
-            words += [value for key, value in more.items() if key.lower() == name and value not in words]
-            if words:
-                headers[name] = ",".join(words)
+        drop_sign_ins(headers)
+        for name, value in more.items():
+            words = words_in(headers.popall(name, ()))
+            headers[name] = ",".join(words if value in words else [*words, value])
         headers["Accept-Encoding"] = "identity"
         context = sample.planned.context
         upstream = self._parts.upstreams[context.client_request.upstream]
@@ -269,15 +267,3 @@ def _is_stored(planned: PlannedRequest) -> bool:
     request = planned.context.request
     value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
     return value != b"false" if planned.context.dialect.stores else value == b"true"
-
-
-def _usage_in(dialect: str, content: bytes) -> Usage | None:
-    """What the provider says that a reply has used."""
-    reader = DIALECTS[dialect].reply(None)
-    if is_plain(content):
-        reader.feed(content)
-        return reader.usage
-    events = Events()
-    for event in events.feed(content):
-        reader.feed(event)
-    return reader.usage
