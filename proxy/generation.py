@@ -26,8 +26,8 @@ from proxy.kernel.holdout import Holdout
 from proxy.kernel.modes import Prepare, by_mode, relayed
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.services import CompactionServices, Controls, Services
+from proxy.kernel.understand import RequestParser
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore, StoreWriter

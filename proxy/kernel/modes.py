@@ -114,7 +114,7 @@ class HeldOut:
         planned = await compactor.plan(client_request, is_dry=self._holdout.has)
         needs_room = planned is not None and compactor.needs_room(planned)
         if planned is not None and planned.context.client_request.is_dry:
-            if not needs_room and not compactor.was_compacted(planned):
+            if not needs_room and not planned.context.live.sent_before(planned.context.conversation) is not None:
                 return self._held_out(planned)
             needs_room = True
             planned = None if client_request.only_counts else await compactor.plan(client_request)

@@ -119,7 +119,7 @@ async def test_s1_a_state_comes_back_as_it_was(store: Store) -> None:
     state = (await bench.plan(len(ENDS) - 1)).plan.state
     packed = snapshots.packed(state)
     assert packed is not None
-    there = snapshots.unpacked(snapshots.compressed(packed), bench.planner.prices_of("gpt-5.4", "default"))
+    there = snapshots.unpacked(snapshots.compressed(packed), bench.book.prices("gpt-5.4", "default"))
     assert there is not None
     assert state.edits
     for name in (*snapshots.OF_STATE, *snapshots.OF_LEDGER):
