@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
-from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import (
     NO_SUMMARIES,
@@ -17,7 +16,7 @@ from policies.model.summary_record import (
 )
 from policies.money.ledger import GUARD, SMALLEST, UNTRIED, affords, bears, digest_pays, limit_of_chats, pays
 from policies.planning.folding import Folding, adopted_fold, drop_summary, summary_saving
-from policies.planning.state import PlanSettings, PlanState
+from policies.planning.state import PlanSettings
 from policies.text.layout import edited_tokens
 
 _GROWTH = 1.5
@@ -28,10 +27,9 @@ it rewrites all that people wrote, too."""
 class StepSummaries:
     """What one step knows of summaries; it changes the state that it is given."""
 
-    def __init__(self, conversation: Conversation, settings: PlanSettings, state: PlanState, folding: Folding) -> None:
-        self._conversation = conversation
+    def __init__(self, settings: PlanSettings, folding: Folding) -> None:
+        self._conversation, self._state = folding.conversation, folding.state
         self._settings = settings
-        self._state = state
         self._folding = folding
         self.ready: list[Fold] = []
         """The folds of a summary that could be adopted from now on: an offer of its own."""
