@@ -93,7 +93,8 @@ def assemble(
         prices = rule.charged(options.prices, replace(asks, marked=True))
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
-    is_chat = not request.brings_tools and not conversation.has_calls and not conversation.is_text_protocol
+    has_calls = "call" in conversation.kinds
+    is_chat = not (request.brings_tools or has_calls or conversation.is_text_protocol)
     budget = options.budget or options.limits.budget(prices, reserve)
     # with no price, only the size can count
     usual_aim = "context" if prices.is_local else preset.aim_for(is_chat=is_chat, window=budget.window)
@@ -114,7 +115,7 @@ def assemble(
         factor=options.calibration,
         recall=tool is not None,
         exchanges=tool is not None and dialect.recall.may_stand(request),
-        only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+        only_to_fit=tool is None and not request.brings_tools and has_calls,
         aim=aim,
         is_chat=is_chat,
         summarizing=options.summarizing,

@@ -7,7 +7,7 @@ event_loop   the fastest event loop there is, and its stops    breaker    what f
 warmup       what is loaded once a process listens, its garbage, and its free memory
 memory/      what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes      drawing/   what pages are drawn with
-catalog/     where models are served, what they cost, how large their windows are
+upstreams/   where models are served and how they are asked, what they cost, how large their windows are
 summaries/   summaries and digests, written in the background
 kernel/      requests received, planned, forwarded upstream, and answered
 addons/      features beside the kernel: access, limits, billing, archive, pages, shadows, compress

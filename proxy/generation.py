@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Self
 
 from policies.money.catalog import check_overrides
-from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.states import CredentialStates
 from proxy.kernel.acceptance import Acceptance
@@ -23,13 +22,11 @@ from proxy.kernel.admission import Admission
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.handlers import Gateway
-from proxy.kernel.model_lookup import ModelLookup
 from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.request_parser import RequestParser
 from proxy.kernel.services import CompactionServices, Controls, Services
-from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.understand import RequestParser
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -38,12 +35,14 @@ from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
 from proxy.memory.store_access import StoreAccess
 from proxy.memory.trimming import keep_within
-from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
+from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
-from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.model_lookup import ModelLookup
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import Upstreams
 from proxy.workers.worker import Worker
 
 PAGES, DOOR = ("pages",), ("access",)

@@ -9,7 +9,7 @@ Model = dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelList:
+class ModelListing:
     """How an API lists models."""
 
     entry: Callable[[str, str], Model] = lambda id_, owner: {
@@ -34,7 +34,7 @@ class ModelList:
 class Http:
     """Paths, headers, and the list of models."""
 
-    # --- paths, and where they are mistaken ---
+    # --- paths below the base URL, and where they are mistaken ---
 
     path: str
     """Where requests are posted to."""
@@ -72,4 +72,9 @@ class Http:
     rate_reset: Literal["duration", "instant"] = "duration"
     """How that header gives a time."""
 
-    models: ModelList = ModelList()
+    models: ModelListing = ModelListing()
+
+    def auth(self, key: str) -> Mapping[str, str]:
+        """The headers of a request with this key."""
+        name, before = self.key
+        return {name: before + key, **self.version}

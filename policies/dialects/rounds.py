@@ -66,7 +66,7 @@ class Entry(Protocol):
 E = TypeVar("E", bound=Entry)
 
 
-class Round(ABC, Generic[E]):
+class Round(Generic[E]):
     """What the model writes in one round."""
 
     def __init__(self) -> None:
@@ -92,9 +92,9 @@ class Round(ABC, Generic[E]):
         """Whether there are calls that the client has to answer."""
         return any(entry.is_call and entry.ours is False for entry in self.entries)
 
-    @abstractmethod
     def fields(self, entries: Sequence[E], alone: bool) -> str:
         """What else an Exchange has to store of these entries, and of the message; `alone`: no call is the client's."""
+        return ""
 
     @property
     def has_ours(self) -> bool:
@@ -250,18 +250,21 @@ class RoundsReply(ABC, Generic[C]):
         except (RecursionError, UnreadableError):  # nested deeper than can be written, or a key is repeated
             return [event]
 
+    def last_event(self, failure: bytes) -> bytes:
+        return b"data: " + failure + b"\n\n"
+
     def _feed_other(self, event: bytes) -> list[bytes]:
         """An event that is not JSON."""
         return [event]
 
-    @abstractmethod
     def _usage_in(self, content: Json, event: bytes) -> object:
         """The usage in an event or a reply, if there is one."""
+        return content.get("usage")
 
-    @abstractmethod
     def _receive(self, text: bytes) -> bool:
         """As `_passes`, where there is a recall tool. It may raise what msgspec raises, as long as nothing has
         happened."""
+        return False
 
     @abstractmethod
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:

@@ -19,10 +19,10 @@ class UsageNames:
     """The counts that make up the prompt."""
     completion: str
     cached: Sequence[str]
-    cache_write: Sequence[str]
-    long_cache_write: Sequence[str]
+    cache_write: Sequence[str] = ("",)
+    long_cache_write: Sequence[str] = ("",)
     """Written for longer than by default: one hour at Anthropic, twelve at OpenAI."""
-    summed: Sequence[str]
+    summed: Sequence[str] = ()
     """Objects of counts that are of the answer, or of what was done for it."""
     listed: str = ""
     """A list with an entry for each sampling in the reply (beta)."""

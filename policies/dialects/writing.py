@@ -24,22 +24,13 @@ _THINKS = re.compile(
 _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What is to be written: `instructions` over the material `text`, in at most `most` tokens."""
-
-    model: str
-    instructions: str
-    text: str
-    most: int
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Writing:
     """How an API is asked to write."""
 
-    bodies: Callable[[Assignment], Sequence[Json]]
-    """The request; where the upstream refuses a field by its name that the next one has not, the next one is sent."""
+    bodies: Callable[[str, str, str, int], Sequence[Json]]
+    """The request to a model, with instructions over a text, for an answer of at most so many tokens. Where the
+    upstream refuses a field by its name that the next one has not, the next one is sent."""
     answer: Callable[[Json], tuple[str, End]]
     """The text of a reply, and how it ended. Raises msgspec.ValidationError or IndexError where the reply has none."""
 

@@ -83,7 +83,7 @@ class Insert:
     after: str
     reply: str
     rounds: tuple[Exchange, ...]
-    dialect: str = "openai_chat"
+    dialect: str
 
 
 Edit = Replace | Fold

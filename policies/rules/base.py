@@ -90,7 +90,7 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
             continue
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
             context.pause(1)
-            if not context.keeps(conversation, i):
+            if not context.protection.keeps(conversation, i):
                 yield i
 
 
@@ -102,7 +102,7 @@ def turn_runs(
     is. What people wrote and system text stand between the turns and stay."""
     run: list[list[int]] = []
     for turn in turns:
-        if context.keeps_turn(conversation, turn):
+        if context.protection.keeps_turn(conversation, turn):
             continue
         around = range(conversation.ends[turn], conversation.ends[turn + 1])
         blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in without]

@@ -53,7 +53,7 @@ class Digest(ConfiguredPolicy):
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
         aged = self._aged(conversation, context, context.step)
         older = range(conversation.ends[0], aged.start) if context.digests else range(0)
-        due = (*aged, *context.in_force.gone)
+        due = (*aged, *context.protection.in_force.gone)
         for i in large_outputs(conversation, context, (*due, *older), self.over):
             block = context.text_at(conversation, i)
             by_model = context.digests.get(block.text_digest.hex())

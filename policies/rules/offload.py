@@ -90,10 +90,11 @@ class Offload(ConfiguredPolicy):
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
         the others are looked at again whenever they are twice as old. And what is no more in force, behind it."""
-        begin = begin_of(conversation, window, context.step, context.budget.window) if context.in_force.gone else 0
-        yield from large_outputs(conversation, context, (i for i in context.in_force.gone if i < begin), self.over)
+        lapsed = context.protection.in_force.gone
+        begin = begin_of(conversation, window, context.step, context.budget.window) if lapsed else 0
+        yield from large_outputs(conversation, context, (i for i in lapsed if i < begin), self.over)
         if not isinstance(window, int) or self.when:
-            gone = context.unreferenced(context.aged(conversation, window, self.when))
+            gone = _unreferenced(context, context.aged(conversation, window, self.when))
             yield from large_outputs(conversation, context, gone, self.over)
             return
         for doubling in range(DOUBLINGS + 1):
@@ -101,12 +102,21 @@ class Offload(ConfiguredPolicy):
             if not turns:
                 continue
             aged = range(conversation.ends[turns.start], conversation.ends[turns.stop])
-            for i in large_outputs(conversation, context, context.unreferenced(aged), self.over):
+            for i in large_outputs(conversation, context, _unreferenced(context, aged), self.over):
                 half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
                 if doubling and not in_use(conversation, at, half, _RECENT, _NAMED):
                     continue  # it was offered when it was half as old
                 if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _NAMED):
                     yield i
+
+
+def _unreferenced(context: Context, aged: range) -> Sequence[int]:
+    """The blocks that leave a window with this step and those that they point to, but for blocks that something inside
+    the window points to as well."""
+    if not context.used_by:  # nearly always
+        return aged
+    blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}
+    return sorted(at for at in blocks if context.used_by.get(at, at) < aged.stop)
 
 
 def _in_few_lines(conversation: Conversation, at: int) -> bool:

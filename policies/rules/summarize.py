@@ -95,7 +95,7 @@ class Summarize(ConfiguredPolicy):
         first = max(start, context.tried, *(last + 1 for last in covered))
         new = context.tokens_of(first, end + 1) - _staying(conversation, context, range(first, end + 1))
         # what stays anyway is no reason to ask again
-        tokens = context.tokens - context.tokens_kept(conversation, range(context.step))
+        tokens = context.tokens - context.protection.tokens_in(conversation, range(context.step))
         if end >= start and self.is_wanted(conversation, context, new, tokens, max(covered, default=None)):
             yield self._want(conversation, context, summarizing, range(start, end + 1))
 
@@ -124,7 +124,7 @@ class Summarize(ConfiguredPolicy):
         elif context.sight is not None:  # it takes all at once, also what is in use: from a window twice as wide
             turns = min(turns, context.sight.now[1])
         last = _last_whole(conversation, min(turns, context.step - summarizing.waits))
-        while run := context.run_around(last):
+        while run := _run_around(context, last):
             last = _last_whole(conversation, conversation.blocks[run.start].turn)
         return last
 
@@ -176,7 +176,7 @@ class Summarize(ConfiguredPolicy):
 
     def _folds(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> Iterator[Fold]:
         """The latest summary in the place of what it covers: one message for each run between messages that stay."""
-        record = context.summaries[-1]
+        record, protection = context.summaries[-1], context.protection
         origin = Origin(
             id=record.id,
             model=record.model,
@@ -188,14 +188,13 @@ class Summarize(ConfiguredPolicy):
             cost=summarizing.cost(record, context.prices),
         )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
-        staying = (
-            frozenset(i for i in span if context.keeps_turn_of(conversation, i)) if context.keeps_any else frozenset()
-        )
+        candidates = span if protection.is_any else range(0)
+        staying = frozenset(i for i in candidates if protection.keeps_turn_of(conversation, i))
         protected = protected_users(conversation, context.step) | staying
         carried = _carried(conversation, span, protected, self.verbatim_tokens)
         before = range(span.stop - 1 if context.exceptions.system else 0)
         named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
-        named = (i for i in named if not context.keeps(conversation, i))
+        named = (i for i in named if not protection.keeps(conversation, i))
         # of system text, what the summary was made of, too
         sources = {source.partition(":")[2] for source in record.sources}
         system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
@@ -215,6 +214,13 @@ class Summarize(ConfiguredPolicy):
                 ends = first.anchor, last.anchor
                 yield Fold(*ends, text, "summarize", origin, self.as_system, words=len(repeated), ref=answers)
             content = ""
+
+
+def _run_around(context: Context, at: int) -> range | None:
+    """The fold among `context.runs` that a block is in, and not as its last."""
+    after = bisect_right(context.runs, at, key=lambda run: run.start)
+    run = context.runs[after - 1] if after else range(0)
+    return run if at in run[:-1] else None
 
 
 def _earlier(keep: Keep, one_turn: bool) -> Keep:
@@ -241,7 +247,7 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
     newest = [sum(sizes[ends[step] : ends[step + 1]]) for step in range(max(1, context.step - _AHEAD), context.step)]
     users = takewhile(ends[context.step].__gt__, conversation.kinds.get("user", ()))
     staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
-    staying += context.tokens_kept(conversation, range(max(0, context.step - _AHEAD)))
+    staying += context.protection.tokens_in(conversation, range(max(0, context.step - _AHEAD)))
     standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
     left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
@@ -254,10 +260,10 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
 
 def _staying(conversation: Conversation, context: Context, span: range) -> int:
     """Tokens of turns in a span that a summary leaves as they are."""
-    if not (context.keeps_any and span):
+    if not (context.protection.is_any and span):
         return 0
     first, last = (conversation.blocks[i].turn for i in (span[0], span[-1]))
-    return context.tokens_kept(conversation, range(first, last + 1))
+    return context.protection.tokens_in(conversation, range(first, last + 1))
 
 
 def _last_whole(conversation: Conversation, turns: int) -> int:

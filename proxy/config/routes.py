@@ -25,12 +25,12 @@ class Route:
     implied: bytes = b""
 
 
-CHATS: Mapping[str, str] = {api.http.path: name for name, api in DIALECTS.items()}
+CHATS: Mapping[str, str] = {f"/v1{api.http.path}": name for name, api in DIALECTS.items()}
 """The paths of what is compacted, and the APIs that are spoken there."""
 ROUTES: Mapping[str, Route] = {
     **{path: Route(name, "chat") for path, name in CHATS.items()},
     **{
-        api.http.counting_path: Route(name, "count", api.http.counting_implies)
+        f"/v1{api.http.counting_path}": Route(name, "count", api.http.counting_implies)
         for name, api in DIALECTS.items()
         if api.http.counting_path
     },

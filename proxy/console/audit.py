@@ -20,11 +20,15 @@ from policies.model.summary_record import SummaryRecord, SummaryStatus
 from proxy.addons.pages.export import moment
 from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.console.arguments import AsJson
-from proxy.console.columns import explains_columns, print_last_line
-from proxy.console.output import console, print_json, printable, refusing
+from proxy.console.output import console, explains_columns, print_json, print_last_line, printable, refusing
 from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, store_settings
 from proxy.drawing.figures import dollars
 from proxy.memory import Event, Key, Store, conversation_id
+
+_LAST_LINE = """
+    Messages are counted from 0, as in the request. A cost is that of the model that wrote, at list prices. `--text`
+    shows the texts of summaries.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,7 @@ def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None
             texts = each.record.content.splitlines() if with_text else ()
             table.add_row(printable(each.record.id, 20), _lines(*_about(each), *(f"| {text}" for text in texts)))
         console.print(table)
-    print_last_line(console, "audit")
+    print_last_line(console, _LAST_LINE)
 
 
 def sentence(event: Event, record: SummaryRecord | None = None) -> str:
@@ -302,7 +306,13 @@ def _lines(*texts: str, style: str = "") -> Text:
     return Text("\n".join(printable(text, _LONGEST) for text in texts if text), style=style)
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns: when, by this machine's clock; what happened, with its reason and cost. Of summaries: id; what became
+    of it; which messages it covers (counted from 0), their tokens and its own; its cost; when and by whom it was
+    written.
+    """
+)
 def audit(
     conversation: Annotated[
         str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")

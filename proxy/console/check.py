@@ -43,7 +43,7 @@ def limits_of(key: KeyRow) -> str:
 
 def check(
     file: Annotated[
-        Path | None, typer.Argument(help="A TOML file with settings; else the variables alone count.")
+        Path | None, typer.Argument(metavar="FILE", help="A TOML file with settings; else the variables alone count.")
     ] = None,
 ) -> None:
     """Check settings without starting, listening or asking anybody.

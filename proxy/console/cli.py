@@ -10,11 +10,10 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-
-from proxy.console.help import Command, Commands, complaint
+from typer.core import TyperCommand
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": (".options", "Run the proxy."),
@@ -36,6 +35,28 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "audit": (".audit", "Show what became of summaries, and what was deleted."),
 }
 """All commands: the module that has the function of that name, and the first line of what it says of itself."""
+
+
+BEGINNING = """\b
+To begin:
+  narrows demo                  Show what it does, without key or network.
+  narrows run -- COMMAND        Try it with one program of yours.
+  narrows serve --upstream URL  Keep it running; it says what to paste."""
+
+
+class Command(TyperCommand):
+    """A command whose help has its parameters below the headings of their groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # typer's own click has no types
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            is_argument = each.param_type_name == "argument"
+            heading = getattr(each, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
+            name, text = each.get_help_record(ctx) or ("", "")
+            sections.setdefault(heading, []).append((each.metavar or name if is_argument else name, text))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -70,12 +91,12 @@ def command_line(name: str | None = None) -> typer.Typer:
     """All commands. With the name of one, the others are there by their names and first lines only; so are all with the
     name of none."""
     app = typer.Typer(
-        cls=Commands,
         callback=_main,
         invoke_without_command=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
+        epilog=BEGINNING,
     )
     for each, (module, line) in COMMANDS.items():
         if name in (None, each):
@@ -101,10 +122,12 @@ def main(words: Sequence[str] | None = None) -> None:
         if getattr(sys, name) is None:  # whoever started it has closed them; no other file is to take their places
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for good
     try:
-        command = typer.main.get_command(command_line(_named(words)))
-        sys.exit(command.main(words, prog_name="narrows", standalone_mode=False) or 0)
+        program = typer.main.get_command(command_line(_named(words)))
+        sys.exit(program.main(words, prog_name="narrows", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        lines = complaint(error, words)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else f"narrows {_named(words)}".strip()
+        lines = f"{error.format_message().rstrip('.')}; see `{command} --help`"
     except typer.Abort:
         sys.exit("narrows: aborted")
     except KeyboardInterrupt:  # while something was loaded

@@ -53,7 +53,7 @@ def env(
     with refusing():
         if client not in CLIENTS:
             raise ValueError(unknown("client", client, CLIENTS))
-        anthropic = settings_for_clients({}, os.environ).upstream_of("anthropic_messages") or ""
+        anthropic = settings_for_clients({}, os.environ).upstream_of_provider("anthropic") or ""
         lines = list(CLIENTS[client].lines(url.rstrip("/").removesuffix("/v1"), os.environ, anthropic))
         if not lines:
             raise ValueError("OPENCODE_CONFIG_CONTENT is set but is not a JSON object; put baseURL into it yourself")

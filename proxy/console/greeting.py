@@ -39,7 +39,8 @@ def greeting(settings: Settings, base_url: str) -> str:
     address = f"http://127.0.0.1:{bind.port}" if everywhere else base_url.removesuffix("/v1")
     lines = [f"Narrows is up at {address}/v1", "Paste this into the shell where your client starts:", ""]
     apis = {api for row in settings.upstream_rows for api in spoken_at(row)}
-    for client, spoken in (("openai", {"chat", "responses"}), ("anthropic", {"messages"})):
+    for client in ("openai", "anthropic"):
+        spoken = {api.label for api in DIALECTS.values() if api.provider == client}
         lines += [f"  {line}" for line in CLIENTS[client].lines(address, {}) if apis & spoken]
     lines += [""] if lines[3:] else []
     url = "" if address == DEFAULT_ADDRESS else f" --url {quote(f'{address}/v1')}"

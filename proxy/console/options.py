@@ -3,7 +3,6 @@
 Law: an option that is not there leaves its setting to the environment and the file.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, Signature
@@ -21,26 +20,17 @@ from proxy.config.errors import ConfigurationError
 from proxy.config.settings import GROUPS, Settings
 from proxy.config.sources import lists_words, value_of
 from proxy.config.units import IN_MILLISECONDS, IN_SECONDS, duration, size
+from proxy.console.arguments import offers
 
 _TYPES: Mapping[Any, str] = {
     str: "TEXT",
     int: "N",
     float: "NUMBER",
     ByteSize: "SIZE",
-    Path: "FILE",
+    Path: "PATH",
     SecretStr: "SECRET",
 }
 """What stands for the values of a type. Those of any other type are tables, or lists of them."""
-_WORDS = (
-    ("host", "ADDRESS"),
-    (r"upstream|anthropic_upstream|store", "URL"),
-    (r"preset|tenant", "NAME"),
-    ("record", "FOLDER"),
-    (r"high|low|holdout|\w+_share", "SHARE"),
-    (r"agree_budget|summary_budget\.\w+", "DOLLARS"),
-    (r"\w+_env", "VARIABLE"),
-)
-"""And for those of some settings."""
 _PART = "__"
 """Between a setting and a part of it, in the name of a parameter."""
 
@@ -87,16 +77,16 @@ def _options() -> Iterator[Parameter]:
 
 def _option(path: str, field: FieldInfo, heading: str) -> Parameter:
     kind, marks = _kind_and_marks(field)
-    name = f"--{path.replace('_', '-')}"
+    name, default = f"--{path.replace('_', '-')}", default_in_words(field)
     example = f"; better in the file: {path} = {field.examples[0]}" if field.examples else ""
     choices = get_args(kind) if get_origin(kind) is Literal else list(PRESETS) if "preset" in path else ()
     option = typer.Option(
         f"{name}/--no-{name[2:]}" if kind is bool else name,
-        metavar=None if kind is bool else _word(path, kind, marks, field),
-        help=f"{field.description}{example}",
-        show_default=default_in_words(field) or False,
+        metavar=None if kind is bool else _word(kind, marks, field),
+        help=f"{field.description}{example}{default and f'  [default: {default}]'}",
+        show_default=False,
         rich_help_panel=heading,
-        autocompletion=lambda incomplete: [each for each in choices if each.startswith(incomplete)],
+        autocompletion=offers(*choices),
     )
     values: Any = bool if kind is bool else list[str] if get_origin(kind) is tuple else str
     annotation = Annotated[values | None, option]
@@ -110,10 +100,8 @@ def _kind_and_marks(field: FieldInfo) -> tuple[Any, Sequence[Any]]:
     return (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, field.metadata)
 
 
-def _word(path: str, kind: Any, marks: Sequence[Any], field: FieldInfo) -> str:
-    for names, word in _WORDS:
-        if re.fullmatch(names, path):
-            return word
+def _word(kind: Any, marks: Sequence[Any], field: FieldInfo) -> str:
+    """What stands for the values of a setting."""
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if IN_SECONDS in marks or IN_MILLISECONDS in marks:
@@ -134,18 +122,13 @@ def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
         name, _, part = option.partition(_PART)
         field = Settings.model_fields[name]
         try:
-            if part:
-                if isinstance(table := settings.setdefault(name, {}), dict):  # any other is refused as a whole
-                    table[part] = value
-            elif isinstance(value, bool):
-                settings[name] = value
+            if part and isinstance(table := settings.setdefault(name, {}), dict):  # any other is refused as a whole
+                table[part] = value
             elif isinstance(value, list):
-                read = [value_of(field, word) for word in value]
-                settings[name] = [item for each in read for item in (each if isinstance(each, list) else [each])]
-            elif _is_table(_kind_and_marks(field)[0]):
-                settings[name] = value_of(field, value)
-            else:
-                settings[name] = value
+                items = [value_of(field, word) for word in value]
+                settings[name] = [each for item in items for each in (item if isinstance(item, list) else [item])]
+            elif not part:
+                settings[name] = value_of(field, value) if _is_table(_kind_and_marks(field)[0]) else value
         except ConfigurationError as error:
             raise ConfigurationError(f"{name}: {error} (--{name.replace('_', '-')})") from error
     return settings

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial
+from inspect import cleandoc
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 WIDE = 100
 """Columns of what is not printed to a terminal."""
 
@@ -89,3 +92,21 @@ def as_json(value: Any, digits: int = 6) -> Any:
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=1))
+
+
+# --- what the columns of a report mean ---
+
+
+def explains_columns(text: str) -> Callable[[_Command], _Command]:
+    """The command, whose help ends with these paragraphs about its columns."""
+
+    def explained(command: _Command) -> _Command:
+        command.__doc__ = f"{cleandoc(command.__doc__ or '')}\n\n{cleandoc(text)}"
+        return command
+
+    return explained
+
+
+def print_last_line(console: Console, text: str) -> None:
+    """What one cannot guess of a report's columns, as its last line."""
+    console.print(Text(" ".join(text.split()), style="dim"))

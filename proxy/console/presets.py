@@ -28,9 +28,12 @@ from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
 from proxy.config.units import duration
 from proxy.console.arguments import AsJson, Config, offers
-from proxy.console.columns import explains_columns, print_last_line
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, print_json, printable, refusing
+from proxy.console.output import console, explains_columns, print_json, print_last_line, printable, refusing
+
+_LAST_LINE = (
+    """What each costs and leaves in sight: policies/README.md. `narrows presets NAME` says what one of them does."""
+)
 
 FOR_WHOM: Mapping[str, str] = {
     "coding-agent": "agents with tools, where no model may ever be asked for a summary",
@@ -202,7 +205,7 @@ def print_presets(console: Console, presets: Sequence[PresetDescription]) -> Non
     for preset in presets:
         table.add_row(Text(preset.name, style="bold"), Text(preset.for_whom or _about(preset)))
     console.print(table)
-    print_last_line(console, "presets")
+    print_last_line(console, _LAST_LINE)
 
 
 def print_preset(console: Console, preset: PresetDescription) -> None:
@@ -242,7 +245,12 @@ def _columns() -> Table:
     return Table.grid(Column(no_wrap=True), padding=(0, 2))
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows replay
+    --preset NAME` measures it on your sessions.
+    """
+)
 def presets(
     name: Annotated[
         str,

@@ -93,7 +93,7 @@ async def _run(
         warming = asyncio.create_task(warm_up())
         try:
             address = app.base_url.removesuffix("/v1")
-            variables = environment_for(address, environment, settings.upstream_of("anthropic_messages") or "")
+            variables = environment_for(address, environment, settings.upstream_of_provider("anthropic") or "")
             outcome.code = await _exit_code(words_for(address, command), variables)
         finally:
             warming.cancel()

@@ -8,7 +8,7 @@ import asyncio
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from datetime import UTC
@@ -18,12 +18,12 @@ from typing import Literal
 from multidict import CIMultiDict
 from yarl import URL
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings, UpstreamRow
 from proxy.config.upstreams import is_public, key_in
 from proxy.errors import ApiError
-from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import Upstream
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -32,7 +32,6 @@ _SECONDS = 15.0
 _MOST_BYTES = 8 * 2**20
 _SKEW = 60.0
 """Seconds by which clocks may differ: both are rounded, and the answer takes its time."""
-_ANTHROPIC = "anthropic_messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelList:
+class ModelsAnswer:
     """An answer to the question for models."""
 
     status: int
@@ -79,14 +78,14 @@ def upstreams_of(settings: Settings) -> dict[str, tuple[UpstreamRow, str]]:
             rows.setdefault(row.url, (row, []))[1].append(dialect)
     for row in settings.upstream_rows:  # one that all others stand before
         rows.setdefault(row.url, (row, []))
-    return {
-        base: (row, "ANTHROPIC_API_KEY" if apis == [_ANTHROPIC] or _is_anthropic(base) else "OPENAI_API_KEY")
-        for base, (row, apis) in rows.items()
-    }
+    return {base: (row, _variable(base, apis)) for base, (row, apis) in rows.items()}
 
 
-def _is_anthropic(base: str) -> bool:
-    return f".{URL(base).host}".endswith(".anthropic.com")
+def _variable(base: str, apis: Sequence[str]) -> str:
+    """The variable that holds the key of an upstream for these APIs."""
+    is_anthropic = {DIALECTS[api].provider for api in apis} == {"anthropic"}
+    is_anthropic = is_anthropic or f".{URL(base).host}".endswith(".anthropic.com")
+    return "ANTHROPIC_API_KEY" if is_anthropic else "OPENAI_API_KEY"
 
 
 async def check_upstream(
@@ -114,13 +113,12 @@ async def check_upstream(
     return UpstreamCheck([*findings, *_clock(answer)], answer.models if answer.status == 200 else None)
 
 
-async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelList:
+async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelsAnswer:
     headers = CIMultiDict({"Accept": "application/json", "User-Agent": "narrows-doctor"})
-    is_anthropic = key_name == "ANTHROPIC_API_KEY" or upstream.row.auth == "x-api-key"
-    if is_anthropic:
-        headers["anthropic-version"] = "2023-06-01"
-    if key:
-        headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
+    apis = [api for api in DIALECTS.values() if api.http.key[0] == upstream.row.auth]
+    apis += [api for api in DIALECTS.values() if key_name == f"{api.provider.upper()}_API_KEY"]
+    http = next(iter(apis), DIALECTS[DEFAULT]).http
+    headers.update(http.auth(key) if key else http.version)
     asked_at, began = time.time(), time.perf_counter()
     with closing(await upstream.send("GET", path, headers, None)) as reply:
         body = b""
@@ -129,10 +127,10 @@ async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelL
                 body += chunk
                 if len(body) > _MOST_BYTES:
                     break
-        return ModelList(reply.status, reply.headers, body, asked_at, time.perf_counter() - began)
+        return ModelsAnswer(reply.status, reply.headers, body, asked_at, time.perf_counter() - began)
 
 
-def _verdict(base: str, answer: ModelList, has_v1: bool, key_name: str) -> Finding:
+def _verdict(base: str, answer: ModelsAnswer, has_v1: bool, key_name: str) -> Finding:
     """`key_name`: the variable whose key was sent; empty where none was."""
     status = answer.status
     if status == 200 and answer.models is not None:
@@ -168,7 +166,7 @@ def _plain(base: str) -> Iterator[Finding]:
         yield Finding("warn", "upstream", f"{base} is not https: whoever is in between reads keys and conversations")
 
 
-def _key(name: str, key: str, answer: ModelList) -> Finding:
+def _key(name: str, key: str, answer: ModelsAnswer) -> Finding:
     if key:
         return Finding("ok", "key", f"{name} is set" + (", and accepted" if answer.status == 200 else ""))
     if answer.status == 200:
@@ -176,7 +174,7 @@ def _key(name: str, key: str, answer: ModelList) -> Finding:
     return Finding("warn", "key", f"{name} is not set here, so no key was checked; each client brings its own")
 
 
-def _clock(answer: ModelList) -> Iterator[Finding]:
+def _clock(answer: ModelsAnswer) -> Iterator[Finding]:
     try:
         theirs = parsedate_to_datetime(answer.headers.get("Date", "")).replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -12,8 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.console.arguments import AsJson, offers
-from proxy.console.columns import LAST_LINES, explains_columns
-from proxy.console.output import console, plain_table, print_json, printable, refusing
+from proxy.console.output import (
+    console,
+    explains_columns,
+    plain_table,
+    print_json,
+    printable,
+    refusing,
+)
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store
@@ -21,11 +27,24 @@ from proxy.usage.query import SINCE, UsageQuery, read_usage
 from proxy.usage.report import BY, UsageReport, UsageRow, as_csv
 from proxy.usage.report import as_json as values_of
 
+_LAST_LINE = """
+    original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens
+    billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; baseline: what
+    they would have cost without Narrows; saved: baseline minus paid and summaries; chkp: checkpoints, rewrites of
+    the prefix
+"""
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
+    cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
+    what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
+    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
+    """
+)
 def usage(
     by: Annotated[
         str,
@@ -90,7 +109,7 @@ def print_usage(console: Console, report: UsageReport) -> None:
             table.add_row(*(total[at] for at in part))
         console.print(table)
         title = ""
-    for line in (*_prefixes(report), report.measured_in_words, *report.notes, LAST_LINES["usage"]):
+    for line in (*_prefixes(report), report.measured_in_words, *report.notes, " ".join(_LAST_LINE.split())):
         if line:
             console.print(Text(line))
 

@@ -87,7 +87,7 @@ def is_underivable(planned: PlannedRequest) -> bool:
     """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
     a digest by rule where another replica may have one by a model."""
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
-    if plan.shed or plan.wants or state.offered or state.dropped or plan.reason == "checkpoint:cold":
+    if plan.shed or plan.wants or state.has_model_text or state.dropped or plan.reason == "checkpoint:cold":
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True

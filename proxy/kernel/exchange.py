@@ -13,11 +13,11 @@ from proxy.config.routes import Route
 from proxy.identity.who import IDENTITY, Identity
 from proxy.kernel.admission import VISIT, Visit
 from proxy.kernel.head import RequestHead
-from proxy.kernel.model_lists import Reach
 from proxy.kernel.wire.downstream import Upload
-from proxy.kernel.wire.upstream import Upstream
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry.tracing import RequestTrace
+from proxy.upstreams.model_lists import Reach
+from proxy.upstreams.upstream import Upstream
 
 _UNKNOWN, _UNTRACED = Route(DEFAULT), RequestTrace()
 

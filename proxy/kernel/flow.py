@@ -19,8 +19,8 @@ from proxy.kernel.parts import KernelParts
 from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
 from proxy.kernel.wire.responder import Responder, between_events
-from proxy.kernel.wire.upstream import READABLE, CutError
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.upstreams.upstream import READABLE, CutError
 
 _RELAY_HEADERS = {"x-narrows-mode": "relayed"}
 

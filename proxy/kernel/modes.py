@@ -26,7 +26,7 @@ from proxy.kernel.prepare import Compactor
 from proxy.kernel.warnings import warning_header
 from proxy.memory import Key
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
-from proxy.summaries.services import Waiting
+from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
 
 _OBSERVED = {"x-narrows-mode": "observed"}
@@ -138,7 +138,7 @@ class HeldOut:
         planned = await compactor.plan(client_request, is_dry=self._holdout.has)
         needs_room = planned is not None and compactor.needs_room(planned)
         if planned is not None and planned.context.client_request.is_dry:
-            if not needs_room and not compactor.was_compacted(planned):
+            if not needs_room and not planned.context.live.sent_before(planned.context.conversation) is not None:
                 return self._held_out(planned)
             needs_room = True
             planned = None if client_request.only_counts else await compactor.plan(client_request)

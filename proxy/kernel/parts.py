@@ -7,8 +7,8 @@ from proxy.kernel.addons import Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.modes import Prepare
 from proxy.kernel.reply import Compaction
-from proxy.kernel.upstreams import Upstreams
 from proxy.telemetry import Telemetry
+from proxy.upstreams.table import Upstreams
 
 
 @dataclass(frozen=True, slots=True)

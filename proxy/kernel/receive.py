@@ -5,16 +5,16 @@ from proxy.config import Settings
 from proxy.config.routes import spoken
 from proxy.config.rules import first_fitting
 from proxy.errors import ApiError
+from proxy.identity.permissions import check_model, check_path
 from proxy.identity.who import Identity, who
 from proxy.kernel.exchange import Exchange, RelayedRequest
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
-from proxy.kernel.model_lists import Reach
 from proxy.kernel.models import allowed_names, check_named, named_model
 from proxy.kernel.parts import KernelParts
-from proxy.kernel.permissions import check_model, check_path
 from proxy.kernel.wire.downstream import Upload
 from proxy.kernel.wire.listener import read_head
 from proxy.requests import ClientRequest
+from proxy.upstreams.model_lists import Reach
 
 
 async def receive(parts: KernelParts, exchange: Exchange) -> None:

@@ -21,10 +21,10 @@ from policies.dialects.overflow import Overflow
 from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.exchange import Exchange
-from proxy.kernel.wire.upstream import CutError, UpstreamReply
 from proxy.requests import ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
 from proxy.telemetry.tracing import RequestTrace
+from proxy.upstreams.upstream import CutError, UpstreamReply
 
 STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20

@@ -13,8 +13,8 @@ from proxy.identity.states import seconds_of
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.wire.resending import Sending, error_of
-from proxy.kernel.wire.upstream import READABLE, Body, Upstream, UpstreamReply
 from proxy.requests import UpstreamRequest
+from proxy.upstreams.upstream import READABLE, Body, Upstream, UpstreamReply
 
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})

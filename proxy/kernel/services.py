@@ -7,13 +7,11 @@ from typing import Any
 
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
 from proxy.kernel.admission import Admission
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.understand import RequestParser
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -23,6 +21,8 @@ from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import Upstreams
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Annotated
 import openai
 import typer
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.console.output import console, progress, refusing
 from proxy.lab import sessions
 from proxy.lab.arguments import Html, check_prices
@@ -83,7 +83,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
     completions: list[int] = []
 
     async def ask(body: Json, headers: Mapping[str, str]) -> ClientReply:
-        reader = DIALECTS["openai_chat"].reply(None)
+        reader = DIALECTS[DEFAULT].reply(None)
         # as `extra_body`: the client would look at every field of the history, which takes longer than all the rest
         create = client.chat.completions.with_raw_response.create
         try:
@@ -110,7 +110,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:
     """What the session costs where each request carries only the newest messages."""
     bill, rule = SessionBill(environment.prices), rule_for(environment.prices.model, environment.prices)
-    read, cache = PromptReader(environment.count, APIS["openai_chat"]), PromptCache(environment.count)
+    read, cache = PromptReader(environment.count, APIS[DEFAULT]), PromptCache(environment.count)
     for body, completion in zip(requests(session, environment.model, environment.marks), completions, strict=False):
         usage = cache.charge("", read(newest_only(body)), rule)
         bill.add(replace(usage, completion=completion))

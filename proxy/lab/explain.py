@@ -39,9 +39,8 @@ from policies.text.stubs import MARK
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
-from proxy.console.columns import explains_columns
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, print_json, progress, refusing
+from proxy.console.output import console, explains_columns, print_json, progress, refusing
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.arguments import (
     PRESET,
@@ -296,7 +295,7 @@ def _verdict(result: Compacted) -> str:
         edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
         why_not = "rewriting what the provider has in its cache has not paid for itself yet"
         return f"{edits} would save {saving:,} tokens, but {why_not}"
-    if not result.conversation.has_calls and not settings.text_protocol:
+    if "call" not in result.conversation.kinds and not settings.text_protocol:
         return "it has no tool calls, so no tool could bring back what is hidden; --text-protocol shortens all the same"
     return "nothing in it is large, or old, or repeated enough"
 
@@ -367,7 +366,15 @@ RequestFile = Annotated[
 ]
 
 
-@explains_columns
+@explains_columns(
+    """
+    Bars: one for each message by its place in the history, with its tokens, and behind -> those that would be sent.
+
+    Columns: policy, what shortens it; where, its place in the body; what, its kind and tool; ref, what --ref takes;
+    before and after, tokens; since, now (decided in this request) or earlier (in one before it, as the history
+    shows).
+    """
+)
 def explain(
     file: RequestFile,
     model: Annotated[str, typer.Option(metavar="MODEL", help="The model to ask, in place of the file's.")] = "",

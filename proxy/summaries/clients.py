@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from policies.dialects import DEFAULT, Dialect
-from policies.dialects.writing import Assignment, Writing
+from policies.dialects.writing import Writing
 from policies.model.tokens import well_formed
 from policies.money.prices import Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
@@ -24,7 +24,7 @@ _RETRIES = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """For which conversation a model is wanted, and who pays."""
+    """For which conversation a model is wanted, who pays, and what is to be written."""
 
     model: str
     """The model of the conversation."""
@@ -38,18 +38,14 @@ class ModelRequest:
     upstream: str = ""
     """The upstream of the conversation, by its name; "" for the first one of its API."""
     writing: WritingOptions = AS_CONFIGURED
+    instructions: str = ""
+    """What to write over the material; empty as long as there is none yet."""
+    text: str = ""
+    """The material."""
     tokens: int = 0
-    """The size of the material and the instructions, where there are any yet."""
+    """The size of both."""
     most: int = 0
     """Tokens that the answer may have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest(ModelRequest):
-    """What is to be written: `instructions` over the material `text`, in at most `most` tokens."""
-
-    instructions: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +78,10 @@ class SdkClient:
         self._api = api
         self._writing = writing
 
-    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
-        asked = Assignment(model, well_formed(request.instructions), well_formed(request.text), request.most)
-        body, *others = self._writing.bodies(asked)
+        instructions, text = well_formed(request.instructions), well_formed(request.text)
+        body, *others = self._writing.bodies(model, instructions, text, request.most)
         for other in others:
             try:
                 return await self._post(body, headers)
@@ -96,7 +92,7 @@ class SdkClient:
         return await self._post(body, headers)
 
     async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        options, path = {"headers": headers}, self._api.http.path
+        options, path = {"headers": headers}, f"/v1{self._api.http.path}"
         reply: httpx2.Response = await self._sdk.post(path, cast_to=httpx2.Response, body=body, options=options)
         return reply.content
 

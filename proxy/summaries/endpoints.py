@@ -14,10 +14,10 @@ import msgspec
 
 from policies.dialects import Dialect
 from policies.dialects.writing import Writing
-from proxy.catalog.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.headers import VERSIONS
 from proxy.summaries.clients import SdkClient
+from proxy.upstreams.outbound import Outbound, trust
 
 _LARGEST_REPLY = 4 * 2**20
 """Bytes of a reply, at most."""

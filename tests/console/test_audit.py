@@ -390,7 +390,7 @@ def test_a_file_with_a_wrong_store_is_one_clear_line(capsys: pytest.CaptureFixtu
     file = tmp_path / "narrows.toml"
     file.write_text("store = 5\n")
     code, _, err = told(capsys, "audit", "--config", str(file))
-    assert (code, err) == (2, f"narrows: store: give a text ({file}, line 1)\n")
+    assert (code, err) == (2, f"narrows: store: Input should be a valid string ({file}, line 1)\n")
 
 
 def test_f_a_store_that_does_not_answer_is_one_clear_line(

@@ -50,7 +50,10 @@ def test_a_file_that_works_is_described_and_nothing_is_made(
             'auth = "keys"\n[[keys]]\nname = "a"\nsha256 = "nrw_x"',
             "keys.0.sha256: give the SHA-256 that `narrows keys new`",
         ),
-        (f'[[keys]]\nname = "a"\nsha256 = "{64 * "a"}"\nexpires = 2027-01-31', "keys.0.expires: give a time with its"),
+        (
+            f'[[keys]]\nname = "a"\nsha256 = "{64 * "a"}"\nexpires = 2027-01-31',
+            "keys.0.expires: Input should have timezone info",
+        ),
         ('mode = "on"', "upstream: say where requests go"),
         ("upstream = ", "config: "),
     ],

@@ -1,7 +1,7 @@
 """Recall exchanges of Anthropic Messages put back: what the model was sent is what it is sent again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,7 +33,8 @@ from tests.kit.messages import (
 )
 from tests.kit.talk import letters
 
-dialect = DIALECTS["anthropic_messages"]
+NAME = "anthropic_messages"
+dialect = DIALECTS[NAME]
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), says(uses()), user(result(LONG))]
@@ -53,8 +54,8 @@ def ours(call_id: str = "r0", **more: Any) -> Json:
 
 def restored(reply: Json, rounds: Sequence[Exchange], *then: Json, digest: str = "") -> RestoredBody:
     message = dialect.read(json.dumps(reply).encode(), letters)
-    inserts: Mapping[str, Sequence[Insert]] = {AFTER: (Insert(AFTER, digest or digest_of([message]), tuple(rounds)),)}
-    return restore(reading(body_of([*START, reply, *then])), inserts, {})
+    insert = Insert(AFTER, digest or digest_of([message]), tuple(rounds), NAME)
+    return restore(reading(body_of([*START, reply, *then])), {AFTER: (insert,)}, {})
 
 
 def put_back(reply: Json, rounds: Sequence[Exchange], *then: Json) -> list[Json]:
@@ -164,7 +165,7 @@ def test_r4_several_calls_of_ours_among_the_clients() -> None:
 def test_r4_after_a_mixed_turn_the_next_one_is_asked_with_all_that_was_put_back() -> None:
     rounds, reply = rounds_of((uses("a"), ours()))
     body = body_of([*START, reply, user(result("made", "a"))])
-    inserts = {AFTER: (Insert(AFTER, reply_digest("", ["a"]), rounds),)}
+    inserts = {AFTER: (Insert(AFTER, reply_digest("", ["a"]), rounds, NAME),)}
     flight = ReplyInProgress("", (Exchange(0, (json.dumps(asks("r9", "999999")),)),))
     whole = restore(reading(body), inserts, {}, flight)
     found = json.loads(whole.body)["messages"]
@@ -181,7 +182,7 @@ def test_r4_a_reply_that_the_client_began_goes_on_behind_its_beginning(begun: st
     assert json.loads(whole.body)["messages"] == [*asked, *sent(FIRST)]
     assert find_violation(json.loads(whole.body), dialect="anthropic_messages") is None
     after = talk_of(body_of(asked)).end_anchor(-1)
-    inserts = {after: (Insert(after, reply_digest("Let me look. It is done.", ()), rounds),)}
+    inserts = {after: (Insert(after, reply_digest("Let me look. It is done.", ()), rounds, NAME),)}
     returned = restore(reading(body_of([*asked, reply, user("on")])), inserts, {})
     assert json.loads(returned.body)["messages"] == [*asked, *sent(FIRST), says(*LAST), user("on")]
 
@@ -242,7 +243,7 @@ def test_s2_whatever_is_recalled_the_prompt_extends_byte_for_byte(
     kept = [b for blocks in [*asked, end] for b in blocks if b.get("name") != "narrows_recall"]
     reply = says(*(b for b in kept if not strips or b["type"] in ("text", "tool_use")))
     then = user(result("made", "a")) if mixed else user("on")
-    inserts = {AFTER: (Insert(AFTER, reply_digest(said.text, said.call_ids), said.rounds),)}
+    inserts = {AFTER: (Insert(AFTER, reply_digest(said.text, said.call_ids), said.rounds, NAME),)}
     whole = restore(reading(body_of([*START, reply, then])), inserts, {})
     assert not whole.lost
     assert raws(whole.body)[: len(before)] == before

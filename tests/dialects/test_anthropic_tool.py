@@ -83,7 +83,7 @@ def test_r7_a_stub_of_a_request_with_tools_names_its_reference() -> None:
     done = eagerly(body_of(TALK, tools=[BASH]))
     named = frozenset[str]().union(*(refs_named(edit.text) for edit in done.plan.edits))
     assert named
-    assert all(done.conversation.find(ref) is not None for ref in named)
+    assert all(done.conversation.references.places.get(ref) is not None for ref in named)
 
 
 @settings(deadline=None, max_examples=examples(12), phases=[Phase.explicit, Phase.reuse, Phase.generate])

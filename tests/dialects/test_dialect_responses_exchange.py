@@ -69,7 +69,7 @@ def put_back(
     """What stands for the reply once the client has returned it, in a request of items that the SDK's types know."""
     raw = body([*START, *returned, *then])
     after = talk(body(START)).end_anchor(1)
-    insert = Insert(after, reply_digest(said.text, said.call_ids), said.rounds)
+    insert = Insert(after, reply_digest(said.text, said.call_ids), said.rounds, "openai_responses")
     whole = restore(reading(raw), {after: (insert,)}, {})
     assert not whole.lost
     found: list[Json] = json.loads(whole.body)["input"]

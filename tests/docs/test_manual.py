@@ -1,7 +1,6 @@
 """The manual of the proxy: the map in proxy/README.md, and the pages beside the rooms."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,15 @@ from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
 from proxy.config.upstreams import UpstreamRow
 from tests.docs.documents import MANUAL, PAGES, toml_blocks
+from tests.docs.reference import FOLDER
 from tests.kit.paths import ROOT
 from tests.kit.settings import settings_with
+from tests.limits import LIMITS, PAGE_WORDS, WORDS
 from tests.long.clients.table import CLIENTS
 
 MAP = Path("proxy/README.md")
-WORDS: Mapping[Path, int] = {page: len(text.split()) for page, text in MANUAL.items()}
+NAMES = re.compile(r"`(narrows_[a-z_]+|x-narrows[a-z-]*)[`:{]")
+"""Metrics and headers; two that look alike are a tool and a mark of summaries."""
 ALL = "\n\n".join(MANUAL.values())
 
 
@@ -29,7 +31,7 @@ def section(page: str, heading: str) -> str:
 
 @pytest.mark.parametrize("page", MANUAL, ids=str)
 def test_a_page_can_be_read_at_one_sitting(page: Path) -> None:
-    assert WORDS[page] <= (4_000 if page == MAP else 3_000)
+    assert len(MANUAL[page].split()) <= LIMITS[WORDS if page == MAP else PAGE_WORDS].value
 
 
 def test_the_map_leads_to_each_page() -> None:
@@ -59,7 +61,7 @@ def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tm
 
 @pytest.mark.parametrize("field", UpstreamRow.model_fields)
 def test_every_field_of_an_upstream_is_shown(field: str) -> None:
-    shown = "".join(toml_blocks(section("proxy/kernel/wire/README.md", "Upstreams")))
+    shown = "".join(toml_blocks(PAGES[Path("proxy/upstreams/README.md")]))
     assert re.search(rf"^{field} = ", shown, re.MULTILINE)
 
 
@@ -83,12 +85,24 @@ def test_every_attribute_of_a_span_is_described() -> None:
     assert not [name for name in names if f"`{name}`" not in traces]
 
 
-def test_every_line_of_the_log_is_described() -> None:
+def test_every_line_of_the_log_is_described_and_no_other() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "proxy").rglob("*.py") if "lab" not in path.parts]
-    lines = set(re.findall(r'log\.(?:info|warning|error)\(\s*"([a-z_.]+)"', "".join(sources)))
+    source = "".join(sources)
+    lines = set(re.findall(r'log\.(?:info|warning|error)\(\s*"([a-z_.]+)"', source))
     assert {"overflow", "upstream_address", "worker_died"} < lines
-    described = section("proxy/addons/telemetry/README.md", "The log")
-    assert not [line for line in lines if f"`{line}`" not in described]
+    items = re.findall(r"^- (`.*?): ", section("proxy/addons/telemetry/README.md", "The log"), re.MULTILINE | re.DOTALL)
+    described = set(re.findall(r"`([a-z_.]+)`", " ".join(items)))
+    assert not lines - described
+    composed = re.compile(r"\w+_(trouble|recovered|lost)|(summary|digest)\.")  # a name, and what became of it
+    assert not [line for line in described if f'"{line}"' not in source and not composed.fullmatch(line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_page_names_a_metric_or_a_header_that_is_not_there(page: Path) -> None:
+    if page == Path("CHANGELOG.md"):
+        return
+    reference = "".join(path.read_text(encoding="utf-8") for path in FOLDER.iterdir())
+    assert set(NAMES.findall(PAGES[page])) <= {*NAMES.findall(reference), "narrows_recall", "narrows_summary"}
 
 
 @pytest.mark.parametrize("client", sorted({re.sub(" (in front|behind)$", "", client.name) for client in CLIENTS}))

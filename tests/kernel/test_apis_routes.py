@@ -143,5 +143,5 @@ async def test_x5_of_several_credentials_each_tells_clients_apart(narrows: Start
 def tenants(setup: Running) -> int:
     """How many tenants this Narrows has read requests of."""
     compactor: Any = compaction_of(setup.app).compactor
-    pieces = compactor._parser._requests._by_piece
+    pieces = compactor._store.conversations._index._by_piece
     return len({tenant for (_, tenant, *_), *_ in pieces})

@@ -18,9 +18,9 @@ from proxy.kernel.admission import Admission
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.handlers import Gateway
 from proxy.kernel.parts import KernelParts
-from proxy.kernel.upstreams import Upstreams
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry import Telemetry
+from proxy.upstreams.table import Upstreams
 from tests.kit.upstream import completion
 
 BODY = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}

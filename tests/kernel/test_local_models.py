@@ -107,7 +107,7 @@ async def test_a_local_server_is_asked_once_for_the_window_and_sees_no_key(
 async def test_a_local_server_that_hangs_holds_one_request_up_for_two_seconds(
     narrows: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.model_lookup._LOCAL_SECONDS", 0.2)
+    monkeypatch.setattr("proxy.upstreams.model_lookup._LOCAL_SECONDS", 0.2)
     server = ModelServer({}, hangs=True)
     setup = await narrows(server, real=True)
     for model in ("mine", "mine", "another"):

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides, prices_for
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.kernel import model_lookup
-from proxy.kernel.model_lookup import overrides_in
+from proxy.upstreams import model_lookup
+from proxy.upstreams.model_lookup import overrides_in
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.running import Start
 from tests.kit.stage import Stage, ends, moved, working
 from tests.kit.upstream import REQUEST, Asked, ScriptedUpstream, completion, json_answer, whole

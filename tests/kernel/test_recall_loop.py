@@ -12,9 +12,9 @@ from policies.dialects import Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.reply import RecallLoop, SentRequest
-from proxy.kernel.wire.upstream import CutError
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry.tracing import RequestTrace
+from proxy.upstreams.upstream import CutError
 from tests.kit.replies import DONE, chunk, entry, made
 
 FIRST = UpstreamRequest(ClientRequest("openai_chat", b"{}", "t", None, "on", "", ""), b"first", {}, recalls=True)

@@ -115,6 +115,12 @@ class Tree:
         protocols = [node for node in classes if "Protocol" in map(ast.unparse, node.bases)]
         return sum(_methods_of(node) for node in protocols if node.name.endswith("Store"))
 
+    @cached_property
+    def words(self) -> Mapping[str, int]:
+        """Words of each page of the manual, its reference too."""
+        pages = [path for path in (self.root / "proxy").rglob("*.md") if path.parent.name != "prompts"]
+        return {path.relative_to(self.root).as_posix(): len(path.read_text("utf-8").split()) for path in pages}
+
     def flat_modules(self) -> list[str]:
         """Modules that stand in `proxy/` itself."""
         return sorted(path.name for path in (self.root / "proxy").glob("*.py") if path.name != "__init__.py")
@@ -142,7 +148,9 @@ class Tree:
             limits.FUNCTION: max(self.functions().values()),
             limits.MODULES: len(self.flat_modules()),
             limits.POSITIONAL: max(self.positional().values()),
-            limits.WORDS: len((self.root / "proxy" / "README.md").read_text(encoding="utf-8").split()),
+            limits.WORDS: self.words["proxy/README.md"],
+            limits.MANUAL_WORDS: sum(self.words.values()),
+            limits.PAGE_WORDS: max(words for page, words in self.words.items() if page.endswith("README.md")),
         }
 
     def path_figures(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ CUT = Replace("a1", "[...900 chars omitted...]", "offload")
 FOLD = Fold("a1", "a9", "[turns 1 to 4 left out]", "trim")
 RECORD = StepRecord("anchor", (CUT, FOLD), "paid", SENT, 1_700_000_000.25, recall=True)
 ROUND = Exchange(12, ('{"id":"call_1","arguments":"\udcff"}', "{}"), (0, 2), '{"reasoning":"why"}', last=True)
-INSERT = Insert("anchor", "reply", (ROUND, Exchange(0, ("{}",))))
+INSERT = Insert("anchor", "reply", (ROUND, Exchange(0, ("{}",))), "openai_chat")
 ORIGINALS = {"482913": "a long text\0 with \ud800 in it", "482913+5": ""}
 
 

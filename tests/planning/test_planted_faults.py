@@ -249,7 +249,7 @@ def raises(*_: Any) -> None:
 
 
 async def test_law_6_holds_where_planning_raises(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
+    monkeypatch.setattr("proxy.kernel.plan.is_quiet", raises)
     await check_law_6(narrows, body_of(TALK))
 
 
@@ -257,7 +257,7 @@ async def test_law_6_fails_where_nothing_catches(narrows: Start, monkeypatch: py
     async def unguarded(self: FailOpen, *request: Any) -> UpstreamRequest:
         return await self._prepare(*request)
 
-    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
+    monkeypatch.setattr("proxy.kernel.plan.is_quiet", raises)
     monkeypatch.setattr(FailOpen, "__call__", unguarded)
     with pytest.raises(AssertionError):
         await check_law_6(narrows, body_of(TALK))

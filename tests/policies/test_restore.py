@@ -55,7 +55,7 @@ def inserted(reply: Json, *rounds: Exchange, after: str = AFTER) -> Mapping[str,
     content = reply.get("content") or ""
     text = content if isinstance(content, str) else "".join(part["text"] for part in content)
     ids = [call["id"] for call in reply.get("tool_calls") or ()]
-    return {after: (Insert(after, reply_digest(text, ids), rounds),)}
+    return {after: (Insert(after, reply_digest(text, ids), rounds, "openai_chat"),)}
 
 
 def put_back(reply: Json, *rounds: Exchange, then: Sequence[Json] = (user("on"),)) -> list[Json]:
@@ -288,7 +288,7 @@ class Session:
     def keeps(self, messages: list[Json], reply: Json, rounds: Sequence[Exchange]) -> None:
         after = self.history(messages).end_anchor(-1)
         ids = [call["id"] for call in reply.get("tool_calls") or ()]
-        self.inserts[after] = (Insert(after, reply_digest(reply["content"] or "", ids), tuple(rounds)),)
+        self.inserts[after] = (Insert(after, reply_digest(reply["content"] or "", ids), tuple(rounds), "openai_chat"),)
 
     def history(self, messages: list[Json]) -> Conversation:
         return reading(body_of(messages)).conversation

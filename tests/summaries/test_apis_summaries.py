@@ -9,7 +9,7 @@ import pytest
 
 from policies.presets import PRESETS, Preset
 from proxy.lab.provider import Received
-from proxy.summaries.summarizer import SummarizerError, WriteRequest
+from proxy.summaries.summarizer import ModelRequest, SummarizerError
 from tests.kit.forms import FORMS
 from tests.kit.histories import TOOLS, Json, requests
 from tests.kit.rolling import PLAIN, PRICED, work, writes_summaries
@@ -55,8 +55,8 @@ ANSWERS = {
 }
 
 
-def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> WriteRequest:
-    return WriteRequest(
+def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> ModelRequest:
+    return ModelRequest(
         instructions="Write notes.", text="what was said", most=800, model=model, auth=auth, dialect=dialect
     )
 

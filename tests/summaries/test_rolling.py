@@ -9,7 +9,7 @@ import pytest
 
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.lab.provider import CHAT, Answer, Received, Say
+from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
 from tests.console.test_cli import told as printed
 from tests.kit.histories import requests
@@ -333,7 +333,7 @@ def recalling(ref: str) -> Any:
     """A model that recalls this, and is then done."""
 
     def agent(received: Received) -> Answer | None:
-        if received.dialect != CHAT or fetched(received):
+        if received.dialect != "openai_chat" or fetched(received):
             return None
         return Say(None, [recall(ref)])
 

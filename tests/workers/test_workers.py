@@ -124,9 +124,10 @@ class Serving:
 
     def _worker_of(self, client: socket.socket) -> int:
         """The process that has the other end of this connection."""
-        ends = f"0100007F:{self.port:04X} 0100007F:{client.getsockname()[1]:04X}"
-        (inode,) = (line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines() if ends in line)
-        return next(pid for pid in self.workers() if f"socket:[{inode}]" in _files(pid))
+        ends = f"0100007F:{self.port:04X} 0100007F:{client.getsockname()[1]:04X} 01 "  # 01: established
+        lines = Path("/proc/net/tcp").read_text().splitlines()  # which may have a line twice
+        sockets = {f"socket:[{line.split()[9]}]" for line in lines if ends in line}
+        return next(pid for pid in self.workers() if sockets & _files(pid))
 
     def ask_another(self, body: bytes, before: int, streams: bool) -> tuple[int, Mapping[str, str]]:
         """Send a request to another worker than the last time, and read its reply to its last event. The process id of
@@ -139,6 +140,7 @@ class Serving:
             continue
         if not streams:
             reply.read()
+        reply.close()
         connection.close()
         return pid, dict(reply.getheaders())
 

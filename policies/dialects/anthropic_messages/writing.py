@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from policies.dialects.writing import Assignment, Json, Writing, limit, text_of
+from policies.dialects.writing import Json, Writing, limit, text_of
 from policies.text.summary_checks import End
 
 _ENDS: Mapping[str, End] = {
@@ -18,12 +18,12 @@ _ENDS: Mapping[str, End] = {
 }
 
 
-def body(asked: Assignment) -> Json:
+def body(model: str, instructions: str, text: str, most: int) -> Json:
     return {
-        "max_tokens": limit(asked.most, asked.model),
-        "messages": [{"role": "user", "content": asked.text}],
-        "model": asked.model,
-        "system": asked.instructions,
+        "max_tokens": limit(most, model),
+        "messages": [{"role": "user", "content": text}],
+        "model": model,
+        "system": instructions,
     }
 
 
@@ -36,4 +36,4 @@ def answer(reply: Json) -> tuple[str, End]:
     return text, "reasoning" if end == "stop" and blocks and not text else end
 
 
-WRITING = Writing(bodies=lambda asked: (body(asked),), answer=answer)
+WRITING = Writing(bodies=lambda *assignment: (body(*assignment),), answer=answer)

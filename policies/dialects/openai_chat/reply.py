@@ -121,16 +121,10 @@ class ChatReply(RoundsReply[ChatChoice]):
         self._failed = False
         """Whether the round at hand reported an error."""
 
-    def last_event(self, failure: bytes) -> bytes:
-        return b"data: " + failure + b"\n\n"
-
     def resume(self, choice: int) -> None:
         super().resume(choice)
         self._failed = False
         self._resumed = choice
-
-    def _usage_in(self, content: Json, event: bytes) -> object:
-        return content.get("usage")
 
     def _receive(self, text: bytes) -> bool:
         if self._resumed is not None or not self._envelope:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from policies.dialects.writing import Assignment, Json, Writing, is_completion_limited, limit, text_of
+from policies.dialects.writing import Json, Writing, is_completion_limited, limit, text_of
 from policies.text.summary_checks import End
 
 
@@ -23,18 +23,18 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-def bodies(asked: Assignment) -> Sequence[Json]:
+def bodies(model: str, instructions: str, text: str, most: int) -> Sequence[Json]:
     """Where the name of a model does not say which limit it takes, its refusal does."""
     request = {
-        "model": asked.model,
+        "model": model,
         "messages": [
-            {"role": "system", "content": asked.instructions},
-            {"role": "user", "content": asked.text},
+            {"role": "system", "content": instructions},
+            {"role": "user", "content": text},
         ],
     }
-    plain = {**request, "max_tokens": limit(asked.most, asked.model)}
-    thinks = {**request, "max_completion_tokens": limit(asked.most, asked.model, thinks=True)}
-    return (thinks, plain) if is_completion_limited(asked.model) else (plain, thinks)
+    plain = {**request, "max_tokens": limit(most, model)}
+    thinks = {**request, "max_completion_tokens": limit(most, model, thinks=True)}
+    return (thinks, plain) if is_completion_limited(model) else (plain, thinks)
 
 
 def answer(reply: Json) -> tuple[str, End]:

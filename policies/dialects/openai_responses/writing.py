@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from policies.dialects.common import object_at
-from policies.dialects.writing import Assignment, Json, Writing, is_completion_limited, limit, text_of
+from policies.dialects.writing import Json, Writing, is_completion_limited, limit, text_of
 from policies.text.summary_checks import End
 
 _CUT: Mapping[str, End] = {"max_output_tokens": "length", "content_filter": "refusal"}
@@ -17,13 +17,13 @@ class _Item(msgspec.Struct):
     content: list[dict[str, Any]] | None = None
 
 
-def body(asked: Assignment) -> Json:
+def body(model: str, instructions: str, text: str, most: int) -> Json:
     """The provider is asked not to store the reply."""
     return {
-        "model": asked.model,
-        "input": asked.text,
-        "instructions": asked.instructions,
-        "max_output_tokens": limit(asked.most, asked.model, is_completion_limited(asked.model)),
+        "model": model,
+        "input": text,
+        "instructions": instructions,
+        "max_output_tokens": limit(most, model, is_completion_limited(model)),
         "store": False,
     }
 
@@ -41,4 +41,4 @@ def answer(reply: Json) -> tuple[str, End]:
     return text, "reasoning" if output and not text else "stop"
 
 
-WRITING = Writing(bodies=lambda asked: (body(asked),), answer=answer)
+WRITING = Writing(bodies=lambda *assignment: (body(*assignment),), answer=answer)

@@ -131,8 +131,9 @@ async def charge_relayed(
 def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
     """The key whose limits count. To fetch a reply costs nothing, and needs nothing left of a budget. `rest`: the
     target, after /v1."""
-    api, path = DIALECTS[route.dialect].http, f"/v1{rest.partition('?')[0]}"
-    if access.key is None or not api.stored_path or route != Route(route.dialect) or path == api.compact_path:
+    api = DIALECTS[route.dialect].http
+    is_fetched = bool(api.stored_path) and route == Route(route.dialect) and rest.partition("?")[0] != api.compact_path
+    if access.key is None or not is_fetched:
         return access.key
     row: KeyRow = access.key.model_copy(update={"tpm": None, "usd_per_day": None})
     return row

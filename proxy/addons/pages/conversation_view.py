@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from policies.dialects import DIALECTS
 from policies.model.edits import Insert
 from policies.model.summary_record import SummaryRecord, SummaryStatus
 from policies.money.bills import BillSums, RequestBill
@@ -210,14 +211,9 @@ def _cut(text: str) -> str:
 
 
 def _calls(insert: Insert) -> list[RecallCall]:
-    """The recalls of an exchange, as its dialect writes a call."""
-    calls: list[RecallCall] = []
-    for raw in (raw for each in insert.rounds for raw in each.calls):
-        call = msgspec.json.decode(raw)
-        call = call.get("function", call)
-        arguments = call.get("arguments", call.get("input", ""))
-        calls.append(read(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()))
-    return calls
+    """The recalls of an exchange."""
+    arguments = DIALECTS[insert.dialect].recall.arguments
+    return [read(arguments(call)) for each in insert.rounds for call in each.calls]
 
 
 def view_json(view: ConversationView, version: str) -> dict[str, Any]:

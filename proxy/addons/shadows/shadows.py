@@ -35,11 +35,11 @@ from proxy.kernel.addons import Addon
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.outgoing import rendered_body
 from proxy.kernel.services import Services
-from proxy.kernel.wire.upstream import CutError
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.requests import PlannedRequest
 from proxy.sse import Events
+from proxy.upstreams.upstream import CutError
 
 _AT_ONCE = 4
 """Samples of a process that are being made, from the client's request to the last shadow."""

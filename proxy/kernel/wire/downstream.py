@@ -18,9 +18,9 @@ from aiohttp import HttpVersion11, web
 from policies.dialects import Dialect
 from proxy.errors import ApiError, too_large
 from proxy.kernel.admission import UNPACKED, VISIT, Visit
-from proxy.kernel.wire.upstream import UpstreamReply
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.upstream import UpstreamReply
 
 SERVER = {"Server": "narrows"}
 """What our own responses say of who responds: no versions."""

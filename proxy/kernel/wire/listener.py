@@ -14,9 +14,9 @@ from proxy.errors import ApiError
 from proxy.kernel.admission import Admission
 from proxy.kernel.head import RequestHead, head_of
 from proxy.kernel.wire.downstream import error_response, reset
-from proxy.kernel.wire.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 from proxy.requests import request_id
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 
 _LINGERING = 2.0
 """Seconds in which a client that still sends its body can read why nothing of it is received any more."""

@@ -17,10 +17,10 @@ from policies.dialects.overflow import STATUSES, Overflow, overflow_in
 from proxy.errors import ApiError
 from proxy.kernel.outgoing import without_marks
 from proxy.kernel.reply import STREAM, Compaction, SentRequest
-from proxy.kernel.wire.upstream import READABLE, UpstreamReply
 from proxy.requests import UpstreamRequest
 from proxy.sse import Copy, data, decoded
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import READABLE, UpstreamReply
 
 _LONGEST_ERROR = 2**20
 """Bytes of an error that are read to learn what the upstream refuses."""

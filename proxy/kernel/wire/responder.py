@@ -18,10 +18,10 @@ from proxy.kernel.admission import Admission
 from proxy.kernel.exchange import Exchange
 from proxy.kernel.wire.downstream import SERVER, Early, Relayed, Response, error_response
 from proxy.kernel.wire.listener import Connection
-from proxy.kernel.wire.upstream import CutError, UpstreamReply
 from proxy.sse import Copy
 from proxy.telemetry import Telemetry
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.upstream import CutError, UpstreamReply
 
 _MUCH = 2**20
 """Bytes of a refused body that are received in any case."""

@@ -13,6 +13,7 @@ from random import Random
 import aiohttp
 import orjson
 
+from policies.dialects import DIALECTS
 from policies.dialects.writing import is_completion_limited
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
@@ -83,15 +84,8 @@ def bodies(session: Session, model: str, marks: bool) -> Iterator[Json]:
     """What the client of a session sends, to be answered at once: not streamed, and with a limit to each answer."""
     for body in requests(session, model, marks):
         whole = {name: value for name, value in body.items() if not name.startswith("stream")}
-        yield {**whole, _limit_field(session.dialect, model): RESERVE}
-
-
-def _limit_field(dialect: str, model: str) -> str:
-    """How a request of this API says how long its answer may be."""
-    if dialect == "openai_responses":
-        return "max_output_tokens"
-    is_new = dialect == "openai_chat" and is_completion_limited(model)
-    return "max_completion_tokens" if is_new else "max_tokens"
+        limits = DIALECTS[session.dialect].fields.reserve
+        yield {**whole, limits[0 if is_completion_limited(model) else -1]: RESERVE}
 
 
 async def post(

@@ -17,8 +17,7 @@ import typer
 
 from proxy.config.units import seconds
 from proxy.console.arguments import AsJson
-from proxy.console.columns import explains_columns
-from proxy.console.output import console, print_json, progress, refusing
+from proxy.console.output import console, explains_columns, print_json, progress, refusing
 from proxy.event_loop import interruption
 from proxy.lab.arguments import CredentialEnv, Html, credential
 from proxy.lab.load.salt import SALTS
@@ -39,7 +38,11 @@ Concurrency = Annotated[
 ]
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns: count, of requests or events; mean; p50 to p99.9, milliseconds that so many of 100 did not exceed; max.
+    """
+)
 def load(
     url: Annotated[str, typer.Argument(metavar="URL", help="The base URL of the target, /v1 included.")] = "",
     sessions: Annotated[

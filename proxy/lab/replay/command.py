@@ -9,9 +9,8 @@ import typer
 
 from policies.keep import patterns_of
 from proxy.console.arguments import AsJson, Config
-from proxy.console.columns import explains_columns
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, print_json, progress, refusing
+from proxy.console.output import console, explains_columns, print_json, progress, refusing
 from proxy.lab.arguments import (
     PRESET,
     AimOption,
@@ -47,7 +46,35 @@ from proxy.lab.reports.page_file import print_page, writable
 from proxy.lab.reports.text import by_place, print_needs, print_replays
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns, costs, each with Narrows and without (none): req, requests; sent, tokens of all prompts; peak, tokens
+    of the largest; input $ and whole $, dollars for prompts, and with replies, recalls and summaries; ratio and
+    whole, these bills with Narrows divided by those without, so below 1 it saves; marks alone, the bill with cache
+    marks of Narrows and nothing else; with compaction, the input bill divided by that of marks alone.
+
+    Columns, faults, which must be 0: invalid, requests that were refused; no reply; undeclared, changes of the
+    prefix that the reply did not declare; fail-open, requests sent unchanged because planning failed; lost, texts
+    that later turns used, that were not in the prompt and cannot be recalled.
+
+    Columns, bills on the way: sessions, the number of a group; chkp, checkpoints (rewrites of the prefix); end,
+    past 20 and any stop, the worst ratio of the input bills at the end of a session, at any request past the 20th,
+    and at any request; recalls, the share of recall rounds in the input bill.
+
+    Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that stood in the
+    prompt; rare, the same for those with at most 3 earlier occurrences; rare at risk, for rare ones that last
+    occurred more than 5 turns before; quoted and lines, for the old text that edits quote, by texts and by lines;
+    lines at risk, for lines that last occurred more than 5 turns before.
+
+    Columns, out of sight: needs, of the model's next actions, the share that needs a path, name, number or old text
+    which the client had sent and which stood nowhere in the prompt; edits, the same for the old text of edits.
+    --needs prints each.
+
+    Columns, presets beside each other: * where no other preset is as cheap with as much in sight; calls and $,
+    those of a model for recalls and summaries; back, of what was used but not in the prompt, the share that a
+    recall or another run of a tool brings back.
+    """
+)
 def replay(
     files: Files,
     prices: PriceTables = None,

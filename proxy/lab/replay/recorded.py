@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request, dialect_of
+from policies.dialects import DEFAULT, DIALECTS, Request, dialect_of
 from policies.model.conversation import Conversation, Message, Part
 from policies.model.converse import converse
 from proxy.lab.client_apis import CLIENT_APIS, read
@@ -47,7 +47,7 @@ class Session:
     messages: tuple[Json, ...]
     """The entries of its history, as the API has them."""
     tools: tuple[Json, ...]
-    dialect: str = "openai_chat"
+    dialect: str = DEFAULT
     lead: Any = None
     """The text that leads the prompt, in an API that has it outside the history."""
     cache_marks: bool = True

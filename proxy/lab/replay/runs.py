@@ -23,7 +23,7 @@ import orjson
 
 from policies.assemble import PlanOptions, assemble
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request
+from policies.dialects import DEFAULT, DIALECTS, Request
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.summary_record import SummaryCost, SummaryRecord
@@ -238,7 +238,7 @@ async def post(
     key: str,
     body: Json,
     headers: Mapping[str, str],
-    dialect: str = "openai_chat",
+    dialect: str = DEFAULT,
 ) -> ClientReply:
     """The plainest client there is."""
     api = CLIENT_APIS[dialect]

@@ -15,7 +15,7 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
 from proxy.identity.credential import is_allowed
-from proxy.kernel.permissions import check_path
+from proxy.identity.permissions import check_path
 from proxy.telemetry.record import ID_HEADER
 from tests.kit.running import Running, Start
 

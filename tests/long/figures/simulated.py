@@ -32,7 +32,6 @@ from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.recorded import RequestReader, Session, requests
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import MarksAlone
-from proxy.summaries.clients import CLIENTS
 from proxy.summaries.models import siblings
 from tests.long.figures.fixed import FIXED
 
@@ -119,7 +118,7 @@ def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str,
 def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
     """The options of a Narrows without configuration, whose models can be asked."""
     chosen = FIXED[preset] if preset in FIXED else PRESETS[preset]
-    named = chosen.writing.model(CLIENTS[session.dialect].provider)
+    named = chosen.writing.model(DIALECTS[session.dialect].provider)
     writer = named or next(iter(siblings(prices.model, prices_for)), "")
     paid = prices_for(writer) if writer else prices
     most = chosen.writing.tokens or Settings.model_fields["summary_tokens"].default

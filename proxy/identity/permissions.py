@@ -17,8 +17,8 @@ _SHARED_PATHS = tuple(
         ("HEAD", r"/models"),
         ("POST", r"/(embeddings|completions|moderations|rerank|score|tokenize|detokenize)"),
         ("POST", r"/(audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"),
-        *(("POST", re.escape(api.compact_path.removeprefix("/v1"))) for api in _APIS if api.compact_path),
-        *(("*", api.stored_path.removeprefix("/v1")) for api in _APIS if api.stored_path),
+        *(("POST", re.escape(api.compact_path)) for api in _APIS if api.compact_path),
+        *(("*", api.stored_path) for api in _APIS if api.stored_path),
     )
 )
 """What is relayed for keys that share an account: what stores nothing there, and what is named by a secret id."""

@@ -22,11 +22,11 @@ from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of
+from proxy.identity.permissions import check_model, may_ask
 from proxy.identity.who import Identity
-from proxy.kernel.permissions import check_model, may_ask
-from proxy.kernel.upstreams import Upstreams, row_for
-from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
+from proxy.upstreams.table import Upstreams, row_for
+from proxy.upstreams.upstream import Upstream
 
 _PATH = "/models"
 _SECONDS = 2.0

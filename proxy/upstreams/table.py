@@ -17,8 +17,8 @@ from proxy.config.rules import Rule, first_fitting
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.identity.who import Identity
-from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import Upstream
 
 _LOOK = 2.0
 """Seconds between two looks at a file with a key."""

@@ -16,14 +16,14 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
+from policies.dialects import DIALECTS
 from proxy.breaker import Breaker
 from proxy.config import UpstreamRow
 from proxy.config.addresses import names_no_version, usual_address
-from proxy.config.routes import CHATS
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.kernel.wire.framing import UpstreamProtocol, fresh_only
 from proxy.telemetry import Telemetry
+from proxy.upstreams.framing import UpstreamProtocol, fresh_only
 
 TRIAL_MARGIN = 1.0
 """Seconds besides those to connect after which a trial that reports nothing is followed by another."""
@@ -116,7 +116,7 @@ def trouble(error: Exception, host: str) -> ApiError:
 
 _SECONDS = 5.0
 """For both looks together."""
-_CHATS = {path.removeprefix("/v1") for path in CHATS}
+_CHATS = {api.http.path for api in DIALECTS.values()}
 """What is asked below the URL."""
 
 

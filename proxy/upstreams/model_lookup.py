@@ -21,17 +21,15 @@ from multidict import CIMultiDict
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
-from proxy.catalog.price_book import PriceBook
 from proxy.config.headers import VERSIONS
 from proxy.errors import ApiError
-from proxy.kernel.wire.upstream import Upstream
 from proxy.sse import ENCODINGS, TooLargeError, decoded
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.upstream import Upstream
 
 _TARGETS = ("/models", "/model/info")
 """Asked in this order until one says something of use; LiteLLM's list of models says nothing but names."""
-_WHOLE = "?" + "&".join(api.http.models.whole for api in DIALECTS.values() if api.http.models.whole)
-"""Some lists have few models on a page, where nothing is said of it."""
 _HEADERS = {"Accept": "application/json", **VERSIONS}
 _SECONDS = 5.0
 _MOST_BYTES, _MOST_MODELS = 2**23, 10_000
@@ -232,7 +230,8 @@ class ModelLookup:
 
     async def _listed(self, upstream: Upstream) -> Mapping[str, Fields]:
         """What its lists say; nothing where they say nothing of use. Raises ApiError where there is none."""
-        page = _WHOLE if upstream.row.apis == ("messages",) else ""
+        whole = [api.http.models.whole for api in DIALECTS.values() if api.label in upstream.row.apis]
+        page = f"?{whole[0]}" if whole and all(whole) else ""
         for target in _TARGETS:
             with closing(await upstream.send("GET", target + page, CIMultiDict(_HEADERS), None)) as reply:
                 raw = await reply.read_ahead(_MOST_BYTES + 1) if reply.status == 200 else b""

@@ -26,14 +26,14 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.breaker import reported_breaker
-from proxy.catalog.outbound import Outbound, trust
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.kernel.wire.connector import TRIAL_MARGIN, AddressCheck, PausedError, UpstreamConnector, trouble
-from proxy.kernel.wire.framing import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
 from proxy.sse import ENCODINGS
 from proxy.telemetry import Telemetry
+from proxy.upstreams.connector import TRIAL_MARGIN, AddressCheck, PausedError, UpstreamConnector, trouble
+from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
+from proxy.upstreams.outbound import Outbound, trust
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Body = bytes | AsyncIterable[bytes | memoryview] | None
