@@ -44,7 +44,7 @@ class Addons:
     ) -> None:
         self._telemetry = telemetry
         self._pages, self._door, self._inner = pages, door, [each for each in inner if _has(each, "admit")]
-        self._told = {
+        self._listeners = {
             hook: [each for each in (*pages, *door, *inner) if _has(each, hook)]
             for hook in ("planned", "answered", "finished")
         }
@@ -60,17 +60,17 @@ class Addons:
             await addon.admit(exchange)
 
     async def planned(self, exchange: Exchange) -> None:
-        for addon in self._told["planned"]:
+        for addon in self._listeners["planned"]:
             with self._guarded():
                 await addon.planned(exchange)
 
     async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
-        for addon in self._told["answered"]:
+        for addon in self._listeners["answered"]:
             with self._guarded():
                 await addon.answered(exchange, status, headers)
 
     async def finished(self, exchange: Exchange) -> None:
-        for addon in self._told["finished"]:
+        for addon in self._listeners["finished"]:
             with self._guarded():
                 await addon.finished(exchange)
 
