@@ -156,5 +156,5 @@ class HeldOut:
             headers = self._compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
         held_out = in_arm(self._compactor.observed(planned), "holdout")
-        may_overflow = self._compactor.may_overflow(planned.context, held_out.tokens_sent)
+        may_overflow = self._compactor.learned.may_overflow(planned.context, held_out.tokens_sent)
         return structs.replace(held_out, recalls=may_overflow, may_overflow=may_overflow)
