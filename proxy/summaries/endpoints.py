@@ -33,7 +33,7 @@ _TRIES, _PAUSE = 2, 0.5
 """How often a request is sent where a server is in trouble, and the seconds between."""
 
 
-class RefusedError(Exception):
+class StatusError(Exception):
     """The status of a reply is that of an error."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -71,7 +71,7 @@ class Endpoint:
         for other in others:
             try:
                 return await self._send("POST", self.api.http.path, auth, as_json(body), model)
-            except RefusedError as error:
+            except StatusError as error:
                 field = object_at(decoded(error.body), "error").get("param")
                 if error.status != 400 or field not in body.keys() - other:
                     raise
@@ -91,7 +91,7 @@ class Endpoint:
     async def _send(
         self, method: str, rest: str, auth: Mapping[str, str], content: bytes = b"", model: str = ""
     ) -> bytes:
-        """The body of the reply. Raises RefusedError, httpx2.HTTPError."""
+        """The body of the reply. Raises StatusError, httpx2.HTTPError."""
         headers = {name.lower(): value for name, value in {**_HEADERS, **self.api.http.version, **auth}.items()}
         headers |= {name.lower(): value for name, value in self.outbound.row.headers.items()}
         url = self.outbound.origin + self.outbound.target(rest, model)
@@ -102,8 +102,8 @@ class Endpoint:
                 return await self._body(
                     httpx2.Request(method, url, headers=headers, content=content or None, extensions=more)
                 )
-            except (RefusedError, httpx2.HTTPError) as error:
-                if not tries or (isinstance(error, RefusedError) and not _may_ask_again(error)):
+            except (StatusError, httpx2.HTTPError) as error:
+                if not tries or (isinstance(error, StatusError) and not _may_ask_again(error)):
                     raise
             await asyncio.sleep(_PAUSE)
 
@@ -120,7 +120,7 @@ class Endpoint:
         finally:
             await reply.aclose()
         if not reply.is_success:
-            raise RefusedError(reply.status_code, reply.headers, body)
+            raise StatusError(reply.status_code, reply.headers, body)
         return body
 
 
@@ -132,7 +132,7 @@ class _ModelList(msgspec.Struct):
     data: list[_ListedModel]
 
 
-def _may_ask_again(error: RefusedError) -> bool:
+def _may_ask_again(error: StatusError) -> bool:
     """Not where the server says when, or that it wants no more: the next of the chain is asked instead of waiting."""
     wish = error.headers.get("x-should-retry", "")
     if error.status == 429 or wish == "false" or error.headers.keys() & {"retry-after", "retry-after-ms"}:

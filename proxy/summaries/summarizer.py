@@ -27,7 +27,7 @@ from proxy.config import ConfigurationError, Settings, SummarizerSettings, Upstr
 from proxy.config.groups.summaries import SAME
 from proxy.identity.states import CredentialStates, seconds_of
 from proxy.summaries.clients import Completion, ModelRequest
-from proxy.summaries.endpoints import Endpoint, RefusedError
+from proxy.summaries.endpoints import Endpoint, StatusError
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
 from proxy.upstreams.price_book import PriceBook
@@ -253,7 +253,7 @@ class _ChainEntry:
             completion = self._endpoint.read(body)
         except (TimeoutError, httpx2.TimeoutException):
             reason = "timeout"
-        except RefusedError as error:
+        except StatusError as error:
             reason = "limited" if error.status == 429 else "server" if error.status >= 500 else "refused"
             refusal = _refusal(error, model)
         except (httpx2.HTTPError, OSError):
@@ -323,7 +323,7 @@ def _endpoint(
     return endpoints[name]
 
 
-def _refusal(error: RefusedError, model: str) -> _Refusal:
+def _refusal(error: StatusError, model: str) -> _Refusal:
     """What an error says about the credential, or about the model: a 404 is about that; a 400 or 403 where it
     speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
     status, text = error.status, error.body[:_LONGEST_ERROR].decode("utf-8", "replace").lower()
