@@ -85,7 +85,7 @@ class Dialect:
     label: str
     """Its name in settings."""
     provider: str = "openai"
-    """Who made it, by the names of OpenTelemetry; and whose SDK speaks it."""
+    """Who made it, by the names of OpenTelemetry."""
     http: Http
     """How it is spoken, beside its JSON."""
 

@@ -145,6 +145,6 @@ TOY = Dialect(
 
 if __name__ == "__main__":
     DIALECTS[TOY.name] = TOY
-    from proxy.cli import main
+    from proxy.console.cli import main
 
     main()
