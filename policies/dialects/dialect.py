@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from policies.context import TokenCounter
 from policies.dialects import common
 from policies.dialects.base import Added, Consent, Fault, Reply, Request
-from policies.dialects.events import Json, document, is_plain, read_event, text_of
+from policies.dialects.events import Json, events_in, is_plain, read_event
 from policies.dialects.http import Http
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
@@ -23,6 +23,7 @@ from policies.model.conversation import Conversation, Kind, Message
 from policies.model.edits import Edit, Exchange
 from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
+from policies.money.prices import Usage
 
 Read = Callable[[bytes, TokenCounter], Message]
 Join = Callable[[Request, Mapping[int, bytes], Added | None, Change | None], bytes]
@@ -140,15 +141,22 @@ class Dialect:
     def messages_in(self, reply: bytes) -> list[bytes]:
         """The messages of a reply, from what its client received: one text of events, or JSON. There are none where it
         broke off, failed or has several choices."""
+        contents = [content for content in map(read_event, events_in(reply)) if content is not None]
         if is_plain(reply):
-            whole = document(text_of(reply))
-            messages = self.whole_messages(whole) if whole else []
+            messages = [message for content in contents for message in self.whole_messages(content)]
         else:
-            blocks = reply.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
-            messages = self.streamed_messages([event for event in map(read_event, blocks) if event is not None])
+            messages = self.streamed_messages(contents)
         with suppress(RecursionError):  # nested deeper than can be written
             return [common.as_json(message) for message in messages]
         return []
+
+
+def usage_in(api: Dialect, reply: bytes) -> Usage | None:
+    """What the provider says that a reply has used: one text of events, or JSON."""
+    reader = api.reply(None)
+    for event in events_in(reply):
+        reader.feed(event)
+    return reader.usage
 
 
 @remembered

@@ -21,7 +21,6 @@ from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS
 from policies.render import body_of, render
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.replay.recorded import RequestReader
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json
@@ -95,7 +94,8 @@ class SummedConversation:
 
     def ask(self, messages: Sequence[Json], **fields: Any) -> PlannedTurn:
         """The next request, and a summary for what it asks for."""
-        api, body = DIALECTS[self.dialect], {"model": self.model, CLIENT_APIS[self.dialect].history: messages, **fields}
+        api = DIALECTS[self.dialect]
+        body = {"model": self.model, api.fields.history: messages, **fields}
         request, conversation = self._reader.read(body)
         planned = assemble(api, request, conversation, a_token_for_four, self._options)
         result = plan(conversation, planned.settings, Memory(summaries=tuple(self.records)), self.state)
