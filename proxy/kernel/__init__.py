@@ -11,10 +11,8 @@ cold              a spare process for large histories that are seen for the firs
 runs              where a plan is made, and how long that may take
 planning          all of these, the store and policies.planning: a request becomes a plan
 outgoing          requests as they go upstream: as the client wrote them (always, with `mode = off`), or as planned
-warnings          what a reply warns of
 prepare           plans, claims and remembers, and fails open
 models, upstreams, model_lists, model_lookup   where a model is served
 recall_loop       one reply over all its rounds
-flow              the flow of one request
 handlers          what answers each request
 """
