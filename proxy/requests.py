@@ -32,6 +32,7 @@ from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
 from proxy.memory import Key
+from proxy.memory.cached import StoreLookup
 from proxy.memory.conversation import LiveConversation, ParsedRequest
 
 
@@ -111,8 +112,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     conversation: Conversation
     exchanges: Mapping[str, Sequence[Insert]] = field(default_factory=dict)
     """The recall exchanges behind earlier replies, by the anchor of what the client had sent."""
-    exchanges_complete: bool = True
-    """False where the store could not say all of them."""
+    lookup: StoreLookup
+    """What the store was asked for them."""
     exchange_lost: bool
     """Whether a recall exchange could not be put back behind the newest reply."""
     answers: Sequence[RecallAnswer]
@@ -137,6 +138,11 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> Key:
         return self.live.key
+
+    @property
+    def exchanges_complete(self) -> bool:
+        """False where the store could not say all recall exchanges."""
+        return self.lookup.complete
 
 
 class PlannedRequest(Struct, frozen=True):

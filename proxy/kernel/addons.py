@@ -13,7 +13,8 @@ Laws
   A request that no addon wants to know of costs nothing here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from multidict import CIMultiDict
 
@@ -35,21 +36,22 @@ class Addon:
 
 
 class Addons:
-    """Those of one generation. The ones at the `door` are asked for each request; the `inner` ones only for those that
-    go upstream, once there is a place for them."""
+    """Those of one generation: what answers where no API is asked (`pages`), who looks at the head of a request
+    (`door`), and who is told of it once there is a place for it (`inner`)."""
 
-    def __init__(self, door: Sequence[Addon], inner: Sequence[Addon], telemetry: Telemetry) -> None:
-        everyone = (*door, *inner)
+    def __init__(
+        self, pages: Sequence[Addon], door: Sequence[Addon], inner: Sequence[Addon], telemetry: Telemetry
+    ) -> None:
         self._telemetry = telemetry
-        self._door = [addon for addon in door if _has(addon, "admit")]
-        self._inner = [addon for addon in inner if _has(addon, "admit")]
-        self._planned = [addon for addon in everyone if _has(addon, "planned")]
-        self._answered = [addon for addon in everyone if _has(addon, "answered")]
-        self._finished = [addon for addon in everyone if _has(addon, "finished")]
+        self._pages, self._door, self._inner = pages, door, [each for each in inner if _has(each, "admit")]
+        self._told = {
+            hook: [each for each in (*pages, *door, *inner) if _has(each, hook)]
+            for hook in ("planned", "answered", "finished")
+        }
 
     async def knock(self, exchange: Exchange) -> None:
-        """Raises ApiError where one at the door refuses the request."""
-        for addon in self._door:
+        """Raises ApiError where one refuses the request at the door."""
+        for addon in self._door if exchange.is_api else self._pages:
             await addon.admit(exchange)
 
     async def admit(self, exchange: Exchange) -> None:
@@ -58,28 +60,26 @@ class Addons:
             await addon.admit(exchange)
 
     async def planned(self, exchange: Exchange) -> None:
-        for addon in self._planned:
-            try:
+        for addon in self._told["planned"]:
+            with self._guarded():
                 await addon.planned(exchange)
-            except Exception as error:
-                self._report(error)
 
     async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
-        for addon in self._answered:
-            try:
+        for addon in self._told["answered"]:
+            with self._guarded():
                 await addon.answered(exchange, status, headers)
-            except Exception as error:
-                self._report(error)
 
     async def finished(self, exchange: Exchange) -> None:
-        for addon in self._finished:
-            try:
+        for addon in self._told["finished"]:
+            with self._guarded():
                 await addon.finished(exchange)
-            except Exception as error:
-                self._report(error)
 
-    def _report(self, error: Exception) -> None:
-        self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
 
 
 def _has(addon: Addon, hook: str) -> bool:

@@ -1,75 +1,64 @@
-"""From a request to its plan: the conversation it carries, what is remembered of that, and what follows.
+"""plan(): from a request and what is remembered of its conversation to what is sent in its place.
 
 Laws
   Nothing takes effect here: nothing is written, claimed or reported.
   The cost follows what is new: messages are read once, and a history served here before is continued where it ended.
+  Only what takes a few milliseconds is planned on the event loop. What takes long has an end: after `planning_timeout`
+  nothing new is decided (three times that in the spare process), and where the client leaves, planning stops.
+  Owners take turns: many large histories of one make another wait for one of them at most, and those of credentials
+  that nobody has accepted make no other wait for more than one.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from cachetools import LRUCache, TTLCache
 from msgspec import structs
 
 from policies.assemble import tool_tokens
-from policies.dialects import DIALECTS
-from policies.dialects.overflow import Overflow
+from policies.dialects import Request
 from policies.keep import digest_of
+from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.model.tokens import Calibration
+from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record, untouched_before
 from policies.planning.quiet import is_quiet, no_plan
-from policies.planning.state import Plan, PlanState
+from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
+from policies.rules.base import ConfiguredPolicy
 from proxy.config import Settings
-from proxy.kernel.cold import ColdProcess
-from proxy.kernel.learned import SECONDS, LearnedWindow
-from proxy.kernel.recall_exchanges import RecallExchanges, RestoredRequest
-from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.runs import PlanRuns
-from proxy.kernel.understand import Assembler
+from proxy.event_loop import in_thread
+from proxy.kernel.cold import FEWEST_BYTES, ColdProcess
+from proxy.kernel.learned import Learned
+from proxy.kernel.turns import Deadline, Turns
+from proxy.kernel.understand import Understanding
 from proxy.memory import UNTOUCHED, Key
-from proxy.memory.cached import NO_LOOKUP, CachedStore, StoreWriter
-from proxy.memory.conversation import Assembly, Inserts, LiveConversation, ParsedRequest
-from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
+from proxy.memory.cached import NO_LOOKUP, CachedStore
+from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import BackgroundWriters
-from proxy.upstreams.price_book import LearnedCaches, PriceBook
-
-_NEAR = 0.5
-"""The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
 
 
 class Planner:
-    """Plans requests, and remembers how far token counts were off."""
-
     def __init__(
         self,
         settings: Settings,
-        parser: RequestParser,
+        understanding: Understanding,
         store: CachedStore,
-        writer: StoreWriter,
         writers: BackgroundWriters,
         clock: Callable[[], float],
-        cold: ColdProcess,
         *,
-        price_book: PriceBook,
+        cold: ColdProcess,
+        learned: Learned,
     ) -> None:
         self._settings = settings
-        self._runs = PlanRuns(cold, settings.planning_timeout)
+        self._understand = understanding
         self._store = store
         self._writers = writers
         self._clock = clock
-        self._parser = parser
-        self._assembler, self._price_book = Assembler(settings, price_book), price_book
-        self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
-        self.exchanges = RecallExchanges(parser, writer)
-        self._ratios: LRUCache[str, float] = LRUCache(1024)
-        self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
-        """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
-        moves what is sent for another."""
-        self.caches = LearnedCaches()
+        self._learned = learned
+        self._runs = PlanRuns(cold, settings.planning_timeout)
 
     async def plan(
         self,
@@ -79,52 +68,26 @@ class Planner:
         is_dry: Callable[[Key], bool] | None = None,
     ) -> PlannedRequest | None:
         """The plan for a request; None where the body is not one of its dialect's, or may not be edited. `is_dry`: of
-        which conversations requests are planned without effect.
-
-        For a later round of a reply, `in_progress` is that reply so far and `first` the plan of its first round, whose
-        recall exchanges count, whatever the store says by now.
-        """
-        dialect, body, tenant = client_request.dialect, client_request.body, client_request.tenant
-        named, is_accepted = client_request.conversation, client_request.is_accepted
-        received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
-        if received is None:
+        which conversations requests are planned without effect. `in_progress` and `first`: for a later round of a
+        reply, that reply so far, and the plan of its first round."""
+        context = await self._understand(client_request, in_progress, first, is_dry)
+        if context is None:
             return None
-        await self._price_book.settle(received.request.model, client_request.upstream)
-        live = self._store.conversations.of(received.key)
-        if is_dry is not None and is_dry(live.key):
-            client_request = structs.replace(client_request, is_dry=True)
-        assembly = self._assembled(client_request, live, received)
-        if assembly is None:
-            return None
-        if first is None and (unplanned := await self._without_plan(client_request, live, received, assembly)):
+        if first is None and (unplanned := await self._without_plan(context)):
             return unplanned
-        exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
-        if first is None and not client_request.is_dry and assembly.tool is not None:
-            exchanges, lookup = await self._store.exchanges(live, client_request.dialect, received.conversation)
-        restored = RestoredRequest(received)
-        if exchanges or in_progress is not None:
-            restored = await self.exchanges.restore(client_request, live, received, exchanges, in_progress)
-            assembly = self._assembled(client_request, live, restored.parsed, restored=True)
-            if assembly is None:
-                return None
-        context = self._context(client_request, received, restored, assembly, live, exchanges, lookup.complete)
         plan_state, memory = await self._store.history(
-            live, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
+            context.live, context.fingerprint, context.conversation, context.lookup, context.plan_settings.prices
         )
         return await self._with_memory(context, plan_state, memory)
 
-    async def _without_plan(
-        self, client_request: ClientRequest, live: LiveConversation, received: ParsedRequest, assembly: Assembly
-    ) -> PlannedRequest | None:
+    async def _without_plan(self, context: RequestContext) -> PlannedRequest | None:
         """The request as it came, where nothing is decided for it, so that neither the planner nor the store is asked;
         None where something may be."""
-        conversation = received.conversation
-        if client_request.is_dry or not is_quiet(conversation, assembly.settings):
+        conversation, live = context.conversation, context.live
+        if context.client_request.is_dry or not is_quiet(conversation, context.plan_settings):
             return None
-        foreign = self._store.announcements.foreign_exchanges()
-        if assembly.tool is not None and live.exchanges_of(client_request.dialect, conversation, foreign) != {}:
-            return None  # there are recall exchanges, or there may be
-        context = self._context(client_request, received, RestoredRequest(received), assembly, live, {}, True)
+        if context.exchanges or context.lookup is not NO_LOOKUP:
+            return None
         is_unknown = conversation.steps > 1 and live.sent_before(conversation) is None
         # another process may have sent it, and shortened
         anchors = [*filter(None, (conversation.beginning, UNTOUCHED, conversation.previous_anchor))]
@@ -136,63 +99,25 @@ class Planner:
         if memory.summaries or (can_summarize and not is_quiet(conversation, context.plan_settings)):
             return None
         result = no_plan(conversation, context.plan_settings)
-        rendering = render(client_request.dialect, context.request, conversation, result)
+        rendering = render(context.client_request.dialect, context.request, conversation, result)
         return self._planned_request(context, None, memory, result, rendering)
-
-    def _context(
-        self,
-        client_request: ClientRequest,
-        received: ParsedRequest,
-        restored: RestoredRequest,
-        assembly: Assembly,
-        live: LiveConversation,
-        exchanges: Inserts,
-        exchanges_complete: bool,
-    ) -> RequestContext:
-        return RequestContext(
-            client_request=client_request,
-            dialect=DIALECTS[client_request.dialect],
-            live=live,
-            received=received,
-            request=restored.parsed.request,
-            conversation=restored.parsed.conversation,
-            exchanges=exchanges,
-            exchanges_complete=exchanges_complete,
-            exchange_lost=restored.lost,
-            answers=restored.answers,
-            plan_settings=assembly.settings,
-            tool=assembly.tool,
-            consent=assembly.consent,
-            lifetime=assembly.lifetime,
-            calibration=self._calibration(live, received.request.model),
-            preset=assembly.preset,
-            policy=assembly.policy,
-            fingerprint=assembly.fingerprint,
-            head=assembly.head,
-        )
 
     async def plan_smaller(self, planned: PlannedRequest) -> PlannedRequest | None:
         """The same request planned anew under what its upstream has said of the window since; None where that does not
         make it smaller, or not small enough."""
-        context = planned.context
-        client_request, live = context.client_request, context.live
-        parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
-        is_restored = context.request is not context.received.request
-        assembly = self._assembled(client_request, live, parsed, restored=is_restored)
-        if assembly is None:
+        context = self._understand.anew(planned.context)
+        if context is None:
             return None
-        calibration = self._calibration(live, parsed.request.model)
-        client_request = structs.replace(client_request, may_plan=True)  # else it cannot be served at all
-        changes = {"client_request": client_request, "plan_settings": assembly.settings, "calibration": calibration}
-        context = structs.replace(context, **changes)
+        client_request = structs.replace(context.client_request, may_plan=True)  # else it cannot be served at all
+        context = structs.replace(context, client_request=client_request)
         plan_state, memory = await self._store.history(
-            live, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
+            context.live, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
         )
         refused = context.conversation.end_anchor(context.conversation.steps - 1)
         steps = {anchor: record for anchor, record in memory.steps.items() if anchor != refused}
         smaller = await self._with_memory(context, plan_state, replace(memory, steps=steps))
-        learned = self._learned_window(client_request, parsed.request.model)
-        room = learned.room(parsed.request.reserve) if learned else None
+        learned = self._learned.window(client_request, context.request.model)
+        room = learned.room(context.request.reserve) if learned else None
         fits = room is None or smaller.context.calibration.estimate(smaller.tokens_sent) <= room
         return smaller if fits and smaller.tokens_sent < planned.tokens_sent else None
 
@@ -205,7 +130,9 @@ class Planner:
         previous = memory.steps.get(context.conversation.previous_anchor)
         # once the provider has forgotten the prompt, a rewrite costs nothing
         upstream, lifetime = context.client_request.upstream, context.lifetime
-        lifetime = self._settings.cold_seconds or self.caches.lifetime(context.request.model, upstream, lifetime)
+        lifetime = self._settings.cold_seconds or self._learned.caches.lifetime(
+            context.request.model, upstream, lifetime
+        )
         cold = previous is not None and self._clock() - previous.at > lifetime
         factor = context.calibration.ratio if self._settings.calibrate else 1.0
         if cold or factor != 1.0:
@@ -215,85 +142,6 @@ class Planner:
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
         return await self._planned(planned.context, planned.plan_state, memory)
-
-    def refuse_marks(self, upstream_request: UpstreamRequest) -> None:
-        """Set no cache marks of ours for this model at its upstream any more."""
-        assert upstream_request.planned is not None
-        model = upstream_request.planned.context.request.model
-        self._assembler.refuse_marks(upstream_request.client_request.upstream, model)
-
-    def learn_window(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
-        """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""
-        planned, client_request = upstream_request.planned, upstream_request.client_request
-        assert planned is not None
-        model, counted = planned.context.request.model, upstream_request.tokens_sent
-        sent = self._calibration(planned.context.live, model).estimate(counted)
-        least = overflow.prompt or (0 if overflow.with_answer else overflow.window) or 0
-        if least > sent and self._settings.calibrate:
-            self.learn(planned, counted, least)
-        elif least > sent and overflow.window:  # in our own count, where nothing may be calibrated
-            overflow = replace(overflow, window=overflow.window * sent // least)
-        before = self._learned_window(client_request, model) or LearnedWindow()
-        self._windows[self._served_by(client_request, model)] = before.after(overflow, sent)
-
-    def needs_room(self, planned: PlannedRequest) -> bool:
-        """Whether room would have to be made for the request as the client wrote it."""
-        context = planned.context
-        learned = self._learned_window(context.client_request, context.request.model)
-        most = self._assembler.fitting_tokens(context.client_request, context.received, learned)
-        return context.calibration.estimate(planned.tokens_received) > most
-
-    def was_compacted(self, planned: PlannedRequest) -> bool:
-        """Whether this process sent the request before it, and not only as the client wrote it."""
-        return planned.context.live.sent_before(planned.context.conversation) is not None
-
-    def may_overflow(self, context: RequestContext, tokens: int) -> bool:
-        """Whether it is worth to look whether the upstream takes a prompt of so many tokens."""
-        client_request, model = context.client_request, context.request.model
-        learned = self._learned_window(client_request, model)
-        window = (learned and learned.window) or self.prices_of(model, client_request.upstream).window
-        return window is None or context.calibration.estimate(tokens) > _NEAR * window
-
-    def fits(self, planned: PlannedRequest) -> bool:
-        """Whether the window takes the prompt beside its answer; true where nobody has said how large it is."""
-        client_request, request = planned.context.client_request, planned.context.request
-        tokens = planned.context.calibration.estimate(planned.tokens_sent)
-        window = self.prices_of(request.model, client_request.upstream).window
-        learned = self._learned_window(client_request, request.model) or LearnedWindow()
-        room = learned.room(request.reserve)
-        fits = window is None or tokens + (request.reserve or 0) <= window
-        return fits and (room is None or tokens <= room)
-
-    def learn_from_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
-        """The provider took a request that was sent with `sent` counted tokens, and reported so many."""
-        client_request, model = planned.context.client_request, planned.context.request.model
-        if (learned := self._learned_window(client_request, model)) is not None:
-            left = learned.above(reported if self._settings.calibrate else sent)
-            if left != learned:  # else its hour would begin anew
-                self._windows[self._served_by(client_request, model)] = left
-        if self._settings.calibrate:
-            self.learn(planned, sent, reported)
-
-    def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
-        """Calibrate: the provider reported so many tokens for a request that was sent with `sent` counted ones."""
-        live, model = planned.context.live, planned.context.request.model
-        learned = live.calibration = self._calibration(live, model).learn(sent, reported)
-        self._ratios[model] = learned.ratio
-
-    def _assembled(
-        self, client_request: ClientRequest, live: LiveConversation, parsed: ParsedRequest, *, restored: bool = False
-    ) -> Assembly | None:
-        learned = self._learned_window(client_request, parsed.request.model)
-        return self._assembler.assemble(client_request, live, parsed, learned, restored=restored)
-
-    def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
-        return self._windows.get(self._served_by(client_request, model)) if self._windows else None
-
-    def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
-        return client_request.tenant, client_request.upstream, model
-
-    def _calibration(self, live: LiveConversation, model: str) -> Calibration:
-        return live.calibration or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
         result, rendering = await self._runs.run(context, plan_state, memory)
@@ -318,6 +166,108 @@ class Planner:
             sent_last=not context.exchanges_complete
             and context.live.sent_last(before, self._store.announcements.foreign_exchanges()),
         )
+
+
+# --- where a plan is made, and what is read ahead once a reply is on its way ---
+
+
+Work = tuple[str, Request, Conversation, PlanSettings, Memory]
+"""A request in its API, its conversation, and what it is planned under."""
+
+
+class PlanRuns:
+    """Plans, and renders what the plans change."""
+
+    def __init__(self, cold: ColdProcess, seconds: float) -> None:
+        self._cold = cold
+        self._seconds = seconds
+        self._turns = Turns(1)
+        """Of large replays in threads: the interpreter works on one at a time anyway."""
+        self._ahead: asyncio.Task[None] | None = None
+        """Reads what a later request may ask of a history that is new here."""
+
+    async def run(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[Plan, Rendering]:
+        client_request, conversation = context.client_request, context.conversation
+        work = client_request.dialect, context.request, conversation, context.plan_settings, memory
+        is_unread = is_new(conversation)
+        if not is_unread and not is_long(context, plan_state, memory):
+            return plan_and_render(*work, plan_state, lambda: not client_request.may_plan)
+        is_replay = client_request.may_plan and plan_state is None and conversation.steps > 1
+        with conversation.carried.held():
+            await in_thread(getattr, conversation, "index")
+            owner, is_accepted = client_request.owner, client_request.is_accepted
+            planned = await self._cold.plan(*work, owner, is_accepted) if is_replay else None
+            if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
+                has_turn = await self._turns.take(owner, self._seconds, is_accepted)
+                try:
+                    planned = await self._in_thread(work, plan_state, has_turn)
+                finally:
+                    if has_turn:
+                        self._turns.give()
+            if planned is None:
+                planned = await self._in_thread(work, plan_state, client_request.may_plan)
+        if is_unread and client_request.is_accepted and (self._ahead is None or self._ahead.done()):
+            self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, conversation, context.plan_settings))
+        return planned
+
+    async def _in_thread(self, work: Work, plan_state: PlanState | None, may_plan: bool) -> tuple[Plan, Rendering]:
+        deadline = Deadline(self._seconds if may_plan else 0.0)
+        return await in_thread(plan_and_render, *work, plan_state, deadline, leave=deadline.leave)
+
+
+def plan_and_render(
+    dialect: str,
+    request: Request,
+    conversation: Conversation,
+    settings: PlanSettings,
+    memory: Memory,
+    state: PlanState | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Plan, Rendering]:
+    result = plan(conversation, settings, memory, state, stop)
+    return result, render(dialect, request, conversation, result)
+
+
+_LARGE_MESSAGE, _MANY_STEPS, _MANY_NEW_BLOCKS = 20_000, 16, 100
+"""A larger message (in bytes), more steps to replay or more new blocks are worked on in a thread, so that nobody else
+waits."""
+_MANY_BLOCKS, _HUGE_BLOCKS = 800, 2_000
+"""So is a history of more blocks: with summaries, because to adopt one may change all of them at once; without, because
+now and then a policy looks at all of them."""
+_NEWEST, _NEWEST_BYTES = 24, 60_000
+"""Messages that may be cut now: where they are larger together they are worked on in a thread, too."""
+
+
+_INDEX = vars(Conversation)["index"]
+
+
+def is_new(conversation: Conversation) -> bool:
+    """Whether much has to be worked out of a history because no request that it continues was planned here lately."""
+    return len(conversation.blocks) > _MANY_NEW_BLOCKS and _INDEX not in conversation.carried.values
+
+
+def read_ahead(conversation: Conversation, settings: PlanSettings) -> None:
+    """Have the policies read what later steps ask of a history that is new here."""
+    for policy in settings.policies:
+        if isinstance(policy, ConfiguredPolicy):
+            policy.read_ahead(conversation)
+
+
+def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:
+    """Whether planning may take so long that others would wait."""
+    ends, done, spans = context.conversation.ends, plan_state.step if plan_state else 0, context.request.spans
+    new_blocks = ends[-1] - (ends[done - 1] if done else 0)
+    if len(ends) - done > _MANY_STEPS or new_blocks > _MANY_NEW_BLOCKS:
+        return True
+    if ends[-1] > (_MANY_BLOCKS if memory.summaries else _HUGE_BLOCKS):
+        return True
+    newest = spans[-1][1] - spans[-min(len(spans), _NEWEST)][0]
+    return newest > _NEWEST_BYTES or max(end - start for start, end in spans) > _LARGE_MESSAGE
+
+
+# --- what is remembered and said of it ---
 
 
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:

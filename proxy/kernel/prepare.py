@@ -14,15 +14,17 @@ from msgspec import structs
 
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
+from policies.model.edits import Insert
 from policies.model.memory import StepRecord
-from policies.restore import ReplyInProgress
+from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
 from proxy.errors import not_planned
 from proxy.kernel.acceptance import Acceptance, is_underivable
 from proxy.kernel.cold import ColdProcess
+from proxy.kernel.learned import Learned
 from proxy.kernel.outgoing import in_arm, rendered_body, retried, unchanged
 from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import Assembler, RequestParser, Understanding
 from proxy.kernel.warnings import ReplyWarnings
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
@@ -53,11 +55,14 @@ class Compactor:
         self._writers = writers
         self._clock = clock = clock or time.time
         self._cold = cold
-        self._planner = Planner(settings, parser, store, writer, writers, clock, cold, price_book=price_book)
+        self._learned = learned = Learned(settings, price_book, clock)
+        assembler = Assembler(settings, price_book, learned)
+        self._understanding = Understanding(parser, store, assembler, price_book, learned)
+        self._planner = Planner(settings, self._understanding, store, writers, clock, cold=cold, learned=learned)
+        self._writer = writer
         self._acceptance = acceptance
-        self._warnings = ReplyWarnings(telemetry, self._planner.context_tokens_of)
-        self.plan, self.may_overflow = self._planner.plan, self._planner.may_overflow
-        self.needs_room, self.was_compacted = self._planner.needs_room, self._planner.was_compacted
+        self._warnings = ReplyWarnings(telemetry, assembler.context_tokens_of)
+        self.plan, self.may_overflow, self.needs_room = self._planner.plan, learned.may_overflow, assembler.needs_room
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         """The request that goes upstream; of one that only counts, nothing is remembered. Raises ApiError where a stale
@@ -88,7 +93,7 @@ class Compactor:
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
         """The upstream took the request without our marks, and not with them: this model gets none any more."""
         self._telemetry.log.warning("marks_refused", field=upstream_request.marks)
-        self._planner.refuse_marks(upstream_request)
+        self._learned.note_refused_marks(upstream_request)
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
         """The request of the first round, smaller: what was decided for it before counts no more."""
@@ -96,7 +101,7 @@ class Compactor:
         if planned is None or not upstream_request.may_change:
             return None
         try:
-            self._planner.learn_window(upstream_request, overflow)
+            self._learned.note_overflow(upstream_request, overflow)
             if upstream_request.arm == "holdout":
                 return await self._taken_out(upstream_request)
             smaller = await self._planner.plan_smaller(planned) if upstream_request.spent is None else None
@@ -124,9 +129,18 @@ class Compactor:
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
         result, planned = reply.result(choice), upstream_request.planned
-        if upstream_request.recalls and planned is not None:
-            await self._planner.exchanges.remember(planned, result)
-            self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
+        if not upstream_request.recalls or planned is None:
+            return
+        context = planned.context
+        after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
+        digest = reply_digest(result.text, result.call_ids)
+        exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
+        together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
+        complete = context.exchanges_complete  # else nobody may take these for all
+        context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)
+        if result.rounds:
+            await self._writer.store_exchange(context.key, exchange)
+        self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
         client_request, planned = upstream_request.client_request, upstream_request.planned
@@ -140,8 +154,8 @@ class Compactor:
     def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned
         if planned is not None and 200 <= status < 300 and reply.usage is not None:
-            self._planner.learn_from_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
-            if sign := self._planner.caches.note(upstream_request, reply.usage):
+            self._learned.note_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
+            if sign := self._learned.caches.note(upstream_request, reply.usage):
                 model, upstream = planned.context.request.model, upstream_request.client_request.upstream
                 self._telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
 
@@ -153,7 +167,7 @@ class Compactor:
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
-        if planned.plan.shed and not self._planner.fits(planned):
+        if planned.plan.shed and not self._learned.fits(planned):
             raise not_planned()
         left_out = self._acceptance.asks_for_more(planned) and not await self._acceptance.is_verified(planned)
         if not left_out:
@@ -230,15 +244,15 @@ class Compactor:
     ) -> UpstreamRequest:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
-        restored = await self._planner.exchanges.restore(
+        restored, _, answers = await self._understanding.restored(
             client_request, context.live, context.received, context.exchanges, in_progress
         )
-        dialect, request = context.dialect, restored.parsed.request
+        dialect, request = context.dialect, restored.request
         tool = dialect.recall.tool(request, self._settings.recall == "always")
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else None
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
-        answered = structs.replace(first, context=structs.replace(context, answers=restored.answers))
+        answered = structs.replace(first, context=structs.replace(context, answers=answers))
         return structs.replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
 
     async def _counted(self, client_request: ClientRequest) -> UpstreamRequest:

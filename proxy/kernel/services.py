@@ -11,7 +11,7 @@ from proxy.config import Settings
 from proxy.kernel.admission import Admission
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import RequestParser
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore, StoreWriter

@@ -1,12 +1,15 @@
-"""A chain of models that write summaries, asked in their APIs; where one fails, the next.
+"""A chain of models that write summaries, asked through the official SDKs of their APIs; where one fails, the next.
 
 Laws
   Hosts and keys come from the configuration. A client's own credential is sent where its requests are sent, in the same
-  API, and with one request: nothing here stores it. No redirect is followed.
-  Every failure is a SummarizerError, within `summary_timeout`, and holds neither texts nor credentials.
+  API, and with one request: nothing here stores it. No variable of the SDKs in the environment is read, and no redirect
+  is followed.
+  Every failure is a SummarizerError, within `summary_timeout` once the SDK is imported, and holds neither texts nor
+  credentials.
 """
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import NamedTuple
+from urllib.parse import quote
 
 import httpx2
 
@@ -27,7 +31,7 @@ from proxy.config import ConfigurationError, Settings, SummarizerSettings, Upstr
 from proxy.config.groups.summaries import SAME
 from proxy.identity.states import CredentialStates, seconds_of
 from proxy.summaries.clients import Completion, ModelRequest
-from proxy.summaries.endpoints import Endpoint, StatusError
+from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
 from proxy.upstreams.price_book import PriceBook
@@ -71,6 +75,8 @@ class Summarizer:
     def __init__(
         self, settings: Settings, states: CredentialStates | None = None, price_book: PriceBook | None = None
     ) -> None:
+        for name in ("openai", "anthropic"):  # at their debug level the SDKs log what they send
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._seconds = settings.summary_timeout
         self._states = states or CredentialStates()
         self._knowledge = ModelKnowledge()
@@ -241,23 +247,22 @@ class _ChainEntry:
 
     async def models(self, request: ModelRequest) -> frozenset[str]:
         """The names of the models that the upstream lists. Raises what says that there is no list."""
-        return await self._endpoint.models(self._auth(request))
+        return await self._endpoint.models(self._headers(request))
 
     async def ask(self, request: ModelRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
-        await self._endpoint.outbound.reread()
+        client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
+        errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OSError, UnicodeError)
         refusal = _Refusal()
         try:
             async with asyncio.timeout(seconds):
-                body = await self._endpoint.ask(request, model, self._auth(request))
-            completion = self._endpoint.read(body)
-        except (TimeoutError, httpx2.TimeoutException):
+                headers = {**self._headers(request), ASKED: quote(model)}
+                body = await client.ask(request, model, headers)
+            completion = client.read(body)
+        except TimeoutError:
             reason = "timeout"
-        except StatusError as error:
-            reason = "limited" if error.status == 429 else "server" if error.status >= 500 else "refused"
-            refusal = _refusal(error, model)
-        except (httpx2.HTTPError, OSError):
-            reason = "unreachable"
+        except errors as error:
+            reason, refusal = _reason(error), _refusal(error, model)
         except (ValueError, RecursionError):
             reason = "garbled"
         else:
@@ -267,10 +272,10 @@ class _ChainEntry:
         # not where the other error was caught: that one holds the request, and with it the credential
         raise _NoAnswerError(reason, refusal=refusal)
 
-    def _auth(self, request: ModelRequest) -> Mapping[str, str]:
-        """The headers that prove who asks."""
+    def _headers(self, request: ModelRequest) -> dict[str, str]:
         header, before = self._endpoint.api.http.key
-        return {header: before + self._key} if self._key else self._endpoint.outbound.proof or request.auth
+        auth = {header: before + self._key} if self._key else self._endpoint.outbound.proof or request.auth
+        return {PROOF + name: value for name, value in auth.items()}
 
 
 _Endpoints = dict[tuple[str, str, Dialect], Endpoint]
@@ -323,10 +328,24 @@ def _endpoint(
     return endpoints[name]
 
 
-def _refusal(error: StatusError, model: str) -> _Refusal:
-    """What an error says about the credential, or about the model: a 404 is about that; a 400 or 403 where it
+def _reason(error: Exception) -> str:
+    """What went wrong, in a word. SDKs keep the error below theirs as its cause."""
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return "limited" if status == 429 else "server" if status >= 500 else "refused"
+    cause = error.__cause__ or error
+    if isinstance(cause, httpx2.TimeoutException | TimeoutError):
+        return "timeout"
+    return "unreachable" if isinstance(cause, httpx2.HTTPError | OSError) else "garbled"
+
+
+def _refusal(error: Exception, model: str) -> _Refusal:
+    """What an error of an SDK says about the credential, or about the model: a 404 is about that; a 400 or 403 where it
     speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
-    status, text = error.status, error.body[:_LONGEST_ERROR].decode("utf-8", "replace").lower()
+    status, response = getattr(error, "status_code", None), getattr(error, "response", None)
+    if not isinstance(status, int) or response is None:
+        return _Refusal()
+    text = str(error)[:_LONGEST_ERROR].lower()
     speaks = (status in (400, 403) and "model" in text) or (status in (400, 401, 403) and model.lower() in text)
     is_about_model = status == 404 or (speaks and not _ABOUT_SIZE.search(text))
-    return _Refusal(status, seconds_of(error.headers.get("retry-after")), is_about_model)
+    return _Refusal(status, seconds_of(response.headers.get("retry-after")), is_about_model)

@@ -22,9 +22,9 @@ from policies.planning.plan import plan
 from policies.planning.state import PlanSettings
 from policies.presets import PRESETS, Preset
 from proxy.kernel import cold as module
-from proxy.kernel import runs
+from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.runs import plan_and_render
+from proxy.kernel.plan import plan_and_render
 from proxy.lab.generators.loops import generated
 from tests.kit.histories import EAGER
 from tests.kit.stage import Stage, body_of
@@ -208,7 +208,7 @@ async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_MANY_STEPS", "_MANY_NEW_BLOCKS"):
-        monkeypatch.setattr(runs, limit, 0)
+        monkeypatch.setattr(planning, limit, 0)
     monkeypatch.setattr(module, "FEWEST_BYTES", 0)
     with_it, without = [
         await stage.start(store=f"sqlite:///{stage.path}.{is_on}", cold_process=is_on) for is_on in (True, False)

@@ -5,16 +5,17 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from proxy.config import Settings
-from proxy.kernel import runs
+from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
+from proxy.kernel.learned import Learned
 from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import Assembler, RequestParser, Understanding
 from proxy.lab import sessions
 from proxy.memory import Store, open_store
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -46,10 +47,11 @@ class Bench:
         self.store, self.writer = store, StoreWriter(store)
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
         here = ColdProcess(lambda *_: None, is_on=False)
-        parser, self.book, self.row = RequestParser(store.conversations), PriceBook(own), own.upstream_rows[0]
-        self.planner = Planner(
-            own, parser, store, self.writer, NoWriters(), lambda: self.now, here, price_book=self.book
-        )  # type: ignore[arg-type]
+        self.parser, self.book, self.row = RequestParser(store.conversations), PriceBook(own), own.upstream_rows[0]
+        self.learned, writers = Learned(own, self.book, lambda: self.now), cast(Any, NoWriters())
+        assembler = Assembler(own, self.book, self.learned)
+        understanding = Understanding(self.parser, store, assembler, self.book, self.learned)
+        self.planner = Planner(own, understanding, store, writers, lambda: self.now, cold=here, learned=self.learned)
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
         """The plan of a recorded request."""
@@ -125,19 +127,19 @@ async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_
     store: CachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    real = runs.plan_and_render
+    real = planning.plan_and_render
 
     def noted(*work: Any) -> Any:
         threads.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
         return real(*work)
 
-    monkeypatch.setattr(runs, "plan_and_render", noted)
+    monkeypatch.setattr(planning, "plan_and_render", noted)
     first, last = next(n for n, end in enumerate(ENDS) if end > 160), len(ENDS)
     for _ in range(2):  # the second one finds in the store what was decided, and knows nothing of the texts
         bench = Bench(store)
         threads.clear()
         for turn in range(first, min(last, first + 4)):
-            monkeypatch.setattr("proxy.kernel.runs._NEWEST_BYTES", 10**9)
+            monkeypatch.setattr("proxy.kernel.plan._NEWEST_BYTES", 10**9)
             bench.send(await bench.plan(turn))
         assert threads == ["thread", "loop", "loop", "loop"]
         store.conversations = Conversations()
@@ -154,7 +156,7 @@ async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(stor
 
 async def test_x11_of_a_large_request_nothing_stays_before_its_credential_was_accepted(store: CachedStore) -> None:
     bench = Bench(store)
-    parser, large = bench.planner._parser, request(len(ENDS) - 1, is_accepted=False)
+    parser, large = bench.parser, request(len(ENDS) - 1, is_accepted=False)
     kind = "openai_chat", "local", None, False
     padded = replace(large, body=large.body + b" " * 2**20)
     for each in (padded, padded):
@@ -220,7 +222,7 @@ async def test_x5_tenants_and_apis_have_conversations_of_their_own(store: Cached
 async def test_calibration_moves_what_is_reported_and_no_plan(store: CachedStore) -> None:
     bench = Bench(store)
     before = await bench.plan(len(ENDS) - 1)
-    bench.planner.learn(before, before.tokens_sent, round(before.tokens_sent * 1.3))
+    bench.learned.calibrate(before, before.tokens_sent, round(before.tokens_sent * 1.3))
     after = await bench.plan(len(ENDS) - 1)
     assert after.plan.edits == before.plan.edits
     first, second = (int(reply_headers(each, "x")["x-narrows-tokens-after"]) for each in (before, after))

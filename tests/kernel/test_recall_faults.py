@@ -16,8 +16,8 @@ from yarl import URL
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.kernel import recall_exchanges as recalls
-from proxy.kernel.runs import plan_and_render as planned
+from proxy.kernel import understand as recalls
+from proxy.kernel.plan import plan_and_render as planned
 from proxy.lab.provider import APIS, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.counted import counted
 from tests.kit.recalling import (
@@ -244,7 +244,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
             raise RuntimeError("planted")
         return planned(*given)
 
-    monkeypatch.setattr("proxy.kernel.runs.plan_and_render", failing)
+    monkeypatch.setattr("proxy.kernel.plan.plan_and_render", failing)
     known: list[str] = []
 
     def remembers(received: Received) -> Answer:

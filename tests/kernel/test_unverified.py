@@ -89,7 +89,7 @@ def test_a_credential_is_hashed_once_however_many_connections_bring_it(monkeypat
 async def test_x11_of_a_large_request_that_may_not_be_edited_nothing_stays_either(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.request_parser._UNPROVEN_BYTES", 1_000)
+    monkeypatch.setattr("proxy.kernel.understand._UNPROVEN_BYTES", 1_000)
     app: Any = await stage.start(tenant_secret="s")
     stage.provider.answer = lambda _: Send(401, REFUSED)
     thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}]}

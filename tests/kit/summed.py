@@ -91,7 +91,6 @@ class SummedConversation:
             digesting=None,
             limits=BudgetLimits(window=self.window),
         )
-        self._rendered: dict[Any, Any] = {}
 
     def ask(self, messages: Sequence[Json], **fields: Any) -> PlannedTurn:
         """The next request, and a summary for what it asks for."""
@@ -101,7 +100,7 @@ class SummedConversation:
         planned = assemble(api, request, conversation, a_token_for_four, self._options)
         result = plan(conversation, planned.settings, Memory(summaries=tuple(self.records)), self.state)
         self.state = result.state
-        rendering = render(self.dialect, request, conversation, result, self._rendered)
+        rendering = render(self.dialect, request, conversation, result)
         sent = body_of(api, request, result, rendering, marks="", tool=planned.tool, consent=planned.consent)
         self.records += [self._written(conversation, want) for want in result.wants]
         return PlannedTurn(conversation, result, orjson.loads(sent))

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from policies.dialects import DIALECTS
-from proxy.kernel import request_parser
+from proxy.kernel import understand
 from proxy.kernel.outgoing import rendered_body
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import RequestParser
 from proxy.memory import Key
 from proxy.memory.cached import CachedStore
 from proxy.memory.conversation import Branch, LiveConversation, PackedRequest, ParsedRequest
@@ -228,7 +228,7 @@ async def test_x10_of_made_up_credentials_one_large_body_is_read_at_once_and_oth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parser, reading, most = parser_of(), list[bool](), 0
-    real, go_on = request_parser.in_thread, asyncio.Event()
+    real, go_on = understand.in_thread, asyncio.Event()
 
     async def noted(work: Any, *parts: Any) -> Any:
         nonlocal most
@@ -241,7 +241,7 @@ async def test_x10_of_made_up_credentials_one_large_body_is_read_at_once_and_oth
         reading.remove(is_made_up)
         return result
 
-    monkeypatch.setattr(request_parser, "in_thread", noted)
+    monkeypatch.setattr(understand, "in_thread", noted)
     talks = [[user(f"made up {at} " + "word " * 50_000)] for at in range(4)]
     made_up = [asyncio.create_task(parsed(parser, talk, is_accepted=False)) for talk in talks]
     async with asyncio.timeout(10):

@@ -90,7 +90,7 @@ def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
     held = {field.name for field in fields(PlanState)} - snapshots.OF_NEWEST_STEP - {"ledger"}
     assert held == set(snapshots.OF_STATE)
     of_a_request = {"waiting"}  # each begins it anew
-    assert vars(Ledger(PRICES)).keys() == {"_prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
+    assert vars(Ledger(PRICES)).keys() == {"prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
     ledger = Ledger(PRICES)
     ledger.waiting = {1}
     ledger.arrive([1])
@@ -119,7 +119,7 @@ async def test_s1_a_state_comes_back_as_it_was(store: Store) -> None:
     state = (await bench.plan(len(ENDS) - 1)).plan.state
     packed = snapshots.packed(state)
     assert packed is not None
-    there = snapshots.unpacked(snapshots.compressed(packed), bench.planner.prices_of("gpt-5.4", "default"))
+    there = snapshots.unpacked(snapshots.compressed(packed), bench.book.prices("gpt-5.4", "default"))
     assert there is not None
     assert state.edits
     for name in (*snapshots.OF_STATE, *snapshots.OF_LEDGER):

@@ -57,10 +57,9 @@ class Gate(Addon):
         """Whether nobody is looked at."""
 
     async def admit(self, exchange: Exchange) -> None:
-        if exchange.is_api:
-            await self.enter(exchange.request)
-            if (access := exchange.access) is not None:
-                exchange.id = access.request_id or exchange.id
+        await self.enter(exchange.request)
+        if (access := exchange.access) is not None:
+            exchange.id = access.request_id or exchange.id
 
     async def enter(self, request: web.BaseRequest) -> None:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""

@@ -21,7 +21,7 @@ from policies.money.prices import Prices
 from proxy.addons.billing.measures import sums_of
 from proxy.kernel.addons import Addon
 from proxy.kernel.exchange import Exchange
-from proxy.kernel.holdout import Holdout
+from proxy.kernel.modes import Holdout
 from proxy.memory import BillStore, Key
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue

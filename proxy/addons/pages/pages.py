@@ -57,7 +57,7 @@ class AdminPages(Addon):
     conversations: ConversationPages | None = None
 
     async def admit(self, exchange: Exchange) -> None:
-        if not exchange.is_api and (exchange.path in _PATHS or exchange.path.startswith(_BELOW)):
+        if exchange.path in _PATHS or exchange.path.startswith(_BELOW):
             exchange.kind, exchange.answer = "page", partial(self._answer, exchange)
 
     async def _answer(self, exchange: Exchange) -> web.Response:

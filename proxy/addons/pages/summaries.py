@@ -18,7 +18,7 @@ from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
 from proxy.identity.permissions import check_model
 from proxy.identity.who import Grant, Identity
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import RequestParser
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -47,12 +47,12 @@ class SummaryPages:
 
     parts: PageParts
     cached_store: CachedStore
-    writer: StoreWriter
     maker: SummaryMaker
     request_parser: RequestParser
     payments: Payments
     limits: "Limits | None"
     """Of keys of the gateway, if they have any."""
+    writer: StoreWriter
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
         """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became

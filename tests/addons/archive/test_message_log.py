@@ -14,7 +14,7 @@ from policies.model.summary_record import Criteria, SummaryRecord, SummaryUse
 from proxy.addons.archive.message_log import MessageLog
 from proxy.addons.pages import export
 from proxy.app import App
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.memory.conversation import ParsedRequest
 from proxy.memory.conversations import Conversations
