@@ -10,7 +10,7 @@ from policies.money.bills import ConversationRow
 from proxy.billing.usage import BY, MOST, By, UsageReport, usage_by_conversation, usage_by_label
 from proxy.config.units import seconds
 from proxy.memory import DAYS, BillStore
-from proxy.memory.bill_rows import day_of
+from proxy.memory.bills import day_of
 
 SINCE = "7d"
 _PAGE, _COMPARED = 200, 10_000

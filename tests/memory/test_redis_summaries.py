@@ -12,7 +12,7 @@ import redis
 from policies.model.summary_record import SummaryCost
 from proxy.memory import ARTIFACTS, EVENTS, MESSAGES, TTL, Key, Lease, Purse, Store, StoreTrouble, serialization
 from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.scripts import Command
+from proxy.memory.redis.keys import Command
 from proxy.memory.redis.store import RedisStore
 from proxy.memory.redis.url import address
 from tests.kit.redis_servers import Park, Relay, free_ports, soon

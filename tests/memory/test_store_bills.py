@@ -14,12 +14,13 @@ import redis
 from msgspec import structs
 
 from policies.money.bills import BillSums, DayRow, Labels, RequestBill
-from proxy.memory import BILLS, DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble, bill_rows
+from proxy.memory import BILLS, DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble
+from proxy.memory.bills import day_of, joined, row_of
 from proxy.memory.sqlite.store import SqliteStore
 from tests.memory.test_store import KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 NOW = 1_900_000_000.0
-DAY, NEXT_DAY = bill_rows.day_of(NOW), bill_rows.day_of(NOW + 86_400)
+DAY, NEXT_DAY = day_of(NOW), day_of(NOW + 86_400)
 LABELS = Labels(tenant=KEY.tenant, owner="me", model="gpt-5.4", preset="chat", api="openai_chat")
 SUMS = BillSums(requests=1, original=2**40, sent=11_000, paid=0.25, baseline=0.5, rewritten=7)
 
@@ -88,7 +89,7 @@ async def test_a_write_that_is_repeated_counts_once_and_the_order_does_not_matte
     expected: dict[str, object] = {}
     for each in sorted(bills, key=lambda bill: bill.at):
         row = expected.get(each.conversation)
-        expected[each.conversation] = bill_rows.joined(row, bill_rows.row_of(each)) if row else bill_rows.row_of(each)
+        expected[each.conversation] = joined(row, row_of(each)) if row else row_of(each)
     assert {row.conversation: row for row in await store.conversation_rows()} == expected
     assert sum((row.sums for row in await store.day_rows(DAY)), BillSums()) == times(60)
     assert sum(count for row in await store.day_rows(DAY) for count, _ in row.prefixes.values()) == 60
@@ -171,7 +172,7 @@ async def test_sums_of_days_are_deleted_after_a_while(tmp_path: Path) -> None:
     now[0] += (DAYS + 1) * 86_400
     await store.add_bills([structs.replace(bill(3), at=now[0])])
     await store.sweep(now[0] - 86_400)
-    assert [row.day for row in await store.day_rows(DAY)] == [bill_rows.day_of(now[0])]
+    assert [row.day for row in await store.day_rows(DAY)] == [day_of(now[0])]
     await store.close()
     with closing(sqlite3.connect(tmp_path / "narrows.db")) as file, file:
         assert file.execute("SELECT count(*) FROM bill").fetchone() == (1,)
@@ -186,7 +187,7 @@ async def test_x11_the_sums_of_days_take_a_tenth_of_the_limit_at_most_and_the_ne
     await store.trim(10**6)
     days = sorted({row.day for row in await store.day_rows(DAY)})
     assert 0 < len(days) < 10
-    assert days[-1] == bill_rows.day_of(NOW + 19 * 86_400)
+    assert days[-1] == day_of(NOW + 19 * 86_400)
     await store.close()
 
 
@@ -239,8 +240,8 @@ async def test_f_a_clock_that_is_years_ahead_empties_no_list(redis_url: str, fre
 async def test_redis_looks_for_an_owners_conversations_among_so_many(
     redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.redis.bills._LOOKED_AT", 4)
-    monkeypatch.setattr("proxy.memory.redis.bills._PAGE", 2)
+    monkeypatch.setattr("proxy.memory.redis.records._LOOKED_AT", 4)
+    monkeypatch.setattr("proxy.memory.redis.records._PAGE", 2)
     store = fresh(f"{redis_url}?prefix={uuid4().hex}")
     await store.open()
     owners = ["mine", "other", "other", "mine", "other"]  # the oldest first
@@ -268,8 +269,7 @@ async def test_a_file_without_bills_gets_them_when_it_is_opened(tmp_path: Path) 
     await before.remember([(KEY, RECORD)])
     await before.close()
     with closing(sqlite3.connect(path)) as file, file:
-        triggers = "DROP TRIGGER bill_added_inserted; DROP TRIGGER bill_inserted; DROP TRIGGER bill_deleted;"
-        file.executescript(f"{triggers} DROP VIEW bill_added; DROP TABLE bill; DROP TABLE bill_day;")
+        file.executescript("DROP TRIGGER bill_deleted; DROP TABLE bill; DROP TABLE bill_day; DROP TABLE bill_id;")
         file.executescript("DROP TABLE bill_conversation;")
     store = SqliteStore(str(path), patience=5.0)
     await store.open()

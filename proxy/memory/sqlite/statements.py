@@ -1,6 +1,11 @@
 """What is sent to SQLite: the schema, and a statement for each operation."""
 
-from proxy.memory import BILLS, DAY_ROWS, DELETIONS, EVENTS, INSERTS, SNAPSHOTS, SUMMARIES, TEXT_KINDS, TextKind
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from proxy.memory.decisions import INSERTS, SNAPSHOTS, SUMMARIES
+from proxy.memory.records import ADDED, BILL, DAY, DELETIONS, EVENTS, KEY, OWNER, TEXT_KINDS, TOTAL, Kind, TextKind
 
 SCHEMA_VERSION = 5
 """`PRAGMA user_version` of a file; 0 is a new one, and 1 to 4 were written by release 0.1."""
@@ -135,12 +140,32 @@ OWNERS_TABLE = (
     " DELETE FROM owner WHERE tenant = old.tenant AND conversation = old.name; END",
 )
 
-OWN = "INSERT INTO owner VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_OWNERS = "SELECT {} FROM owner WHERE {} UNION SELECT {} FROM bill_conversation WHERE {}"
-OWNERS = _OWNERS.format(*("owner", "tenant = ?1 AND conversation = ?2") * 2)
-OWNED = _OWNERS.format(*("conversation", "tenant = ?1 AND owner = ?2") * 2)
+BILL_TABLES = (
+    f"CREATE TABLE IF NOT EXISTS bill (number INTEGER PRIMARY KEY, {_OF_CONVERSATION}, id TEXT NOT NULL,"
+    " used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id))",
+    "CREATE INDEX IF NOT EXISTS bill_of_none ON bill (number) WHERE conversation = x''",
+    "CREATE TABLE IF NOT EXISTS bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL,"
+    " owner TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, day, name))",
+    "CREATE INDEX IF NOT EXISTS bill_day_day ON bill_day (day)",
+    "CREATE TABLE IF NOT EXISTS bill_id (number INTEGER PRIMARY KEY, tenant BLOB NOT NULL, day TEXT NOT NULL,"
+    " id TEXT NOT NULL, used REAL NOT NULL, UNIQUE (tenant, day, id))",
+    f"CREATE TABLE IF NOT EXISTS bill_conversation ({_OF_CONVERSATION}, owner TEXT NOT NULL, at REAL NOT NULL,"
+    " content BLOB NOT NULL, PRIMARY KEY (tenant, conversation))",
+    "CREATE INDEX IF NOT EXISTS bill_conversation_at ON bill_conversation (at)",
+    "CREATE INDEX IF NOT EXISTS bill_conversation_tenant ON bill_conversation (tenant, at)",
+    "CREATE TRIGGER IF NOT EXISTS bill_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM bill WHERE tenant = old.tenant AND conversation = old.name;"
+    " DELETE FROM bill_conversation WHERE tenant = old.tenant AND conversation = old.name; END",
+)
+# By these, release 0.2 added bills and their sums in SQL.
+_OF_0_2 = ("DROP VIEW IF EXISTS bill_added", "DROP TRIGGER IF EXISTS bill_inserted")
+
+LATER_SCHEMA = (*PURSES, *SNAPSHOTS_TABLE, *OWNERS_TABLE, *_OF_0_2, *BILL_TABLES, *KEYS_TABLE)
+"""What a file of this version may be without."""
+
+USE = "INSERT INTO conversation VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
 ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
-DISOWN = "DELETE FROM owner WHERE tenant = ? AND conversation = ? AND owner = ?"
+OWNED = "SELECT conversation FROM owner WHERE tenant = ? AND owner = ?"
 
 PAGES = """
 SELECT (page_count - freelist_count) * page_size
@@ -207,35 +232,11 @@ INSERT INTO recall (tenant, conversation, anchor, reply, content, used) VALUES (
 ON CONFLICT (tenant, conversation, anchor, reply) DO UPDATE
 SET number = (SELECT max(number) + 1 FROM recall), content = excluded.content, used = excluded.used"""
 
-_PUT_TEXTS = """
-INSERT INTO text (tenant, conversation, kind, name, size, used, about, content) VALUES {}
-ON CONFLICT (tenant, conversation, kind, name) DO UPDATE
-SET content = first_text(tenant, conversation, kind, name, content, excluded.content)"""
-
-
-def put_texts(count: int) -> str:
-    """For so many at once; `first_text` is a function of ours."""
-    return _PUT_TEXTS.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count))
-
-
-LIST_TEXTS = "SELECT name, about FROM text WHERE tenant = ? AND conversation = ? AND kind = ? ORDER BY number"
-
 CONVERSATIONS_WITH = "SELECT conversation FROM text WHERE tenant = ? AND kind = ? AND name = ? ORDER BY number"
 
 
-def texts(count: int) -> str:
-    """Those of so many names."""
-    names = ", ".join("?" * count)
-    return f"SELECT name, content FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({names})"
-
-
-def delete_texts(count: int) -> str:
-    """Those of so many names."""
-    return f"DELETE FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({', '.join('?' * count)})"
-
-
 # The oldest, until the sizes of those deleted make up the surplus.
-_TRIM = """
+_DROP_TEXTS = """
 DELETE FROM text WHERE number IN
     (SELECT number FROM
         (SELECT number, sum(size) OVER (ORDER BY number) - size AS before FROM
@@ -244,11 +245,16 @@ DELETE FROM text WHERE number IN
 RETURNING 1"""
 
 
-def trim(kind: TextKind) -> str:
+def drop_texts(kind: TextKind) -> str:
     """Delete some of what is too much: of the tenant's texts, or of the conversation's."""
     whose = "?4 IS ?4" if kind.bounded_by == "tenant" else "conversation = ?4"
-    return _TRIM.format(f"tenant = ?1 AND {whose}")
+    return _DROP_TEXTS.format(f"tenant = ?1 AND {whose}")
 
+
+DROP_BILLS = """
+DELETE FROM bill WHERE number IN
+    (SELECT number FROM bill WHERE tenant = ? AND conversation = ? ORDER BY used DESC, number DESC LIMIT -1 OFFSET ?)
+RETURNING 1"""
 
 PUT_SUMMARY = """
 INSERT INTO summary (tenant, conversation, id, kind, first, content, used) SELECT ?, ?, ?, ?, ?, ?, ?
@@ -275,7 +281,9 @@ RELEASE = "UPDATE lease SET until = 0 WHERE tenant = ? AND conversation = ? AND 
 
 SPEND = """
 INSERT INTO spent (tenant, conversation, kind, content, used) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET content = added(kind, content, excluded.content), used = excluded.used"""
+ON CONFLICT DO UPDATE SET content = excluded.content, used = excluded.used"""
+
+SPENT_ON = "SELECT content FROM spent WHERE tenant = ? AND conversation = ? AND kind = ?"
 
 SPENT = "SELECT kind, content FROM spent WHERE tenant = ? AND conversation = ?"
 
@@ -300,7 +308,9 @@ _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 
 DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))
 DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
 
-DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text", "bill", "bill_day"))
+DELETE_TENANT_FIRST = tuple(
+    _A_FEW.format(table, "tenant = ?") for table in ("event", "text", "bill", "bill_day", "bill_id")
+)
 DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
 
 _SWEEP_ROWS = """
@@ -320,6 +330,7 @@ DELETE FROM {0} WHERE number IN
     (SELECT number FROM (SELECT number, used FROM {0} WHERE {1} ORDER BY number LIMIT 50) WHERE used < ?)
 RETURNING 1"""
 
+SWEEP_ADDED = _SWEEP_NUMBERED.format("bill_id", "true")
 SWEEP_NUMBERED = (
     _SWEEP_NUMBERED.format("event", "true"),
     _SWEEP_NUMBERED.format("bill", "conversation = x''"),
@@ -342,46 +353,99 @@ def events(*, tenant: bool, conversation: bool) -> str:
     return _EVENTS.format("WHERE " + " AND ".join(wanted))
 
 
-# --- the tables of bills: a row for each bill, for each conversation, and for each day and its labels ---
-# A batch is inserted into a view, whose trigger writes all three, and nothing where the bill is there.
+# --- rows for people and accounts ---
 
-_HAS_ROW = "EXISTS (SELECT 1 FROM bill_day WHERE tenant = new.tenant AND day = new.day AND name = new.name)"
-_HAS_ROOM = f"(SELECT count(*) FROM bill_day WHERE tenant = new.tenant AND day = new.day) < {DAY_ROWS}"
-_ADDED = "ON CONFLICT DO UPDATE SET content = day_sums(content, excluded.content)"
 
-BILL_TABLES = (
-    f"CREATE TABLE IF NOT EXISTS bill (number INTEGER PRIMARY KEY, {_OF_CONVERSATION}, id TEXT NOT NULL,"
-    " used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id))",
-    "CREATE INDEX IF NOT EXISTS bill_of_none ON bill (number) WHERE conversation = x''",
-    "CREATE TABLE IF NOT EXISTS bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL,"
-    " owner TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, day, name))",
-    "CREATE INDEX IF NOT EXISTS bill_day_day ON bill_day (day)",
-    f"CREATE TABLE IF NOT EXISTS bill_conversation ({_OF_CONVERSATION}, owner TEXT NOT NULL, at REAL NOT NULL,"
-    " content BLOB NOT NULL, PRIMARY KEY (tenant, conversation))",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_at ON bill_conversation (at)",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_tenant ON bill_conversation (tenant, at)",
-    "CREATE VIEW IF NOT EXISTS bill_added AS SELECT tenant, conversation, id, used AS at, content, used, x'' AS day,"
-    " x'' AS name, '' AS owner, x'' AS sums, x'' AS other_name, '' AS other_owner, x'' AS other_sums, x'' AS row"
-    " FROM bill",
-    "CREATE TRIGGER IF NOT EXISTS bill_added_inserted INSTEAD OF INSERT ON bill_added WHEN NOT EXISTS"
-    " (SELECT 1 FROM bill WHERE tenant = new.tenant AND conversation = new.conversation AND id = new.id) BEGIN"
-    " INSERT INTO bill_day SELECT new.tenant, new.day, new.name, new.owner, new.sums"
-    f" WHERE {_HAS_ROW} OR {_HAS_ROOM} {_ADDED};"
-    " INSERT INTO bill_day SELECT new.tenant, new.day, new.other_name, new.other_owner, new.other_sums"
-    f" WHERE NOT {_HAS_ROW} {_ADDED};"
-    " INSERT INTO bill_conversation SELECT new.tenant, new.conversation, new.owner, new.at, new.row"
-    " WHERE new.conversation <> x'' ON CONFLICT DO UPDATE"
-    " SET content = conversation_sums(content, excluded.content), at = max(at, excluded.at),"
-    " owner = iif(excluded.at >= at, excluded.owner, owner);"
-    " INSERT INTO conversation SELECT new.tenant, new.conversation, new.used WHERE new.conversation <> x''"
-    " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
-    " INSERT INTO bill (tenant, conversation, id, used, content)"
-    " VALUES (new.tenant, new.conversation, new.id, new.at, new.content); END",
-    "CREATE TRIGGER IF NOT EXISTS bill_inserted AFTER INSERT ON bill WHEN new.number % 16 = 0 BEGIN"
-    " DELETE FROM bill WHERE number IN (SELECT number FROM bill WHERE tenant = new.tenant"
-    f" AND conversation = new.conversation ORDER BY used DESC, number DESC LIMIT -1 OFFSET {BILLS}); END",
-    "CREATE TRIGGER IF NOT EXISTS bill_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM bill WHERE tenant = old.tenant AND conversation = old.name;"
-    " DELETE FROM bill_conversation WHERE tenant = old.tenant AND conversation = old.name; END",
+@dataclass(frozen=True)
+class Table:
+    """The statements on the rows of one kind; their values are those of `place`, then of `row`, then of `columns`."""
+
+    name: str
+    place: Sequence[str] = ("tenant", "conversation")
+    row: str = "name"
+    columns: Sequence[str] = ("content",)
+    read: Sequence[str] = ("content",)
+    """The columns that are read."""
+    replaced: Sequence[str] = ("content",)
+    """The columns of a row that another of its name takes the place of; the others stay."""
+
+    @cached_property
+    def select(self) -> str:
+        return f"SELECT {self.row}, {self._read} FROM {self.name} WHERE {self._terms(*self.place, self.row)}"
+
+    @cached_property
+    def select_light(self) -> str:
+        """Without the contents of texts."""
+        return self.select.replace(" content,", " x'',")
+
+    @cached_property
+    def select_all(self) -> str:
+        """Likewise."""
+        order = " ORDER BY number" if self.name == "text" else ""
+        everything = f"SELECT {self.row}, {self._read} FROM {self.name} WHERE {self._terms(*self.place)}{order}"
+        return everything.replace(" content,", " x'',")
+
+    @cached_property
+    def count(self) -> str:
+        return f"SELECT count(*) FROM {self.name} WHERE {self._terms(*self.place)}"
+
+    @cached_property
+    def put(self) -> str:
+        columns = (*self.place, self.row, *self.columns)
+        updates = ", ".join(f"{column} = excluded.{column}" for column in self.replaced)
+        return (
+            f"INSERT INTO {self.name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+            f" ON CONFLICT ({', '.join((*self.place, self.row))}) DO "
+            + (f"UPDATE SET {updates}" if updates else "NOTHING")
+        )
+
+    @cached_property
+    def delete(self) -> str:
+        return f"DELETE FROM {self.name} WHERE {self._terms(*self.place, self.row)}"
+
+    @property
+    def _read(self) -> str:
+        return ", ".join(self.read) or "1"
+
+    def _terms(self, *columns: str) -> str:
+        return " AND ".join(f"{column} = ?" for column in columns) or "true"
+
+
+_TABLES = {
+    OWNER: Table("owner", row="owner", columns=("used",), read=(), replaced=()),
+    BILL: Table("bill", row="id", columns=("used", "content")),
+    TOTAL: Table(
+        "bill_conversation",
+        place=("tenant",),
+        row="conversation",
+        columns=("owner", "at", "content"),
+        replaced=("owner", "at", "content"),
+    ),
+    DAY: Table("bill_day", place=("tenant", "day"), columns=("owner", "content")),
+    ADDED: Table("bill_id", place=("tenant", "day"), row="id", columns=("used",), read=(), replaced=()),
+    KEY: Table("gateway_key", place=(), columns=("sha256", "content"), read=("sha256", "content")),
+}
+_TEXTS = Table(
+    "text",
+    place=("tenant", "conversation", "kind"),
+    columns=("size", "used", "about", "content"),
+    read=("about", "content", "size"),
 )
-"""As those above that a file of this version may be without."""
+
+
+def table(kind: Kind) -> Table:
+    return _TABLES.get(kind, _TEXTS)
+
+
+def search(kind: Kind, terms: Sequence[str], most: int) -> str:
+    """The sums of days, or the newest of conversations."""
+    where = " AND ".join(terms) or "true"
+    if kind == DAY:
+        return f"SELECT tenant, day, content FROM bill_day WHERE {where}"
+    return f"SELECT tenant, conversation, content FROM bill_conversation WHERE {where} ORDER BY at DESC LIMIT {most}"
+
+
+# --- the sums of days ---
+
+BYTES_OF_DAYS = "SELECT total(2 * length(name) + length(content) + 100), min(day) FROM bill_day"
+SWEEP_DAYS = "DELETE FROM bill_day WHERE rowid IN (SELECT rowid FROM bill_day WHERE day < ? LIMIT 50) RETURNING 1"
