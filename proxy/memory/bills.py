@@ -9,6 +9,7 @@ Laws
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import attrgetter
 
@@ -54,9 +55,8 @@ class BillStore:
                     *(_to_conversation(*place, of_it, crowded) for place, of_it in conversations.items()),
                 ]
             )
-            for place in crowded:
-                while await self._records.drop_oldest(BILL, *place, BILLS):
-                    pass
+            for tenant, conversation in crowded:
+                await self._records.change([Change(tenant, conversation, {BILL: None}, _without_oldest)])
 
     async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
         """The sums of this day (as in 2026-01-31) and later ones, of one tenant or all, of one owner or all, in the
@@ -82,8 +82,8 @@ class BillStore:
         names = set(map(name_bytes, ids))
 
         def without(there: Mapping[Kind, Rows]) -> Values:
-            left = [bill for id, bill in there[BILL].items() if bill is not None and id not in names]
-            return {BILL: dict.fromkeys(names & there[BILL].keys()), TOTAL: {b"": summed(left)}}
+            left = [row_of(bill) for id, bill in there[BILL].items() if bill is not None and id not in names]
+            return {BILL: dict.fromkeys(names & there[BILL].keys()), TOTAL: {b"": joined(left) if left else None}}
 
         await self._records.change([Change(*names_of(key), {BILL: None, TOTAL: [b""]}, without)])
 
@@ -91,44 +91,47 @@ class BillStore:
 def _to_day(tenant: bytes, day: bytes, bills: Sequence[RequestBill]) -> Change:
     """Add bills to the sums of their day."""
     rows = {(bill.labels, bill.prefix): DaySum(day.decode(), bill.labels, bill.prefix, BillSums()) for bill in bills}
-    others = {at: DaySum(day.decode(), other(at[0]), at[1], BillSums()) for at in rows}
+    others = {at: replace(row, labels=other(row.labels)) for at, row in rows.items()}
     names, other_names = ({at: row_name(row) for at, row in some.items()} for some in (rows, others))
+    by_id = _by_id(bills)
 
     def added(there: Mapping[Kind, Rows]) -> Values:
-        sums, room = dict(there[DAY]), DAY_ROWS - there[DAY].count()
-        new = [bill for id, bill in _by_id(bills).items() if id not in there[ADDED]]
-        changed = set()
-        for bill in new:
+        new = {id: bill for id, bill in by_id.items() if id not in there[ADDED]}
+        sums: dict[bytes, list[DaySum]] = {}
+        room = 0 if there[DAY].keys() >= set(names.values()) else DAY_ROWS - there[DAY].count()
+        for bill in new.values():
             at = bill.labels, bill.prefix
             name, row = names[at], rows[at]
-            if name not in sums and room <= 0:
-                name, row = other_names[at], others[at]
-            room -= name not in sums
-            before = sums.get(name) or row
-            sums[name] = DaySum(before.day, before.labels, before.prefix, before.sums + bill.sums)
-            changed.add(name)
-        return {DAY: {name: sums[name] for name in changed}, ADDED: {name_bytes(bill.id): "" for bill in new}}
+            if name not in there[DAY] and name not in sums:
+                room -= 1
+                name, row = (name, row) if room >= 0 else (other_names[at], others[at])
+            sums.setdefault(name, [there[DAY].get(name) or row]).append(replace(row, sums=bill.sums))
+        stored = {name: replace(some[0], sums=added_up(row.sums for row in some)) for name, some in sums.items()}
+        return {DAY: stored, ADDED: dict.fromkeys(new, b"")}
 
-    read = {*names.values(), *other_names.values()}
-    return Change(tenant, day, {DAY: list(read), ADDED: list(_by_id(bills))}, added)
+    return Change(tenant, day, {DAY: [*{*names.values(), *other_names.values()}], ADDED: [*by_id]}, added)
 
 
 def _to_conversation(
     tenant: bytes, conversation: bytes, bills: Sequence[RequestBill], crowded: set[tuple[bytes, bytes]]
 ) -> Change:
     """Store bills of a conversation, and add them to its sums; where it has too many then, it is `crowded`."""
+    by_id = _by_id(bills)
 
     def added(there: Mapping[Kind, Rows]) -> Values:
-        new = {id: bill for id, bill in _by_id(bills).items() if id not in there[BILL]}
-        if not new:
-            return {}
+        new = {id: bill for id, bill in by_id.items() if id not in there[BILL]}
         if there[BILL].count() + len(new) > BILLS + _SURPLUS:
             crowded.add((tenant, conversation))
-        before = there[TOTAL].get(b"")
-        total = reduce(joined, map(row_of, new.values()), *([before] if before is not None else []))
-        return {BILL: new, TOTAL: {b"": total}}
+        before = filter(None, [there[TOTAL].get(b"")])
+        return {BILL: new, TOTAL: {b"": joined([*before, *map(row_of, new.values())])}} if new else {}
 
-    return Change(tenant, conversation, {BILL: list(_by_id(bills)), TOTAL: [b""]}, added)
+    return Change(tenant, conversation, {BILL: [*by_id], TOTAL: [b""]}, added)
+
+
+def _without_oldest(there: Mapping[Kind, Rows]) -> Values:
+    """What cannot be read goes first."""
+    oldest = sorted(there[BILL], key=lambda id: there[BILL][id].at if there[BILL][id] is not None else 0.0)
+    return {BILL: dict.fromkeys(oldest[:-BILLS])}
 
 
 def _by_id(bills: Sequence[RequestBill]) -> Mapping[bytes, RequestBill]:
@@ -162,17 +165,21 @@ def row_of(bill: RequestBill) -> ConversationRow:
     )
 
 
-def joined(row: ConversationRow, more: ConversationRow) -> ConversationRow:
-    """Both as one, in whatever order they come."""
-    first, later = (more, row) if more.first_at < row.first_at else (row, more)
-    newest = more if more.at >= row.at else row
-    arm = arm_of(first.arm, later.arm)
-    return structs.replace(newest, arm=arm, first_at=first.first_at, sums=row.sums + more.sums)
+def joined(rows: Sequence[ConversationRow]) -> ConversationRow:
+    """All of them as one, in whatever order they come."""
+    ordered = sorted(rows, key=attrgetter("first_at"))
+    return structs.replace(
+        reduce(lambda newest, row: row if row.at >= newest.at else newest, rows),
+        arm=reduce(arm_of, (row.arm for row in ordered)),
+        first_at=ordered[0].first_at,
+        sums=added_up(row.sums for row in rows),
+    )
 
 
-def summed(bills: Sequence[RequestBill]) -> ConversationRow | None:
-    """The row of a conversation with these bills; None where there are none."""
-    return reduce(joined, map(row_of, bills)) if bills else None
+def added_up(sums: Iterable[BillSums]) -> BillSums:
+    """The sum of several, at least one."""
+    columns = zip(*map(structs.astuple, sums), strict=True)
+    return BillSums(**dict(zip(BillSums.__struct_fields__, map(sum, columns), strict=True)))
 
 
 def day_rows(stored: Iterable[DaySum]) -> list[DayRow]:

@@ -46,7 +46,7 @@ TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPR
 for, and what keys were charged for replies that go on."""
 
 OWNER = Kind("owner")
-"""Who has sent a conversation: the name alone."""
+"""Who has sent a conversation: the name alone, without a value."""
 BILL = Kind("bill")
 """A RequestBill of a conversation, by its id."""
 TOTAL = Kind("total")
@@ -56,7 +56,7 @@ DAY = Kind("day")
 ADDED = Kind("added")
 """The ids of bills that were added to a day, for an hour at least; without a value."""
 KEY = Kind("key")
-"""A KeyEntry, by the name of the key. They are no tenant's, stand in no place, and do not go with time."""
+"""The KeyRow of a key, as bytes, by its SHA-256. They are no tenant's, stand in no place, and do not go with time."""
 
 EVENTS = 10_000
 """About how many events are stored of one tenant, the newest."""
@@ -82,13 +82,6 @@ class TextRow(NamedTuple):
     about: bytes
     content: bytes
     size: int
-
-
-class KeyEntry(NamedTuple):
-    """The SHA-256 of a key of this gateway, and its KeyRow as bytes."""
-
-    sha256: str
-    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +150,9 @@ class RecordStore(Protocol):
         newest that are older than `before`. In Redis, where `most` are wanted of an owner, these are looked for among
         the newest 20,000 conversations of the tenant."""
 
-    async def drop_oldest(self, kind: Kind, tenant: bytes, place: bytes, limit: int) -> int:
-        """Delete some of the oldest rows, where there are more than the limit: bytes of a bounded kind, else rows. How
-        many went; 0 where there are no more than that."""
+    async def drop_oldest(self, kind: TextKind, tenant: bytes, place: bytes, limit: int) -> int:
+        """Delete some of the oldest texts of a bounded kind, where they are more bytes than the limit. How many went; 0
+        where they are not more."""
 
     async def note(self, tenant: bytes, conversation: bytes, event: bytes) -> None:
         """Store an event; about the newest EVENTS of a tenant stay, for the time to live."""

@@ -24,7 +24,7 @@ from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import BillSums, ConversationRow, Labels, RequestBill
 from proxy.config.keyring import SEALED, Keyring, SealedError
 from proxy.memory.decisions import Key, Snapshot
-from proxy.memory.records import DaySum, Event, StoredText, TextKind, TextRow
+from proxy.memory.records import BILL, DAY, TOTAL, DaySum, Event, Kind, StoredText, TextKind, TextRow
 
 VERSION = 4
 """Release 0.1 wrote 1 to 3."""
@@ -169,8 +169,20 @@ def conversation_row(tenant: object, conversation: object, stored: object) -> Co
 def day_sum(tenant: object, day: object, stored: object) -> DaySum:
     """A row of this day. Raises UnicodeDecodeError, too."""
     record: DaySum = record_of("day", stored)
-    _check((record.labels.tenant, record.day) == (name(tenant), day), "day")
+    _check((record.labels.tenant, record.day) == (name(tenant), name(day)), "day")
     return record
+
+
+_ROWS: Mapping[Kind, tuple[str, Callable[[object, object, object], Any]]] = {
+    BILL: ("bill", bill),
+    TOTAL: ("conversation", conversation_row),
+    DAY: ("day", day_sum),
+}
+
+
+def row_bytes(kind: Kind, value: Any) -> bytes:
+    """A value of this kind as it is stored."""
+    return packed(_ROWS[kind][0], value) if kind in _ROWS else value
 
 
 def labels(stored: object) -> tuple[Labels, str]:
@@ -277,6 +289,10 @@ class Codec:
         except (UnreadableRecordError, UnicodeDecodeError):
             self.misses += 1
             return None
+
+    def row(self, kind: Kind, tenant: bytes, place: bytes, stored: object) -> Any:
+        """A value of this kind; None where it cannot be read."""
+        return self.read(_ROWS[kind][1], tenant, place, stored) if kind in _ROWS else stored
 
     def open(self, place: bytes, read: Callable[[bytes], T], stored: object) -> T | None:
         """What `read` returns for what may be sealed for this place; None as in `read`."""

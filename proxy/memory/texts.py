@@ -113,7 +113,7 @@ class OwnerStore:
 
     async def own(self, key: Key, owner: str) -> None:
         """Note that this owner has sent the conversation."""
-        await self._records.change([Change(*names_of(key), {}, lambda _: {OWNER: {name_bytes(owner): ""}})])
+        await self._records.change([Change(*names_of(key), {}, lambda _: {OWNER: {name_bytes(owner): b""}})])
 
     async def owners(self, key: Key) -> Collection[str]:
         """All who have sent it, as far as was noted; and who has sent it last, by its bills."""

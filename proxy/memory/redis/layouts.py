@@ -2,20 +2,20 @@
 
 Texts, bills and owners stand with their conversation. A text's field is the first letter of its kind, and its name: in
 `abouts` it holds `NUMBER SIZE ` and then what a list shows of it, where `n` is the last number; in `texts` it is the
-text. `bills` holds bills by their ids, `bill_ids` these ids sorted by time, and `spent`, under `b`, the sums. Of each
-tenant and day a hash has a field for each labels and outcome of the prefix; beside it are the ids of the bills that
-were added in the last hour. Sums are written as the names and values of those that are not 0. The keys of the gateway
-are one hash that does not expire: `k` and a name is the SHA-256 of its key, `d` and that its row; `n` is new with each
-change.
+text. `bills` holds bills by their ids, and `spent`, under `b`, their sums. Of each tenant and day a hash has a field
+for each labels and outcome of the prefix; beside it are the ids of the bills that were added in the last hour. Sums are
+written as the names and values of those that are not 0. The keys of the gateway are one hash that does not expire,
+each under `d` and its SHA-256; `n` is new with each change.
 """
 
 import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import repeat
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import structs
 
@@ -31,17 +31,15 @@ from proxy.memory.records import (
     OWNER,
     TOTAL,
     DaySum,
-    KeyEntry,
     Kind,
     Rows,
     TextKind,
     TextRow,
 )
-from proxy.memory.redis.keys import Argument, Command, Keys, sealed, unsealed
-from proxy.memory.redis.scripts import INDEX, NOTE
-from proxy.memory.serialization import Codec, UnreadableRecordError, name_bytes
+from proxy.memory.redis.keys import Argument, Command, ConversationKeys, Keys, sealed, unsealed
+from proxy.memory.redis.scripts import INDEX
+from proxy.memory.serialization import Codec, UnreadableRecordError, name_bytes, row_bytes
 
-DAY_SECONDS = DAYS * 86_400
 _IDS = 20_000
 """How many ids of bills that were added to a day stay."""
 _HEAD = re.compile(rb"(\d{1,15}) (\d{1,15}) ")
@@ -51,6 +49,17 @@ Reads = tuple[Sequence[Command], Sequence[Command]]
 """Commands whose answers, which are lists, must still stand when something is written; and others."""
 Stored = Mapping[bytes, Any]
 """Rows by name; None in the place of one that is to be deleted."""
+
+
+class Note(NamedTuple):
+    """A member of an index that is sorted by last write."""
+
+    key: str
+    seconds: int
+    """How long it stays."""
+    member: bytes
+    at: float | None = None
+    """When it was written; None: now."""
 
 
 class Layout:
@@ -64,7 +73,10 @@ class Layout:
         self._kind = kind
         self._tenant = tenant
         self._place = place
-        self._here = keys.conversation(tenant, place)
+
+    @cached_property
+    def _here(self) -> ConversationKeys:
+        return self._keys.conversation(self._tenant, self._place)
 
     def reads(self, names: Sequence[bytes] | None) -> Reads:
         """The commands that read the rows of these names; None: all."""
@@ -78,16 +90,17 @@ class Layout:
         """The commands that write them. `there`: the rows that were read."""
         raise NotImplementedError
 
-    def notes(self, stored: Stored) -> list[Command]:
-        """The commands that note in other slots what is stored, before it is."""
+    def notes(self, stored: Stored) -> list[Note]:
+        """What of it stands in indexes."""
+        return []
+
+    def before(self, stored: Stored) -> list[Command]:
+        """The commands that add to other slots what is to be stored."""
         return []
 
     def removals(self, stored: Stored, there: Rows) -> list[Command]:
         """The commands that remove in other slots what was deleted."""
         return []
-
-    def _expiry(self, *keys: str) -> list[Command]:
-        return [("EXPIRE", key, self._ttl) for key in keys]
 
 
 class _Numbered(Rows):
@@ -111,7 +124,7 @@ class TextLayout(Layout):
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
         if names is None:
             letter = field_of(self._kind, b"")
-            heads = {field[1:]: _head(row) for field, row in replies[0].items() if field.startswith(letter)}
+            heads = {field[1:]: _head(row) for field, row in mapping(replies[0]).items() if field.startswith(letter)}
             self._codec.misses += sum(head is None for head in heads.values())
             numbered = ((int(head[1]), name, head) for name, head in heads.items() if head is not None)
             return Rows({name: _text_row(head) for _, name, head in sorted(numbered, key=itemgetter(0))})
@@ -139,17 +152,16 @@ class TextLayout(Layout):
             commands.append(("HSET", self._here.abouts, *heads, "n", number))
         if contents:
             commands.append(("HSET", self._here.texts, *contents))
-        return [*commands, *(self._expiry(*self._here) if contents else ())]
+        return [*commands, *(("EXPIRE", key, self._ttl) for key in self._here)] if contents else commands
 
-    def notes(self, stored: Stored) -> list[Command]:
-        rows = [(name, row) for name, row in stored.items() if row is not None]
-        commands: list[Command] = []
-        if self._kind.bounded_by and rows:
-            commands.append(self.index(add=[self.member(name, row.size) for name, row in rows]))
-        if self._kind.by_name:
-            holders = (self._keys.holders(self._tenant, field_of(self._kind, name)) for name, _ in rows)
-            commands += (NOTE.on([key], self._ttl, self._now, self._place) for key in holders)
-        return commands
+    def notes(self, stored: Stored) -> list[Note]:
+        names = [name for name, row in stored.items() if row is not None and self._kind.by_name]
+        holders = (self._keys.holders(self._tenant, field_of(self._kind, name)) for name in names)
+        return [Note(key, self._ttl, self._place) for key in holders]
+
+    def before(self, stored: Stored) -> list[Command]:
+        members = [self.member(name, row.size) for name, row in stored.items() if row is not None]
+        return [self.index(add=members)] if self._kind.bounded_by and members else []
 
     def removals(self, stored: Stored, there: Rows) -> list[Command]:
         rows = [(name, there[name]) for name, row in stored.items() if row is None and there.get(name) is not None]
@@ -196,6 +208,67 @@ class TextLayout(Layout):
         return INDEX.on(keys, self._ttl, self._now, since, limit, most, len(add), *add, *remove)
 
 
+class HashLayout(Layout):
+    """Rows in fields of a hash, whose names begin with the same letter."""
+
+    def __init__(self, *place: Any) -> None:
+        super().__init__(*place)
+        self._letter = _LETTERS[self._kind]
+        self._seconds = DAYS * 86_400 if self._kind == DAY else self._ttl
+        self._key = self._keys.gateway_keys
+        if self._kind == DAY:
+            self._key = self._keys.billed_day(self._tenant, self._place)[0]
+        elif self._kind != KEY:
+            self._key = self._here.bills if self._kind == BILL else self._here.spent
+
+    def reads(self, names: Sequence[bytes] | None) -> Reads:
+        if names is not None:
+            return [("HMGET", self._key, *(self._letter + name for name in names))], [("HLEN", self._key)]
+        revision = [("HMGET", self._key, "n")] if self._kind == KEY else []
+        return revision, [("HGETALL", self._key)]
+
+    def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
+        stored: Iterable[tuple[bytes, bytes | None]] = zip(names or (), replies[0], strict=False)
+        if names is None:
+            fields = mapping(replies[-1]).items()
+            stored = ((field[len(self._letter) :], row) for field, row in fields if field.startswith(self._letter))
+        rows = Rows({name: self._value(name, row) for name, row in stored if row is not None})
+        rows.count = lambda: len(rows) if names is None else replies[1]
+        return rows
+
+    def writes(self, stored: Stored, there: Rows) -> list[Command]:
+        rows = [(self._letter + name, value) for name, value in stored.items()]
+        gone = [name for name, value in rows if value is None]
+        new = [part for name, value in rows if value is not None for part in (name, self._row(name, value))]
+        commands: list[Command] = [("HDEL", self._key, *gone)] if gone else []
+        commands += [("HSET", self._key, *new)] if new else []
+        if self._kind == KEY:
+            return [*commands, ("HSET", self._key, "n", secrets.token_hex(8))] if commands else []
+        return [*commands, ("EXPIRE", self._key, self._seconds)] if commands else []
+
+    def notes(self, stored: Stored) -> list[Note]:
+        """Which conversation was billed when, and which days a tenant has."""
+        if self._kind == TOTAL and stored[b""] is not None:
+            return [Note(self._keys.billed(self._tenant, "conversations"), self._ttl, self._place, stored[b""].at)]
+        if self._kind == DAY and stored:
+            days = Note(self._keys.billed(self._tenant, "days"), self._seconds, self._place)
+            return [days, Note(self._keys.billed_tenants, self._seconds, self._tenant)]
+        return []
+
+    def _value(self, name: bytes, row: bytes) -> Any:
+        if self._kind == TOTAL:
+            return self._codec.read(conversation_row, self._tenant, self._place, row)
+        if self._kind == DAY:
+            return self._codec.read(_day_sum, self._tenant, self._place, name, row)
+        return self._codec.row(self._kind, self._tenant, self._place, row)
+
+    def _row(self, name: bytes, value: Any) -> bytes:
+        if self._kind == TOTAL:
+            head = f"{value.first_at!r} {value.at!r} {value.arm or '-'} {_pairs(value.sums)}\n".encode()
+            return sealed(name, head + serialization.packed("labels", value.labels, ""))
+        return sealed(name, _pairs(value.sums).encode()) if self._kind == DAY else row_bytes(self._kind, value)
+
+
 class OwnerLayout(Layout):
     """A set."""
 
@@ -203,142 +276,48 @@ class OwnerLayout(Layout):
         return [], [("SMEMBERS", self._here.owners)]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
-        return Rows(dict.fromkeys(replies[0] if names is None else replies[0] & set(names), ""))
+        return Rows({owner: b"" for owner in replies[0] if names is None or owner in names})
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
         changes = (("SADD" if owner is not None else "SREM", self._here.owners, name) for name, owner in stored.items())
-        return [*changes, *self._expiry(self._here.owners)]
-
-
-class BillLayout(Layout):
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        if names is None:
-            return [], [("HGETALL", self._here.bills)]
-        return [("HMGET", self._here.bills, *names)], [("HLEN", self._here.bills)]
-
-    def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
-        stored = replies[0].items() if names is None else zip(names, replies[0], strict=True)
-        read = self._codec.read
-        place = self._tenant, self._place
-        rows = Rows({id: read(serialization.bill, *place, row) for id, row in stored if row is not None})
-        rows.count = lambda: len(rows) if names is None else replies[1]
-        return rows
-
-    def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        bills, ids = self._here.bills, self._here.bill_ids
-        gone = [id for id, bill in stored.items() if bill is None]
-        new = [(id, bill) for id, bill in stored.items() if bill is not None]
-        commands: list[Command] = [("HDEL", bills, *gone), ("ZREM", ids, *gone)] if gone else []
-        if new:
-            rows = (part for id, bill in new for part in (id, serialization.packed("bill", bill)))
-            commands += [("HSET", bills, *rows), ("ZADD", ids, *(part for id, bill in new for part in (bill.at, id)))]
-        return [*commands, *self._expiry(bills, ids)]
-
-
-class TotalLayout(Layout):
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        return [("HMGET", self._here.spent, "b")], []
-
-    def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
-        ((row,),) = replies
-        read = self._codec.read
-        return Rows() if row is None else Rows({b"": read(conversation_row, self._tenant, self._place, row)})
-
-    def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        total = stored[b""]
-        if total is None:
-            return [("HDEL", self._here.spent, "b")]
-        head = f"{total.first_at!r} {total.at!r} {total.arm or '-'} {_pairs(total.sums)}\n".encode()
-        row = sealed(b"b", head + serialization.packed("labels", total.labels, ""))
-        return [("HSET", self._here.spent, "b", row), *self._expiry(self._here.spent)]
-
-    def notes(self, stored: Stored) -> list[Command]:
-        total, index = stored[b""], self._keys.billed(self._tenant, "conversations")
-        return [] if total is None else [NOTE.on([index], self._ttl, total.at, self._place)]
-
-
-class DayLayout(Layout):
-    @property
-    def _day(self) -> str:
-        return self._keys.billed_day(self._tenant, self._place)[0]
-
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        if names is None:
-            return [], [("HGETALL", self._day)]
-        return [("HMGET", self._day, *names)], [("HLEN", self._day)]
-
-    def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
-        stored = replies[0].items() if names is None else zip(names, replies[0], strict=True)
-        read = self._codec.read
-        place = self._tenant, self._place
-        rows = Rows({name: read(_day_sum, *place, name, row) for name, row in stored if row is not None})
-        rows.count = lambda: len(rows) if names is None else replies[1]
-        return rows
-
-    def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        rows = ((name, sealed(name, _pairs(row.sums).encode())) for name, row in stored.items())
-        return [("HSET", self._day, *chain(*rows)), ("EXPIRE", self._day, DAY_SECONDS)] if stored else []
-
-    def notes(self, stored: Stored) -> list[Command]:
-        indexes = (self._keys.billed(self._tenant, "days"), self._place), (self._keys.billed_tenants, self._tenant)
-        return [NOTE.on([index], DAY_SECONDS, self._now, member) for index, member in indexes if stored]
+        return [*changes, ("EXPIRE", self._here.owners, self._ttl)] if stored else []
 
 
 class AddedLayout(Layout):
-    @property
-    def _ids(self) -> str:
-        return self._keys.billed_day(self._tenant, self._place)[1]
+    """The ids of an hour, sorted by when they were added."""
 
     def reads(self, names: Sequence[bytes] | None) -> Reads:
         return [("ZMSCORE", self._ids, *(names or ()))], []
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
-        scores = zip(names or (), replies[0], strict=True)
-        return Rows({name: "" for name, score in scores if score is not None})
+        return Rows({name: b"" for name, score in zip(names or (), replies[0], strict=True) if score is not None})
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        if not stored:
-            return []
         return [
             ("ZREMRANGEBYSCORE", self._ids, "-inf", self._now - ADDED_SECONDS),
             ("ZADD", self._ids, *(part for id in stored for part in (self._now, id))),
             ("ZREMRANGEBYRANK", self._ids, 0, -1 - _IDS),
             ("EXPIRE", self._ids, ADDED_SECONDS),
-        ]
+        ][: 4 if stored else 0]
+
+    @property
+    def _ids(self) -> str:
+        return self._keys.billed_day(self._tenant, self._place)[1]
 
 
-class KeyLayout(Layout):
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        return [("HMGET", self._keys.gateway_keys, "n")], [("HGETALL", self._keys.gateway_keys)]
-
-    def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
-        fields = replies[1]
-        digests = {field[1:]: digest for field, digest in fields.items() if field[:1] == b"k"}
-        return Rows({name: KeyEntry(each.decode(), fields.get(b"d" + each, b"")) for name, each in digests.items()})
-
-    def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        keys = self._keys.gateway_keys
-        commands: list[Command] = []
-        for name, entry in stored.items():
-            if entry is None:
-                commands.append(("HDEL", keys, b"k" + name, f"d{there[name].sha256}"))
-            else:
-                commands.append(("HSET", keys, b"k" + name, entry.sha256, f"d{entry.sha256}", entry.content))
-        return [*commands, ("HSET", keys, "n", secrets.token_hex(8))] if commands else []
-
-
-_LAYOUTS: Mapping[Kind, type[Layout]] = {
-    OWNER: OwnerLayout,
-    BILL: BillLayout,
-    TOTAL: TotalLayout,
-    DAY: DayLayout,
-    ADDED: AddedLayout,
-    KEY: KeyLayout,
-}
+_LETTERS = {BILL: b"", TOTAL: b"b", DAY: b"", KEY: b"d"}
+_LAYOUTS: Mapping[Kind, type[Layout]] = {OWNER: OwnerLayout, ADDED: AddedLayout} | dict.fromkeys(
+    (BILL, TOTAL, DAY, KEY), HashLayout
+)
 
 
 def layout_of(kind: Kind) -> type[Layout]:
     return _LAYOUTS.get(kind, TextLayout)
+
+
+def mapping(reply: Any) -> Mapping[bytes, bytes]:
+    """Fields and values, which a script answers one after the other."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def field_of(kind: Kind, name: bytes) -> bytes:

@@ -10,8 +10,9 @@ Laws
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -33,9 +34,9 @@ from proxy.memory.records import (
     TextKind,
 )
 from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Command, Keys
-from proxy.memory.redis.layouts import DayLayout, Layout, TextLayout, conversation_row, field_of, layout_of
-from proxy.memory.redis.scripts import GUARDED, NOTE, NOTE_EVENT
+from proxy.memory.redis.keys import Argument, Command, Keys
+from proxy.memory.redis.layouts import HashLayout, Layout, Note, TextLayout, conversation_row, field_of, layout_of
+from proxy.memory.redis.scripts import ASK, GUARDED, NOTE, NOTE_EVENT
 from proxy.memory.serialization import Codec, Names, readable
 from proxy.memory.texts import AT_ONCE, portions
 
@@ -53,44 +54,46 @@ class _Attempt:
     def __init__(self, change: Change, layout: Callable[[Kind], Layout]) -> None:
         self.change = change
         self._layout = layout
-        reads = {kind: layout(kind).reads(names) for kind, names in change.reads.items()}
-        self.reads = [command for guards, others in reads.values() for command in (*guards, *others)]
-        """The commands that it begins with."""
-        self._guards = {kind: len(guards) for kind, (guards, _) in reads.items()}
-        self._counts = {kind: len(guards) + len(others) for kind, (guards, others) in reads.items()}
+        self._reads = {kind: layout(kind).reads(names) for kind, names in change.reads.items()}
+        reads = [command for guards, others in self._reads.values() for command in (*guards, *others)]
+        self.ask = ASK.on(_keys(reads), *_words(reads))
+        """The command that it begins with, where it reads something."""
+        self.notes: list[Note] = []
         self.before: list[Command] = []
-        """What is noted in other slots before it is made, and after it."""
+        """What is done in other slots before it is made, and after it."""
         self.after: list[Command] = []
         self.script: Command | None = None
         """Makes it, where nothing has changed meanwhile."""
         self.is_of_conversation = False
         """Whether it stores something of a conversation."""
 
-    def decide(self, replies: Sequence[Any]) -> None:
+    def decide(self, answer: Iterable[Any]) -> None:
         """What these commands have answered."""
-        there, guards, at = {}, [], 0
-        for kind, names in self.change.reads.items():
-            end = at + self._counts[kind]
-            there[kind] = self._layout(kind).rows(names, *replies[at:end])
-            for command, reply in islice(zip(self.reads[at:end], replies[at:end], strict=True), self._guards[kind]):
-                guards += [len(command), *command, *map(_guard, reply)]
-            at = end
-        writes: list[Command] = []
+        there, guards, writes, replies = {}, list[Argument](), list[Command](), iter(answer)
+        for kind, (some_guards, others) in self._reads.items():
+            of_kind = list(islice(replies, len(some_guards) + len(others)))
+            there[kind] = self._layout(kind).rows(self.change.reads[kind], *of_kind)
+            for command, reply in zip(some_guards, of_kind, strict=False):
+                guards += [len(command), *command, *(value or b"" for value in reply)]
         for kind, stored in self.change.rule(there).items():
-            layout = self._layout(kind)
+            layout, rows = self._layout(kind), there.get(kind, Rows())
             self.is_of_conversation |= kind not in (DAY, ADDED, KEY) and any(row is not None for row in stored.values())
-            writes += layout.writes(stored, there.get(kind, Rows()))
-            self.before += layout.notes(stored)
-            self.after += layout.removals(stored, there.get(kind, Rows()))
+            self.notes += layout.notes(stored)
+            self.before += layout.before(stored)
+            self.after += layout.removals(stored, rows)
+            writes += layout.writes(stored, rows)
         if writes:
-            keys = dict.fromkeys(str(command[1]) for command in (*self.reads, *writes))
-            words = (word for command in writes for word in (len(command), *command))
-            self.script = GUARDED.on([*keys], sum(self._guards.values()), *guards, *words)
+            guarding = [command for some_guards, _ in self._reads.values() for command in some_guards]
+            self.script = GUARDED.on(_keys([*guarding, *writes]), len(guarding), *guards, *_words(writes))
 
 
-def _guard(value: bytes | float | None) -> bytes:
-    """A value as it is compared; redis-py makes numbers of scores, and an id that is there stays."""
-    return b"" if value is None else value if isinstance(value, bytes) else b"*"
+def _keys(commands: Iterable[Command]) -> list[str]:
+    return [*dict.fromkeys(str(command[1]) for command in commands)]
+
+
+def _words(commands: Iterable[Command]) -> Iterator[Argument]:
+    """The commands, each with its length before it."""
+    return (word for command in commands for word in (len(command), *command))
 
 
 class RedisRecords:
@@ -107,14 +110,17 @@ class RedisRecords:
 
     async def change(self, changes: Sequence[Change]) -> None:
         for _ in range(_TRIES):
-            attempts = [_Attempt(each, partial(self._layout, tenant=each.tenant, place=each.place)) for each in changes]
-            replies = iter(await self._trip(*(command for each in attempts for command in each.reads)))
+            attempts = [
+                _Attempt(each, cache(partial(self._layout, tenant=each.tenant, place=each.place))) for each in changes
+            ]
+            asking = [each for each in attempts if each.change.reads]
+            for each, answer in zip(asking, await self._trip(*(each.ask for each in asking)), strict=True):
+                each.decide(answer)
             for each in attempts:
-                each.decide(list(islice(replies, len(each.reads))))
+                if not each.change.reads:
+                    each.decide([])
             attempts = [each for each in attempts if each.script is not None]
-            stored = (each.change for each in attempts if each.is_of_conversation)
-            noted = (command for each in stored for command in self.noted(each.tenant, each.place))
-            before = [*noted, *(command for each in attempts for command in each.before)]
+            before = [*self._noted(attempts), *(command for each in attempts for command in each.before)]
             scripts = [each.script for each in attempts if each.script is not None]
             after = (command for each in attempts for command in each.after)
             answers = (await self._trip(*before, *scripts, *after))[len(before) :]
@@ -179,15 +185,8 @@ class RedisRecords:
             rows += (row for row in readable(read) if owner in (None, row.labels.owner))
         return rows[:most]
 
-    async def drop_oldest(self, kind: Kind, tenant: bytes, place: bytes, limit: int) -> int:
-        layout = self._layout(kind, tenant, place)
-        if isinstance(layout, TextLayout):
-            return await self._drop_texts(layout, self._clock() - self._ttl, limit)
-        here = self._keys.conversation(tenant, place)
-        (surplus,) = await self._trip(("ZRANGE", here.bill_ids, 0, -1 - limit))
-        if surplus:
-            await self._trip(("HDEL", here.bills, *surplus), ("ZREM", here.bill_ids, *surplus))
-        return 0
+    async def drop_oldest(self, kind: TextKind, tenant: bytes, place: bytes, limit: int) -> int:
+        return await self._drop_texts(self._texts(kind, tenant, place), self._clock() - self._ttl, limit)
 
     async def note(self, tenant: bytes, conversation: bytes, event: bytes) -> None:
         row = (self._ttl, EVENTS, secrets.token_hex(16), conversation, event)
@@ -261,7 +260,7 @@ class RedisRecords:
             dates = await self._trip(*(("ZRANGE", self._keys.billed(each, "days"), 0, -1) for each in some))
             places = [(each, day) for each, days in zip(some, dates, strict=True) for day in days if day >= since]
             for few in portions(places):
-                layouts = [DayLayout(self._keys, self._codec, self._ttl, 0.0, DAY, *place) for place in few]
+                layouts = [HashLayout(self._keys, self._codec, self._ttl, 0.0, DAY, *place) for place in few]
                 tables = await self._trip(*(layout.reads(None)[1][0] for layout in layouts))
                 for layout, table in zip(layouts, tables, strict=True):
                     for row in readable((await asyncio.to_thread(layout.rows, None, table)).values()):
@@ -302,7 +301,17 @@ class RedisRecords:
         await self._trip(*commands, *([layout.index(remove=members)] if members else []))
         return len(members)
 
-    def noted(self, tenant: bytes, conversation: bytes) -> list[Command]:
-        """The commands that note in the indexes that there is this conversation."""
-        indexes = (self._keys.conversations(tenant), conversation), (self._keys.tenants, tenant)
-        return [NOTE.on([index], self._ttl, self._clock(), member) for index, member in indexes]
+    def _noted(self, attempts: Sequence[_Attempt]) -> Iterator[Command]:
+        """The commands that note in the indexes what is stored."""
+        now = self._clock()
+        members: dict[tuple[str, int], dict[bytes, float]] = defaultdict(dict)
+        for each in attempts:
+            tenant, place = each.change.tenant, each.change.place
+            of_it = [
+                Note(self._keys.conversations(tenant), self._ttl, place),
+                Note(self._keys.tenants, self._ttl, tenant),
+            ]
+            for index, seconds, member, at in (*(of_it if each.is_of_conversation else ()), *each.notes):
+                members[index, seconds][member] = now if at is None else at
+        for (index, seconds), some in members.items():
+            yield NOTE.on([index], seconds, *(part for member, at in some.items() for part in (at, member)))

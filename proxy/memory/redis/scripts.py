@@ -265,8 +265,8 @@ and anchor. `n` is the names of all, the newest first."""
 # --- indexes, events, and rows for people and accounts ---
 
 NOTE = Script(
-    """-- KEYS: an index. ARGV: ttl, now, member
-redis.call('ZADD', KEYS[1], 'GT', ARGV[2], ARGV[3])
+    """-- KEYS: an index. ARGV: ttl, then times and members
+redis.call('ZADD', KEYS[1], 'GT', unpack(ARGV, 2))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', math.min(ARGV[2], redis.pcall('TIME')[1] or ARGV[2]) - ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
@@ -283,25 +283,40 @@ redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 
-GUARDED = Script(
-    """-- KEYS: of the commands. ARGV: how many commands read, these, each followed by its answer, then those that write
-local at = 2
+_COMMAND = """
+local at = 1
 local function command()
     local size = tonumber(ARGV[at])
     at = at + size + 1
     return redis.call(unpack(ARGV, at - size, at - 1))
 end
+"""
+"""Does the command that stands at `at`, written as its length and its words."""
+
+ASK = Script(
+    "-- KEYS: of the commands. ARGV: commands"
+    + _COMMAND
+    + """
+local answers = {}
+while at <= #ARGV do answers[#answers + 1] = command() end
+return answers"""
+)
+
+GUARDED = Script(
+    "-- KEYS: of the commands. ARGV: how many commands read, these, each followed by its answer, then those that write"
+    + _COMMAND
+    + """
+at = 2
 for _ = 1, ARGV[1] do
     for _, value in ipairs(command()) do
-        if ARGV[at] ~= '*' and (value or '') ~= ARGV[at] then return 0 end
+        if (value or '') ~= ARGV[at] then return 0 end
         at = at + 1
     end
 end
 while at <= #ARGV do command() end
 return 1"""
 )
-"""Commands that are only done where what was read before still stands; each is written as its length and its words, and
-each answer as its values, `*` where any will do. Answers whether they were done."""
+"""Commands that are only done where what was read before still stands. Answers whether they were done."""
 
 INDEX = Script(
     """-- KEYS: an index and its bytes. ARGV: ttl, now, since when, most bytes, how many of the oldest to look at,

@@ -321,6 +321,16 @@ def _create_schema(connection: sqlite3.Connection) -> None:
         connection.execute("COMMIT")
     for statement in sql.LATER_SCHEMA:
         connection.execute(statement)
+    if not sql.OF_0_2.keys().isdisjoint(_tables(connection)):
+        connection.execute("BEGIN IMMEDIATE")
+        tables = _tables(connection)
+        for statement in (*(sql.OF_0_2[table] for table in sql.OF_0_2 if table in tables), *sql.DROP_OF_0_2):
+            connection.execute(statement)
+        connection.execute("COMMIT")
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute(sql.TABLES)}
 
 
 def _version(connection: sqlite3.Connection) -> int:

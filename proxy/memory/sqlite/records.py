@@ -1,30 +1,17 @@
-"""Rows for people and accounts in SQLite: for each kind a table, as `statements` has made it."""
+"""Rows for people and accounts in SQLite: those of all kinds in one table, as `statements` has made it."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from proxy.memory import serialization
-from proxy.memory.records import (
-    ADDED,
-    BILL,
-    DAY,
-    KEY,
-    OWNER,
-    TOTAL,
-    Change,
-    KeyEntry,
-    Kind,
-    Rows,
-    TextKind,
-    TextRow,
-)
-from proxy.memory.serialization import Codec, readable
+from proxy.memory.records import ADDED, BILL, DAY, KEY, OWNER, TOTAL, Change, Kind, Rows, TextKind, TextRow
+from proxy.memory.serialization import Codec, readable, row_bytes
 from proxy.memory.sqlite import statements as sql
 from proxy.memory.sqlite.connection import SqliteConnection
 
-_Values = tuple[Any, ...]
+APART = b"\xff"
+"""No name of a tenant or a conversation begins with it."""
 
 
 class SqliteRecords:
@@ -43,19 +30,16 @@ class SqliteRecords:
         await self._connection.transact(make)
 
     async def read(self, kind: Kind, tenant: bytes, place: bytes, names: Sequence[bytes]) -> Rows:
-        statement = sql.table(kind).select
-        return await self._connection.do(lambda database: self._rows(database, statement, kind, tenant, place, names))
+        return await self._connection.do(lambda database: self._rows(database, kind, tenant, place, names, True))
 
     async def rows(self, kind: Kind, tenant: bytes, place: bytes) -> Rows:
-        return await self._connection.do(lambda database: self._all(database, kind, tenant, place))
+        return await self._connection.do(lambda database: self._rows(database, kind, tenant, place, None))
 
     async def find(self, tenant: bytes, kind: Kind | None = None, name: bytes = b"") -> Sequence[bytes]:
         if kind is None:
             rows = await self._connection.run(sql.ALL_OF_TENANT, tenant)
-        elif kind == OWNER:
-            rows = await self._connection.run(sql.OWNED, tenant, name.decode())
         else:
-            rows = await self._connection.run(sql.CONVERSATIONS_WITH, tenant, kind.name, name)
+            rows = await self._connection.run(sql.FIND.format(_table(kind), kind.name), tenant, name)
         return [conversation for (conversation,) in rows]
 
     async def search(
@@ -67,21 +51,23 @@ class SqliteRecords:
         before: float | None = None,
         most: int | None = None,
     ) -> Sequence[Any]:
-        terms = {"tenant = ?": tenant, "owner = ?": owner, "day >= ?": since or None, "at < ?": before}
+        terms = {
+            "tenant = ?": tenant,
+            "about = ?": None if owner is None else owner.encode(),
+            "conversation >= ?": APART + since.encode() if since else None,
+            "used < ?": before,
+        }
         wanted = {term: value for term, value in terms.items() if value is not None}
-        statement = sql.search(kind, list(wanted), -1 if most is None else most)
-        read = serialization.day_sum if kind == DAY else serialization.conversation_row
+        values = (*wanted.values(), -1 if most is None else most)
 
         def rows(database: sqlite3.Connection) -> list[Any]:
-            stored = database.execute(statement, tuple(wanted.values()))
-            return readable(self._codec.read(read, *row) for row in stored)
+            stored = database.execute(sql.search(kind.name, wanted), values)
+            return readable(self._codec.row(kind, *_at(kind, *place), content) for *place, content in stored)
 
         return await self._connection.do(rows)
 
-    async def drop_oldest(self, kind: Kind, tenant: bytes, place: bytes, limit: int) -> int:
-        if isinstance(kind, TextKind):
-            return len(await self._connection.run(sql.drop_texts(kind), tenant, kind.name, limit, place))
-        return len(await self._connection.run(sql.DROP_BILLS, tenant, place, limit))
+    async def drop_oldest(self, kind: TextKind, tenant: bytes, place: bytes, limit: int) -> int:
+        return len(await self._connection.run(sql.drop_texts(kind), tenant, kind.name, limit, place))
 
     async def note(self, tenant: bytes, conversation: bytes, event: bytes) -> None:
         await self._connection.run(sql.NOTE, tenant, conversation, event, self._clock())
@@ -95,91 +81,63 @@ class SqliteRecords:
 
     def _make(self, database: sqlite3.Connection, change: Change) -> None:
         tenant, place, reads, rule = change
-        there = {}
-        for kind, names in reads.items():
-            table = sql.table(kind)
-            if names is None:
-                there[kind] = self._all(database, kind, tenant, place)
-            else:
-                statement = table.select if getattr(kind, "first_stays", True) else table.select_light
-                there[kind] = self._rows(database, statement, kind, tenant, place, names)
-            there[kind].count = partial(_count, database, table.count, _place(kind, tenant, place))
+        there = {kind: self._rows(database, kind, tenant, place, names) for kind, names in reads.items()}
         now = self._clock()
-        for kind, rows in rule(there).items():
-            table, at = sql.table(kind), _place(kind, tenant, place)
-            deletions = [(*at, _name(kind, place, name)) for name, value in rows.items() if value is None]
-            database.executemany(table.delete, deletions)
-            values = ((name, _columns(kind, value, now)) for name, value in rows.items() if value is not None)
-            database.executemany(table.put, [(*at, _name(kind, place, name), *columns) for name, columns in values])
-            if kind == BILL and len(deletions) < len(rows):
+        for kind, stored in rule(there).items():
+            at = _place(kind, tenant, place)
+            gone = [(*at, name) for name, value in stored.items() if value is None]
+            new = [(*at, name, *_columns(kind, value, now)) for name, value in stored.items() if value is not None]
+            if gone:
+                database.executemany(sql.DELETE_ROW.format(_table(kind)), gone)
+            database.executemany(sql.PUT[_table(kind)], new)
+            if new and kind in (BILL, OWNER):
                 database.execute(sql.USE, (tenant, place, now))
 
     def _rows(
         self,
         database: sqlite3.Connection,
-        statement: str,
         kind: Kind,
         tenant: bytes,
         place: bytes,
-        names: Sequence[bytes],
+        names: Sequence[bytes] | None,
+        with_texts: bool = False,
     ) -> Rows:
-        """The rows of these names."""
+        """The rows of these names; None: all."""
         at, rows = _place(kind, tenant, place), Rows()
-        for name in names:
-            for _, *columns in database.execute(statement, (*at, _name(kind, place, name))):
-                rows[name] = self._value(kind, tenant, place, columns)
+        has_contents = with_texts or not isinstance(kind, TextKind) or (names is not None and kind.first_stays)
+        columns = "content" if has_contents else "x''"
+        rows.count = partial(_count, database, at)
+        statement = (sql.ALL if names is None else sql.NAMED).format(columns, _table(kind))
+        for values in [at] if names is None else [(*at, name) for name in names]:
+            for name, *row in database.execute(statement, values):
+                is_text = isinstance(kind, TextKind)
+                rows[name] = TextRow(*row) if is_text else self._codec.row(kind, tenant, place, row[1])
         return rows
 
-    def _all(self, database: sqlite3.Connection, kind: Kind, tenant: bytes, place: bytes) -> Rows:
-        rows = Rows()
-        for name, *columns in database.execute(sql.table(kind).select_all, _place(kind, tenant, place)):
-            rows[name.encode() if isinstance(name, str) else name] = self._value(kind, tenant, place, columns)
-        return rows
 
-    def _value(self, kind: Kind, tenant: bytes, place: bytes, columns: Sequence[Any]) -> Any:
-        """What stands in these columns, as `records` says; None where it cannot be read."""
-        if kind == BILL:
-            return self._codec.read(serialization.bill, tenant, place, columns[0])
-        if kind == TOTAL:
-            return self._codec.read(serialization.conversation_row, tenant, place, columns[0])
-        if kind == DAY:
-            return self._codec.read(serialization.day_sum, tenant, place.decode(), columns[0])
-        if kind == KEY:
-            return KeyEntry(*columns)
-        return TextRow(*columns) if isinstance(kind, TextKind) else ""
+def _table(kind: Kind) -> str:
+    return "text" if isinstance(kind, TextKind) else "record"
 
 
-def _place(kind: Kind, tenant: bytes, place: bytes) -> _Values:
-    """The values of the columns that name a place."""
-    if kind in (DAY, ADDED):
-        return tenant, place.decode()
-    if kind == TOTAL:
-        return (tenant,)
-    if kind == KEY:
-        return ()
-    return (tenant, place, kind.name) if isinstance(kind, TextKind) else (tenant, place)
+def _place(kind: Kind, tenant: bytes, place: bytes) -> tuple[str, bytes, bytes]:
+    """The values of the columns that name a kind and a place."""
+    return kind.name, APART if kind == KEY else tenant, APART + place if kind in (DAY, ADDED) else place
 
 
-def _name(kind: Kind, place: bytes, name: bytes) -> bytes | str:
-    """The value of the column of names."""
-    if kind == TOTAL:
-        return place
-    return name if kind == DAY or isinstance(kind, TextKind) else name.decode()
+def _at(kind: Kind, tenant: bytes, place: bytes) -> tuple[bytes, bytes]:
+    """A tenant and a place, as these columns name them."""
+    return tenant, place[1:] if kind == DAY else place
 
 
-def _columns(kind: Kind, value: Any, now: float) -> _Values:
+def _columns(kind: Kind, value: Any, now: float) -> tuple[int, float, bytes, bytes]:
     """The values of a row's other columns."""
-    if kind == BILL:
-        return value.at, serialization.packed("bill", value)
-    if kind == TOTAL:
-        return value.labels.owner, value.at, serialization.packed("conversation", value)
-    if kind == DAY:
-        return value.labels.owner, serialization.packed("day", value)
     if isinstance(kind, TextKind):
         return value.size, now, value.about, value.content
-    return tuple(value) if kind == KEY else (now,)
+    content = row_bytes(kind, value)
+    owner = value.labels.owner.encode() if kind in (TOTAL, DAY) else b""
+    return len(content), value.at if kind in (BILL, TOTAL) else now, owner, content
 
 
-def _count(database: sqlite3.Connection, statement: str, place: _Values) -> int:
-    ((count,),) = database.execute(statement, place)
+def _count(database: sqlite3.Connection, place: Sequence[object]) -> int:
+    ((count,),) = database.execute(sql.COUNT, place)
     return int(count)

@@ -1,11 +1,9 @@
 """What is sent to SQLite: the schema, and a statement for each operation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
 
 from proxy.memory.decisions import INSERTS, SNAPSHOTS, SUMMARIES
-from proxy.memory.records import ADDED, BILL, DAY, DELETIONS, EVENTS, KEY, OWNER, TEXT_KINDS, TOTAL, Kind, TextKind
+from proxy.memory.records import DELETIONS, EVENTS, TEXT_KINDS, TextKind
 
 SCHEMA_VERSION = 5
 """`PRAGMA user_version` of a file; 0 is a new one, and 1 to 4 were written by release 0.1."""
@@ -127,45 +125,41 @@ SNAPSHOTS_TABLE = (
     " DELETE FROM snapshot WHERE tenant = old.tenant AND conversation = old.name; END",
 )
 
-KEYS_TABLE = (
-    "CREATE TABLE IF NOT EXISTS gateway_key (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE,"
-    " content BLOB NOT NULL) WITHOUT ROWID",
+RECORDS = (
+    f"CREATE TABLE IF NOT EXISTS record ({_NUMBERED}, kind TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,"
+    " used REAL NOT NULL, about BLOB NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, kind, name))",
+    "CREATE INDEX IF NOT EXISTS record_owner ON record (tenant, kind, name) WHERE kind = 'owner'",
+    "CREATE INDEX IF NOT EXISTS record_day ON record (conversation) WHERE kind = 'day'",
+    "CREATE INDEX IF NOT EXISTS record_added ON record (number) WHERE kind = 'added'",
+    "CREATE INDEX IF NOT EXISTS record_total ON record (used) WHERE kind = 'total'",
+    "CREATE INDEX IF NOT EXISTS record_total_of_tenant ON record (tenant, used) WHERE kind = 'total'",
+    "CREATE TRIGGER IF NOT EXISTS record_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM record WHERE tenant = old.tenant AND conversation = old.name; END",
 )
-OWNERS_TABLE = (
-    f"CREATE TABLE IF NOT EXISTS owner ({_OF_CONVERSATION}, owner TEXT NOT NULL, used REAL NOT NULL,"
-    " PRIMARY KEY (tenant, conversation, owner)) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS owner_owner ON owner (tenant, owner)",
-    f"CREATE TRIGGER IF NOT EXISTS owner_inserted AFTER INSERT ON owner BEGIN {_USED}; END",
-    "CREATE TRIGGER IF NOT EXISTS owner_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM owner WHERE tenant = old.tenant AND conversation = old.name; END",
+"""As `text`, for rows of other kinds; `about` is whose they are. Those of a day stand behind a byte that no
+conversation's name begins with, and those of no tenant behind one that is no tenant."""
+
+LATER_SCHEMA = (*PURSES, *SNAPSHOTS_TABLE, *RECORDS)
+
+_ROW = "INSERT OR IGNORE INTO record (kind, tenant, conversation, name, size, used, about, content) SELECT"
+OF_0_2 = {
+    "owner": f"{_ROW} 'owner', tenant, conversation, CAST(owner AS BLOB), 0, used, x'', x'' FROM owner",
+    "bill": f"{_ROW} 'bill', tenant, conversation, CAST(id AS BLOB), length(content), used, x'', content FROM bill"
+    " WHERE conversation <> x'' ORDER BY number",
+    "bill_day": f"{_ROW} 'day', tenant, CAST(x'ff' || day AS BLOB), name, length(content), 0, CAST(owner AS BLOB),"
+    " content FROM bill_day",
+    "bill_conversation": f"{_ROW} 'total', tenant, conversation, x'', length(content), at, CAST(owner AS BLOB),"
+    " content FROM bill_conversation",
+    "gateway_key": f"{_ROW} 'key', x'ff', x'', CAST(sha256 AS BLOB), length(content), 0, x'', content FROM gateway_key",
+}
+"""Tables of release 0.2, and the statements that carry over what is in them."""
+DROP_OF_0_2 = (
+    "DROP VIEW IF EXISTS bill_added",
+    "DROP TRIGGER IF EXISTS bill_deleted",
+    "DROP TRIGGER IF EXISTS owner_deleted",
+    *(f"DROP TABLE IF EXISTS {table}" for table in OF_0_2),
 )
-
-BILL_TABLES = (
-    f"CREATE TABLE IF NOT EXISTS bill (number INTEGER PRIMARY KEY, {_OF_CONVERSATION}, id TEXT NOT NULL,"
-    " used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id))",
-    "CREATE INDEX IF NOT EXISTS bill_of_none ON bill (number) WHERE conversation = x''",
-    "CREATE TABLE IF NOT EXISTS bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL,"
-    " owner TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, day, name))",
-    "CREATE INDEX IF NOT EXISTS bill_day_day ON bill_day (day)",
-    "CREATE TABLE IF NOT EXISTS bill_id (number INTEGER PRIMARY KEY, tenant BLOB NOT NULL, day TEXT NOT NULL,"
-    " id TEXT NOT NULL, used REAL NOT NULL, UNIQUE (tenant, day, id))",
-    f"CREATE TABLE IF NOT EXISTS bill_conversation ({_OF_CONVERSATION}, owner TEXT NOT NULL, at REAL NOT NULL,"
-    " content BLOB NOT NULL, PRIMARY KEY (tenant, conversation))",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_at ON bill_conversation (at)",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_tenant ON bill_conversation (tenant, at)",
-    "CREATE TRIGGER IF NOT EXISTS bill_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM bill WHERE tenant = old.tenant AND conversation = old.name;"
-    " DELETE FROM bill_conversation WHERE tenant = old.tenant AND conversation = old.name; END",
-)
-# By these, release 0.2 added bills and their sums in SQL.
-_OF_0_2 = ("DROP VIEW IF EXISTS bill_added", "DROP TRIGGER IF EXISTS bill_inserted")
-
-LATER_SCHEMA = (*PURSES, *SNAPSHOTS_TABLE, *OWNERS_TABLE, *_OF_0_2, *BILL_TABLES, *KEYS_TABLE)
-"""What a file of this version may be without."""
-
-USE = "INSERT INTO conversation VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
-ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
-OWNED = "SELECT conversation FROM owner WHERE tenant = ? AND owner = ?"
+TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 PAGES = """
 SELECT (page_count - freelist_count) * page_size
@@ -173,8 +167,8 @@ FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
 
 _SIZES = {
     "step": "length(decision) + coalesce(length(sent), 0) + 200",
-    **dict.fromkeys(("recall", "summary", "snapshot", "event", "bill"), "length(content) + 200"),
-    "text": "size + 200",
+    **dict.fromkeys(("recall", "summary", "snapshot", "event"), "length(content) + 200"),
+    **dict.fromkeys(("text", "record"), "size + 200"),
 }
 """About how many bytes a row takes, by its table."""
 _SIZE = " + ".join(
@@ -232,9 +226,6 @@ INSERT INTO recall (tenant, conversation, anchor, reply, content, used) VALUES (
 ON CONFLICT (tenant, conversation, anchor, reply) DO UPDATE
 SET number = (SELECT max(number) + 1 FROM recall), content = excluded.content, used = excluded.used"""
 
-CONVERSATIONS_WITH = "SELECT conversation FROM text WHERE tenant = ? AND kind = ? AND name = ? ORDER BY number"
-
-
 # The oldest, until the sizes of those deleted make up the surplus.
 _DROP_TEXTS = """
 DELETE FROM text WHERE number IN
@@ -250,11 +241,6 @@ def drop_texts(kind: TextKind) -> str:
     whose = "?4 IS ?4" if kind.bounded_by == "tenant" else "conversation = ?4"
     return _DROP_TEXTS.format(f"tenant = ?1 AND {whose}")
 
-
-DROP_BILLS = """
-DELETE FROM bill WHERE number IN
-    (SELECT number FROM bill WHERE tenant = ? AND conversation = ? ORDER BY used DESC, number DESC LIMIT -1 OFFSET ?)
-RETURNING 1"""
 
 PUT_SUMMARY = """
 INSERT INTO summary (tenant, conversation, id, kind, first, content, used) SELECT ?, ?, ?, ?, ?, ?, ?
@@ -305,12 +291,10 @@ _EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DE
 # statement waits longer than for these. Events are the first of them.
 _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
 
-DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))
+DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text", "record"))
 DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
 
-DELETE_TENANT_FIRST = tuple(
-    _A_FEW.format(table, "tenant = ?") for table in ("event", "text", "bill", "bill_day", "bill_id")
-)
+DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text", "record"))
 DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
 
 _SWEEP_ROWS = """
@@ -319,7 +303,7 @@ DELETE FROM {0} WHERE rowid IN
      JOIN {0} ON {0}.tenant = old.tenant AND {0}.conversation = old.name LIMIT 50)
 RETURNING 1"""
 
-SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text", "bill")))
+SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text", "record")))
 SWEEP = """
 DELETE FROM conversation WHERE (tenant, name) IN
     (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
@@ -330,10 +314,8 @@ DELETE FROM {0} WHERE number IN
     (SELECT number FROM (SELECT number, used FROM {0} WHERE {1} ORDER BY number LIMIT 50) WHERE used < ?)
 RETURNING 1"""
 
-SWEEP_ADDED = _SWEEP_NUMBERED.format("bill_id", "true")
 SWEEP_NUMBERED = (
     _SWEEP_NUMBERED.format("event", "true"),
-    _SWEEP_NUMBERED.format("bill", "conversation = x''"),
     *(_SWEEP_NUMBERED.format("text", f"kind = '{kind.name}'") for kind in TEXT_KINDS.values() if kind.bounded_by),
 )
 
@@ -355,97 +337,30 @@ def events(*, tenant: bool, conversation: bool) -> str:
 
 # --- rows for people and accounts ---
 
-
-@dataclass(frozen=True)
-class Table:
-    """The statements on the rows of one kind; their values are those of `place`, then of `row`, then of `columns`."""
-
-    name: str
-    place: Sequence[str] = ("tenant", "conversation")
-    row: str = "name"
-    columns: Sequence[str] = ("content",)
-    read: Sequence[str] = ("content",)
-    """The columns that are read."""
-    replaced: Sequence[str] = ("content",)
-    """The columns of a row that another of its name takes the place of; the others stay."""
-
-    @cached_property
-    def select(self) -> str:
-        return f"SELECT {self.row}, {self._read} FROM {self.name} WHERE {self._terms(*self.place, self.row)}"
-
-    @cached_property
-    def select_light(self) -> str:
-        """Without the contents of texts."""
-        return self.select.replace(" content,", " x'',")
-
-    @cached_property
-    def select_all(self) -> str:
-        """Likewise."""
-        order = " ORDER BY number" if self.name == "text" else ""
-        everything = f"SELECT {self.row}, {self._read} FROM {self.name} WHERE {self._terms(*self.place)}{order}"
-        return everything.replace(" content,", " x'',")
-
-    @cached_property
-    def count(self) -> str:
-        return f"SELECT count(*) FROM {self.name} WHERE {self._terms(*self.place)}"
-
-    @cached_property
-    def put(self) -> str:
-        columns = (*self.place, self.row, *self.columns)
-        updates = ", ".join(f"{column} = excluded.{column}" for column in self.replaced)
-        return (
-            f"INSERT INTO {self.name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-            f" ON CONFLICT ({', '.join((*self.place, self.row))}) DO "
-            + (f"UPDATE SET {updates}" if updates else "NOTHING")
-        )
-
-    @cached_property
-    def delete(self) -> str:
-        return f"DELETE FROM {self.name} WHERE {self._terms(*self.place, self.row)}"
-
-    @property
-    def _read(self) -> str:
-        return ", ".join(self.read) or "1"
-
-    def _terms(self, *columns: str) -> str:
-        return " AND ".join(f"{column} = ?" for column in columns) or "true"
-
-
-_TABLES = {
-    OWNER: Table("owner", row="owner", columns=("used",), read=(), replaced=()),
-    BILL: Table("bill", row="id", columns=("used", "content")),
-    TOTAL: Table(
-        "bill_conversation",
-        place=("tenant",),
-        row="conversation",
-        columns=("owner", "at", "content"),
-        replaced=("owner", "at", "content"),
-    ),
-    DAY: Table("bill_day", place=("tenant", "day"), columns=("owner", "content")),
-    ADDED: Table("bill_id", place=("tenant", "day"), row="id", columns=("used",), read=(), replaced=()),
-    KEY: Table("gateway_key", place=(), columns=("sha256", "content"), read=("sha256", "content")),
+_HERE = "kind = ? AND tenant = ? AND conversation = ?"
+ALL = f"SELECT name, about, {{}}, size FROM {{}} WHERE {_HERE} ORDER BY number"
+NAMED = f"SELECT name, about, {{}}, size FROM {{}} WHERE {_HERE} AND name = ?"
+"""Of a table, with their contents, or without."""
+COUNT = f"SELECT count(*) FROM record WHERE {_HERE}"
+FIND = "SELECT conversation FROM {0} WHERE tenant = ? AND kind = '{1}' AND name = ? ORDER BY number"
+DELETE_ROW = f"DELETE FROM {{}} WHERE {_HERE} AND name = ?"
+_PUT = """
+INSERT INTO {} (kind, tenant, conversation, name, size, used, about, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, conversation, kind, name) DO UPDATE SET content = excluded.content"""
+PUT = {
+    "text": _PUT.format("text"),
+    "record": f"{_PUT.format('record')}, size = excluded.size, used = excluded.used, about = excluded.about",
 }
-_TEXTS = Table(
-    "text",
-    place=("tenant", "conversation", "kind"),
-    columns=("size", "used", "about", "content"),
-    read=("about", "content", "size"),
-)
+USE = "INSERT INTO conversation VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
+ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
 
 
-def table(kind: Kind) -> Table:
-    return _TABLES.get(kind, _TEXTS)
+def search(kind: str, terms: Iterable[str]) -> str:
+    """The newest rows of a kind, in all places."""
+    where = " AND ".join((f"kind = '{kind}'", *terms))
+    return f"SELECT tenant, conversation, content FROM record WHERE {where} ORDER BY used DESC LIMIT ?"
 
 
-def search(kind: Kind, terms: Sequence[str], most: int) -> str:
-    """The sums of days, or the newest of conversations."""
-    where = " AND ".join(terms) or "true"
-    if kind == DAY:
-        return f"SELECT tenant, day, content FROM bill_day WHERE {where}"
-    return f"SELECT tenant, conversation, content FROM bill_conversation WHERE {where} ORDER BY at DESC LIMIT {most}"
-
-
-# --- the sums of days ---
-
-BYTES_OF_DAYS = "SELECT total(2 * length(name) + length(content) + 100), min(day) FROM bill_day"
-SWEEP_DAYS = "DELETE FROM bill_day WHERE rowid IN (SELECT rowid FROM bill_day WHERE day < ? LIMIT 50) RETURNING 1"
+BYTES_OF_DAYS = "SELECT total(2 * length(name) + size + 100), min(conversation) FROM record WHERE kind = 'day'"
+SWEEP_DAYS = _A_FEW.format("record", "kind = 'day' AND conversation < ?")
+SWEEP_ADDED = _SWEEP_NUMBERED.format("record", "kind = 'added'")

@@ -163,7 +163,9 @@ class SqliteStore(SqliteDecisions, Store):
     async def _sweep_days(self, pause: float) -> None:
         """Delete the sums of days that are too long ago, and the ids of bills that nobody adds again. `pause`: seconds
         after each statement."""
-        await self._connection.exhaust(sql.SWEEP_DAYS, day_of(self._clock() - DAYS * 86_400), pause=pause)
+        await self._connection.exhaust(
+            sql.SWEEP_DAYS, b"\xff" + day_of(self._clock() - DAYS * 86_400).encode(), pause=pause
+        )
         await self._connection.exhaust(sql.SWEEP_ADDED, self._clock() - ADDED_SECONDS, pause=pause)
 
     async def _trim_days(self, limit: int) -> None:
@@ -172,7 +174,7 @@ class SqliteStore(SqliteDecisions, Store):
             ((held, oldest),) = await self._connection.run(sql.BYTES_OF_DAYS)
             if float(held) <= limit * _SHARE_OF_DAYS:
                 return
-            await self._connection.exhaust(sql.SWEEP_DAYS, f"{oldest}~")  # and what is sorted behind it
+            await self._connection.exhaust(sql.SWEEP_DAYS, oldest + b"~")  # and what is sorted behind it
 
     async def _sweep_now_and_then(self) -> None:
         await asyncio.sleep(_FIRST_SWEEP)
