@@ -19,14 +19,10 @@ from urllib.parse import parse_qsl
 from proxy.config.groups.keeping import REDIS
 from proxy.config.keyring import Keyring
 from proxy.config.units import seconds
-from proxy.memory.bills import BILLS, DAY_ROWS, OTHER, BillStore
+from proxy.memory.bills import DAY_ROWS, OTHER, BillStore
 from proxy.memory.decisions import (
     DEADLINE,
-    INSERTS,
-    LEASE_SECONDS,
-    LONGEST_ID,
     PURSE_SECONDS,
-    SNAPSHOTS,
     SUMMARIES,
     UNTOUCHED,
     Announce,
@@ -38,7 +34,6 @@ from proxy.memory.decisions import (
     StoreTrouble,
     conversation_id,
 )
-from proxy.memory.gateway_keys import KEYS, KeyStore
 from proxy.memory.records import (
     ARTIFACTS,
     COMPRESSED,
@@ -50,7 +45,6 @@ from proxy.memory.records import (
     RESERVATIONS,
     TEXT_KINDS,
     Event,
-    RecordStore,
     StoredText,
     TextKind,
 )
@@ -58,24 +52,17 @@ from proxy.memory.store import Store
 
 __all__ = [
     "ARTIFACTS",
-    "BACK_ENDS",
-    "BILLS",
     "COMPRESSED",
     "DAYS",
     "DAY_ROWS",
     "DEADLINE",
     "DELETIONS",
     "EVENTS",
-    "INSERTS",
-    "KEYS",
-    "LEASE_SECONDS",
-    "LONGEST_ID",
     "MESSAGES",
     "ORIGINALS",
     "OTHER",
     "PURSE_SECONDS",
     "RESERVATIONS",
-    "SNAPSHOTS",
     "SUMMARIES",
     "TEXT_KINDS",
     "TTL",
@@ -85,10 +72,8 @@ __all__ = [
     "DecisionStore",
     "Event",
     "Key",
-    "KeyStore",
     "Lease",
     "Purse",
-    "RecordStore",
     "Snapshot",
     "Store",
     "StoreTrouble",

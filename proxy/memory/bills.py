@@ -24,8 +24,8 @@ from proxy.memory.texts import portions
 
 BILLS = 1_000
 """Bills stored of one conversation, the newest."""
-_SURPLUS = 16
-"""Bills above it that a conversation may have, so that not each of them is one too many."""
+_SURPLUS = 100
+"""After so many requests a conversation that had more of them is looked at for bills that are too many."""
 DAY_ROWS = 2_000
 """Rows of one tenant and day; from then on the model and the owner of a new row are OTHER."""
 OTHER = "other"
@@ -120,10 +120,12 @@ def _to_conversation(
 
     def added(there: Mapping[Kind, Rows]) -> Values:
         new = {id: bill for id, bill in by_id.items() if id not in there[BILL]}
-        if there[BILL].count() + len(new) > BILLS + _SURPLUS:
+        if not new:
+            return {}
+        total = joined([*filter(None, [there[TOTAL].get(b"")]), *map(row_of, new.values())])
+        if total.sums.requests > BILLS and total.sums.requests % _SURPLUS < len(new):
             crowded.add((tenant, conversation))
-        before = filter(None, [there[TOTAL].get(b"")])
-        return {BILL: new, TOTAL: {b"": joined([*before, *map(row_of, new.values())])}} if new else {}
+        return {BILL: new, TOTAL: {b"": total}}
 
     return Change(tenant, conversation, {BILL: [*by_id], TOTAL: [b""]}, added)
 

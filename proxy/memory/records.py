@@ -16,14 +16,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 from policies.money.bills import BillSums, Labels
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """A kind of rows."""
+    """A kind of rows; there is one of each."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TextKind(Kind):
     """A kind of texts that are kept for people."""
 
@@ -109,6 +109,8 @@ class Rows(dict[bytes, Any]):
 
     count: Callable[[], int] = lambda: 0
     """How many rows of the kind the place has."""
+    last = 0
+    """The number of the newest row, where they have one."""
 
 
 class Change(NamedTuple):

@@ -85,6 +85,7 @@ async def test_one_round_trip_for_each_call(servers: Park, fresh: Fresh) -> None
             before = relay.trips
             await call()
             assert relay.trips == before + 1
+        await put_originals(store, KEY, ORIGINALS)
         before = relay.trips
         await put_originals(store, KEY, ORIGINALS)  # what is there is read first
         assert relay.trips == before + 2

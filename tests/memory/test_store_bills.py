@@ -16,8 +16,8 @@ from msgspec import structs
 
 from policies.money.bills import BillSums, DayRow, Labels, RequestBill
 from proxy.config import KeyRow
-from proxy.memory import BILLS, DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble
-from proxy.memory.bills import day_of, joined, row_of
+from proxy.memory import DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble
+from proxy.memory.bills import BILLS, day_of, joined, row_of
 from proxy.memory.records import DaySum
 from proxy.memory.serialization import packed
 from proxy.memory.sqlite.store import SqliteStore

@@ -12,6 +12,7 @@ import math
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from operator import itemgetter
@@ -43,10 +44,8 @@ from proxy.memory.serialization import Codec, UnreadableRecordError, name_bytes,
 _IDS = 20_000
 """How many ids of bills that were added to a day stay."""
 _HEAD = re.compile(rb"(\d{1,15}) (\d{1,15}) ")
+_LETTERS = {BILL: b"", TOTAL: b"b", DAY: b"", KEY: b"d"}
 
-
-Reads = tuple[Sequence[Command], Sequence[Command]]
-"""Commands whose answers, which are lists, must still stand when something is written; and others."""
 Stored = Mapping[bytes, Any]
 """Rows by name; None in the place of one that is to be deleted."""
 
@@ -62,23 +61,23 @@ class Note(NamedTuple):
     """When it was written; None: now."""
 
 
+@dataclass(eq=False)
 class Layout:
     """The rows of a kind in a place."""
 
-    def __init__(self, keys: Keys, codec: Codec, ttl: int, now: float, kind: Kind, tenant: bytes, place: bytes) -> None:
-        self._keys = keys
-        self._codec = codec
-        self._ttl = ttl
-        self._now = now
-        self._kind = kind
-        self._tenant = tenant
-        self._place = place
+    keys: Keys
+    codec: Codec
+    ttl: int
+    now: float
+    kind: Any
+    tenant: bytes
+    place: bytes
 
     @cached_property
-    def _here(self) -> ConversationKeys:
-        return self._keys.conversation(self._tenant, self._place)
+    def here(self) -> ConversationKeys:
+        return self.keys.conversation(self.tenant, self.place)
 
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
+    def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         """The commands that read the rows of these names; None: all."""
         raise NotImplementedError
 
@@ -94,108 +93,69 @@ class Layout:
         """What of it stands in indexes."""
         return []
 
-    def before(self, stored: Stored) -> list[Command]:
-        """The commands that add to other slots what is to be stored."""
-        return []
-
-    def removals(self, stored: Stored, there: Rows) -> list[Command]:
-        """The commands that remove in other slots what was deleted."""
-        return []
-
-
-class _Numbered(Rows):
-    """Rows of texts, whose last number is this."""
-
-    last = 0
+    def indexed(self, stored: Stored, there: Rows) -> tuple[list[Command], list[Command]]:
+        """The commands that tell another slot of it, before it is written and after it."""
+        return [], []
 
 
 class TextLayout(Layout):
     """Texts; in other slots stand an index of those of a bounded kind, and the conversations that have a name."""
 
-    _kind: TextKind
+    kind: TextKind
 
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
+    def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         if names is None:
-            return [], [("HGETALL", self._here.abouts)]
-        fields = [field_of(self._kind, name) for name in names]
-        contents = [self.content(names)] if self._kind.first_stays else []
-        return [("HMGET", self._here.abouts, *fields, "n")], contents
+            return [("HGETALL", self.here.abouts)]
+        heads: Command = ("HMGET", self.here.abouts, *map(self.field, names), "n")
+        return [heads, self.content(names)] if self.kind.first_stays else [heads]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
         if names is None:
-            letter = field_of(self._kind, b"")
-            heads = {field[1:]: _head(row) for field, row in mapping(replies[0]).items() if field.startswith(letter)}
-            self._codec.misses += sum(head is None for head in heads.values())
+            fields = mapping(replies[0]).items()
+            heads = {field[1:]: _HEAD.match(row) for field, row in fields if field.startswith(self.field(b""))}
+            self.codec.misses += sum(head is None for head in heads.values())
             numbered = ((int(head[1]), name, head) for name, head in heads.items() if head is not None)
             return Rows({name: _text_row(head) for _, name, head in sorted(numbered, key=itemgetter(0))})
-        (*heads_there, last), *contents = replies
-        rows = _Numbered()
-        rows.last = int(last) if (last or b"").isdigit() else 0
-        for name, row, content in zip(names, heads_there, contents[0] if contents else repeat(b""), strict=False):
+        (*rows, last), *contents = replies
+        there = Rows()
+        there.last = int(last) if (last or b"").isdigit() else 0
+        for name, row, content in zip(names, rows, contents[0] if contents else repeat(b""), strict=False):
             if row is not None:
-                rows[name] = _text_row(head, content or b"") if (head := _head(row)) is not None else None
-        return rows
+                there[name] = _text_row(head, content or b"") if (head := _HEAD.match(row)) is not None else None
+        return there
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
         heads: list[Argument] = []
         contents: list[Argument] = []
-        gone = [field_of(self._kind, name) for name, row in stored.items() if row is None]
-        number = getattr(there, "last", 0)
+        gone = [self.field(name) for name, row in stored.items() if row is None]
         for name, row in stored.items():
             if row is not None:
-                contents += (field_of(self._kind, name), row.content)
+                contents += (self.field(name), row.content)
                 if there.get(name) is None:
-                    number += 1
-                    heads += (field_of(self._kind, name), b"%d %d %s" % (number, row.size, row.about))
-        commands: list[Command] = [("HDEL", key, *gone) for key in (self._here.abouts, self._here.texts) if gone]
-        if heads:
-            commands.append(("HSET", self._here.abouts, *heads, "n", number))
-        if contents:
-            commands.append(("HSET", self._here.texts, *contents))
-        return [*commands, *(("EXPIRE", key, self._ttl) for key in self._here)] if contents else commands
+                    there.last += 1
+                    heads += (self.field(name), b"%d %d %s" % (there.last, row.size, row.about))
+        commands: list[Command] = [("HDEL", key, *gone) for key in (self.here.abouts, self.here.texts) if gone]
+        commands += [("HSET", self.here.abouts, *heads, "n", there.last)] if heads else []
+        commands += [("HSET", self.here.texts, *contents)] if contents else []
+        return [*commands, *(("EXPIRE", key, self.ttl) for key in self.here)] if contents else commands
 
     def notes(self, stored: Stored) -> list[Note]:
-        names = [name for name, row in stored.items() if row is not None and self._kind.by_name]
-        holders = (self._keys.holders(self._tenant, field_of(self._kind, name)) for name in names)
-        return [Note(key, self._ttl, self._place) for key in holders]
+        names = [name for name, row in stored.items() if row is not None and self.kind.by_name]
+        return [Note(self.holders(self.field(name)), self.ttl, self.place) for name in names]
 
-    def before(self, stored: Stored) -> list[Command]:
-        members = [self.member(name, row.size) for name, row in stored.items() if row is not None]
-        return [self.index(add=members)] if self._kind.bounded_by and members else []
-
-    def removals(self, stored: Stored, there: Rows) -> list[Command]:
-        rows = [(name, there[name]) for name, row in stored.items() if row is None and there.get(name) is not None]
-        commands: list[Command] = []
-        if self._kind.bounded_by and rows:
-            commands.append(self.index(remove=[self.member(name, row.size) for name, row in rows]))
-        if self._kind.by_name:
-            holders = (self._keys.holders(self._tenant, field_of(self._kind, name)) for name, _ in rows)
-            commands += (("ZREM", key, self._place) for key in holders)
-        return commands
-
-    def member(self, name: bytes, size: int) -> bytes:
-        """A text as the index names it."""
-        return b"%d %s %s" % (size, field_of(self._kind, name), self._place)
-
-    def drop(self, member: bytes) -> list[Command]:
-        """The commands that delete a text which the index names so."""
-        _, field, conversation = member.split(b" ", 2)
-        here = self._keys.conversation(self._tenant, conversation)
-        holders = [("ZREM", self._keys.holders(self._tenant, field), conversation)] if self._kind.by_name else []
-        return [("HDEL", here.abouts, field), ("HDEL", here.texts, field), *holders]
-
-    def content(self, names: Sequence[bytes]) -> Command:
-        """The command that reads the contents of these names."""
-        return ("HMGET", self._here.texts, *(field_of(self._kind, name) for name in names))
-
-    def contents(self, names: Sequence[bytes], reply: Sequence[bytes | None]) -> Rows:
-        """The rows with their contents alone."""
-        contents = zip(names, reply, strict=True)
-        return Rows({name: TextRow(b"", content, 0) for name, content in contents if content is not None})
+    def indexed(self, stored: Stored, there: Rows) -> tuple[list[Command], list[Command]]:
+        new = [self.member(name, row.size) for name, row in stored.items() if row is not None]
+        gone = [name for name, row in stored.items() if row is None and there.get(name) is not None]
+        after: list[Command] = [
+            ("ZREM", self.holders(self.field(name)), self.place) for name in gone if self.kind.by_name
+        ]
+        if not self.kind.bounded_by:
+            return [], after
+        members = [self.member(name, there[name].size) for name in gone]
+        return [self.index(add=new)] if new else [], [*after, *([self.index(remove=members)] if members else [])]
 
     def index(
         self,
-        *,
         add: Sequence[bytes] = (),
         remove: Sequence[bytes] = (),
         since: float = -math.inf,
@@ -204,111 +164,130 @@ class TextLayout(Layout):
     ) -> Command:
         """Add to the index, or remove from it. Answers with members that were stored before `since`, or are beyond the
         limit, of the oldest `most`."""
-        keys = self._keys.text_index(self._kind, self._tenant, self._place)
-        return INDEX.on(keys, self._ttl, self._now, since, limit, most, len(add), *add, *remove)
+        keys = self.keys.text_index(self.kind, self.tenant, self.place)
+        return INDEX.on(keys, self.ttl, self.now, since, limit, most, len(add), *add, *remove)
+
+    def member(self, name: bytes, size: int) -> bytes:
+        """A text as the index names it."""
+        return b"%d %s %s" % (size, self.field(name), self.place)
+
+    def drop(self, member: bytes) -> list[Command]:
+        """The commands that delete a text which the index names so."""
+        _, field, conversation = member.split(b" ", 2)
+        there = self.keys.conversation(self.tenant, conversation)
+        holders: list[Command] = [("ZREM", self.holders(field), conversation)] if self.kind.by_name else []
+        return [("HDEL", there.abouts, field), ("HDEL", there.texts, field), *holders]
+
+    def content(self, names: Sequence[bytes]) -> Command:
+        """The command that reads the contents of these names."""
+        return ("HMGET", self.here.texts, *map(self.field, names))
+
+    def field(self, name: bytes) -> bytes:
+        return self.kind.name[:1].encode() + name
+
+    def holders(self, field: bytes) -> str:
+        return self.keys.holders(self.tenant, field)
 
 
 class HashLayout(Layout):
     """Rows in fields of a hash, whose names begin with the same letter."""
 
-    def __init__(self, *place: Any) -> None:
-        super().__init__(*place)
-        self._letter = _LETTERS[self._kind]
-        self._seconds = DAYS * 86_400 if self._kind == DAY else self._ttl
-        self._key = self._keys.gateway_keys
-        if self._kind == DAY:
-            self._key = self._keys.billed_day(self._tenant, self._place)[0]
-        elif self._kind != KEY:
-            self._key = self._here.bills if self._kind == BILL else self._here.spent
+    @cached_property
+    def key(self) -> str:
+        if self.kind == DAY:
+            return self.keys.billed_day(self.tenant, self.place)[0]
+        if self.kind == KEY:
+            return self.keys.gateway_keys
+        return self.here.bills if self.kind == BILL else self.here.spent
 
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        if names is not None:
-            return [("HMGET", self._key, *(self._letter + name for name in names))], [("HLEN", self._key)]
-        revision = [("HMGET", self._key, "n")] if self._kind == KEY else []
-        return revision, [("HGETALL", self._key)]
+    def reads(self, names: Sequence[bytes] | None) -> list[Command]:
+        if names is None:
+            return [("HGETALL", self.key)]
+        count: list[Command] = [("HLEN", self.key)] if self.kind == DAY else []
+        return [("HMGET", self.key, *(_LETTERS[self.kind] + name for name in names)), *count]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
+        letter = _LETTERS[self.kind]
         stored: Iterable[tuple[bytes, bytes | None]] = zip(names or (), replies[0], strict=False)
         if names is None:
-            fields = mapping(replies[-1]).items()
-            stored = ((field[len(self._letter) :], row) for field, row in fields if field.startswith(self._letter))
+            fields = mapping(replies[0]).items()
+            stored = ((field[len(letter) :], row) for field, row in fields if field.startswith(letter))
         rows = Rows({name: self._value(name, row) for name, row in stored if row is not None})
-        rows.count = lambda: len(rows) if names is None else replies[1]
+        rows.count = lambda: replies[1]
         return rows
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        rows = [(self._letter + name, value) for name, value in stored.items()]
+        rows = [(_LETTERS[self.kind] + name, value) for name, value in stored.items()]
         gone = [name for name, value in rows if value is None]
         new = [part for name, value in rows if value is not None for part in (name, self._row(name, value))]
-        commands: list[Command] = [("HDEL", self._key, *gone)] if gone else []
-        commands += [("HSET", self._key, *new)] if new else []
-        if self._kind == KEY:
-            return [*commands, ("HSET", self._key, "n", secrets.token_hex(8))] if commands else []
-        return [*commands, ("EXPIRE", self._key, self._seconds)] if commands else []
+        commands: list[Command] = [("HDEL", self.key, *gone)] if gone else []
+        commands += [("HSET", self.key, *new)] if new else []
+        last: Command = ("EXPIRE", self.key, DAYS * 86_400 if self.kind == DAY else self.ttl)
+        if self.kind == KEY:
+            last = ("HSET", self.key, "n", secrets.token_hex(8))
+        return [*commands, last] if commands else []
 
     def notes(self, stored: Stored) -> list[Note]:
         """Which conversation was billed when, and which days a tenant has."""
-        if self._kind == TOTAL and stored[b""] is not None:
-            return [Note(self._keys.billed(self._tenant, "conversations"), self._ttl, self._place, stored[b""].at)]
-        if self._kind == DAY and stored:
-            days = Note(self._keys.billed(self._tenant, "days"), self._seconds, self._place)
-            return [days, Note(self._keys.billed_tenants, self._seconds, self._tenant)]
+        if self.kind == TOTAL and stored[b""] is not None:
+            return [Note(self.keys.billed(self.tenant, "conversations"), self.ttl, self.place, stored[b""].at)]
+        if self.kind == DAY and stored:
+            days = Note(self.keys.billed(self.tenant, "days"), DAYS * 86_400, self.place)
+            return [days, Note(self.keys.billed_tenants, DAYS * 86_400, self.tenant)]
         return []
 
     def _value(self, name: bytes, row: bytes) -> Any:
-        if self._kind == TOTAL:
-            return self._codec.read(conversation_row, self._tenant, self._place, row)
-        if self._kind == DAY:
-            return self._codec.read(_day_sum, self._tenant, self._place, name, row)
-        return self._codec.row(self._kind, self._tenant, self._place, row)
+        if self.kind == TOTAL:
+            return self.codec.read(_conversation_row, self.tenant, self.place, row)
+        if self.kind == DAY:
+            return self.codec.read(_day_sum, self.tenant, self.place, name, row)
+        return self.codec.row(self.kind, self.tenant, self.place, row)
 
     def _row(self, name: bytes, value: Any) -> bytes:
-        if self._kind == TOTAL:
+        if self.kind == TOTAL:
             head = f"{value.first_at!r} {value.at!r} {value.arm or '-'} {_pairs(value.sums)}\n".encode()
             return sealed(name, head + serialization.packed("labels", value.labels, ""))
-        return sealed(name, _pairs(value.sums).encode()) if self._kind == DAY else row_bytes(self._kind, value)
+        return sealed(name, _pairs(value.sums).encode()) if self.kind == DAY else row_bytes(self.kind, value)
 
 
 class OwnerLayout(Layout):
     """A set."""
 
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        return [], [("SMEMBERS", self._here.owners)]
+    def reads(self, names: Sequence[bytes] | None) -> list[Command]:
+        return [("SMEMBERS", self.here.owners)]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
         return Rows({owner: b"" for owner in replies[0] if names is None or owner in names})
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        changes = (("SADD" if owner is not None else "SREM", self._here.owners, name) for name, owner in stored.items())
-        return [*changes, ("EXPIRE", self._here.owners, self._ttl)] if stored else []
+        changes = (("SADD" if owner is not None else "SREM", self.here.owners, name) for name, owner in stored.items())
+        return [*changes, ("EXPIRE", self.here.owners, self.ttl)] if stored else []
 
 
 class AddedLayout(Layout):
     """The ids of an hour, sorted by when they were added."""
 
-    def reads(self, names: Sequence[bytes] | None) -> Reads:
-        return [("ZMSCORE", self._ids, *(names or ()))], []
+    @property
+    def key(self) -> str:
+        return self.keys.billed_day(self.tenant, self.place)[1]
+
+    def reads(self, names: Sequence[bytes] | None) -> list[Command]:
+        return [("ZMSCORE", self.key, *(names or ()))]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
         return Rows({name: b"" for name, score in zip(names or (), replies[0], strict=True) if score is not None})
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        return [
-            ("ZREMRANGEBYSCORE", self._ids, "-inf", self._now - ADDED_SECONDS),
-            ("ZADD", self._ids, *(part for id in stored for part in (self._now, id))),
-            ("ZREMRANGEBYRANK", self._ids, 0, -1 - _IDS),
-            ("EXPIRE", self._ids, ADDED_SECONDS),
-        ][: 4 if stored else 0]
-
-    @property
-    def _ids(self) -> str:
-        return self._keys.billed_day(self._tenant, self._place)[1]
+        commands: list[Command] = [
+            ("ZREMRANGEBYSCORE", self.key, "-inf", self.now - ADDED_SECONDS),
+            ("ZADD", self.key, *(part for id in stored for part in (self.now, id))),
+            ("ZREMRANGEBYRANK", self.key, 0, -1 - _IDS),
+            ("EXPIRE", self.key, ADDED_SECONDS),
+        ]
+        return commands if stored else []
 
 
-_LETTERS = {BILL: b"", TOTAL: b"b", DAY: b"", KEY: b"d"}
-_LAYOUTS: Mapping[Kind, type[Layout]] = {OWNER: OwnerLayout, ADDED: AddedLayout} | dict.fromkeys(
-    (BILL, TOTAL, DAY, KEY), HashLayout
-)
+_LAYOUTS = {OWNER: OwnerLayout, ADDED: AddedLayout, **dict.fromkeys(_LETTERS, HashLayout)}
 
 
 def layout_of(kind: Kind) -> type[Layout]:
@@ -318,16 +297,6 @@ def layout_of(kind: Kind) -> type[Layout]:
 def mapping(reply: Any) -> Mapping[bytes, bytes]:
     """Fields and values, which a script answers one after the other."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-
-
-def field_of(kind: Kind, name: bytes) -> bytes:
-    """The field of a text."""
-    return kind.name[:1].encode() + name
-
-
-def _head(row: bytes) -> re.Match[bytes] | None:
-    """The number and the size that a text's row in `abouts` begins with."""
-    return _HEAD.match(row)
 
 
 def _text_row(head: re.Match[bytes], content: bytes = b"") -> TextRow:
@@ -348,7 +317,7 @@ def _day_sum(tenant: bytes, day: bytes, field: bytes, row: bytes) -> DaySum:
     return DaySum(day.decode(), labels, prefix, serialization.sums(unsealed(field, row)))
 
 
-def conversation_row(tenant: bytes, name: bytes, row: bytes) -> ConversationRow:
+def _conversation_row(tenant: bytes, name: bytes, row: bytes) -> ConversationRow:
     """Raises UnreadableRecordError, UnicodeDecodeError."""
     head, _, packed = unsealed(b"b", row).partition(b"\n")
     first_at, at, arm, sums = (*head.split(b" ", 3), b"", b"", b"", b"")[:4]

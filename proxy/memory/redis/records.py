@@ -11,13 +11,10 @@ import asyncio
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from policies.money.bills import ConversationRow
 from proxy.memory.decisions import StoreTrouble
 from proxy.memory.records import (
     ADDED,
@@ -28,72 +25,56 @@ from proxy.memory.records import (
     OWNER,
     TEXT_KINDS,
     Change,
-    DaySum,
     Kind,
     Rows,
     TextKind,
+    TextRow,
 )
 from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Argument, Command, Keys
-from proxy.memory.redis.layouts import HashLayout, Layout, Note, TextLayout, conversation_row, field_of, layout_of
+from proxy.memory.redis.keys import Command, Keys, Script, framed
+from proxy.memory.redis.layouts import Layout, Note, TextLayout, layout_of
 from proxy.memory.redis.scripts import ASK, GUARDED, NOTE, NOTE_EVENT
-from proxy.memory.serialization import Codec, Names, readable
+from proxy.memory.serialization import Codec, Names
 from proxy.memory.texts import AT_ONCE, portions
 
 _LOOKED_AT, _PAGE = 20_000, 500
 """Conversations of a tenant, the newest, among which those of one owner are looked for; and how many at once."""
+_ALL = 2**31
 _TRIES = 100
 """Attempts to make a change."""
+_MARK_SECONDS = 60
+"""How long the mark of a change stays: longer than any attempt takes."""
 _EVENTS_AT_ONCE = 500
 """Events that are looked at in one trip."""
 
 
-class _Attempt:
-    """One attempt to make a change."""
+class _Plan(NamedTuple):
+    """How a change is made."""
 
-    def __init__(self, change: Change, layout: Callable[[Kind], Layout]) -> None:
-        self.change = change
-        self._layout = layout
-        self._reads = {kind: layout(kind).reads(names) for kind, names in change.reads.items()}
-        reads = [command for guards, others in self._reads.values() for command in (*guards, *others)]
-        self.ask = ASK.on(_keys(reads), *_words(reads))
-        """The command that it begins with, where it reads something."""
-        self.notes: list[Note] = []
-        self.before: list[Command] = []
-        """What is done in other slots before it is made, and after it."""
-        self.after: list[Command] = []
-        self.script: Command | None = None
-        """Makes it, where nothing has changed meanwhile."""
-        self.is_of_conversation = False
-        """Whether it stores something of a conversation."""
-
-    def decide(self, answer: Iterable[Any]) -> None:
-        """What these commands have answered."""
-        there, guards, writes, replies = {}, list[Argument](), list[Command](), iter(answer)
-        for kind, (some_guards, others) in self._reads.items():
-            of_kind = list(islice(replies, len(some_guards) + len(others)))
-            there[kind] = self._layout(kind).rows(self.change.reads[kind], *of_kind)
-            for command, reply in zip(some_guards, of_kind, strict=False):
-                guards += [len(command), *command, *(value or b"" for value in reply)]
-        for kind, stored in self.change.rule(there).items():
-            layout, rows = self._layout(kind), there.get(kind, Rows())
-            self.is_of_conversation |= kind not in (DAY, ADDED, KEY) and any(row is not None for row in stored.values())
-            self.notes += layout.notes(stored)
-            self.before += layout.before(stored)
-            self.after += layout.removals(stored, rows)
-            writes += layout.writes(stored, rows)
-        if writes:
-            guarding = [command for some_guards, _ in self._reads.values() for command in some_guards]
-            self.script = GUARDED.on(_keys([*guarding, *writes]), len(guarding), *guards, *_words(writes))
+    change: Change
+    notes: list[Note]
+    script: Command | None
+    before: list[Command]
+    """What is done in other slots before it, and after it."""
+    after: list[Command]
 
 
-def _keys(commands: Iterable[Command]) -> list[str]:
-    return [*dict.fromkeys(str(command[1]) for command in commands)]
+def _script(script: Script, commands: Iterable[Command], *parts: Command) -> Command:
+    """The script with these parts, each with its length before it; it touches the keys of the commands."""
+    keys = dict.fromkeys(str(command[1]) for command in commands)
+    words = (word for part in parts for word in (len(part), *part))
+    return script.on([*keys], *framed([word if isinstance(word, bytes) else str(word).encode() for word in words]))
 
 
-def _words(commands: Iterable[Command]) -> Iterator[Argument]:
-    """The commands, each with its length before it."""
-    return (word for command in commands for word in (len(command), *command))
+def _sums(owner: str | None, names: list[bytes] | None, stored: Iterable[tuple[Layout, Any]]) -> list[Any]:
+    """The sums of this owner, or of all, that can be read."""
+    rows = (
+        row
+        for layout, reply in stored
+        if owner is None or names is None or owner.encode() in (reply[0] or b"")  # to read all of them takes long
+        for row in layout.rows(names, reply).values()
+    )
+    return [row for row in rows if row is not None and owner in (None, row.labels.owner)]
 
 
 class RedisRecords:
@@ -110,42 +91,65 @@ class RedisRecords:
 
     async def change(self, changes: Sequence[Change]) -> None:
         for _ in range(_TRIES):
-            attempts = [
-                _Attempt(each, cache(partial(self._layout, tenant=each.tenant, place=each.place))) for each in changes
-            ]
-            asking = [each for each in attempts if each.change.reads]
-            for each, answer in zip(asking, await self._trip(*(each.ask for each in asking)), strict=True):
-                each.decide(answer)
-            for each in attempts:
-                if not each.change.reads:
-                    each.decide([])
-            attempts = [each for each in attempts if each.script is not None]
-            before = [*self._noted(attempts), *(command for each in attempts for command in each.before)]
-            scripts = [each.script for each in attempts if each.script is not None]
-            after = (command for each in attempts for command in each.after)
-            answers = (await self._trip(*before, *scripts, *after))[len(before) :]
-            changes = [each.change for each, is_made in zip(attempts, answers, strict=False) if not is_made]
+            layouts = [{kind: self._layout(kind, each.tenant, each.place) for kind in each.reads} for each in changes]
+            asked = [self._asked(*each) for each in zip(changes, layouts, strict=True)]
+            answers = await self._trip(*(_script(ASK, each, *each) for each in asked))
+            plans = [self._plan(*each) for each in zip(changes, layouts, answers, strict=True)]
+            plans = [each for each in plans if each.script is not None]
+            before = [*self._noted(plans), *(command for each in plans for command in each.before)]
+            scripts = [each.script for each in plans if each.script is not None]
+            after = (command for each in plans for command in each.after)
+            made = (await self._trip(*before, *scripts, *after))[len(before) :]
+            changes = [each.change for each, is_made in zip(plans, made, strict=False) if not is_made]
             if not changes:
                 return
         raise StoreTrouble("others change the same rows again and again")
 
+    def _asked(self, change: Change, layouts: Mapping[Kind, Layout]) -> list[Command]:
+        """What is read first: the mark of the last change, and the rows."""
+        reads = (command for kind, names in change.reads.items() for command in layouts[kind].reads(names))
+        return [("GET", self._keys.mark(next(iter(change.reads), None), change.tenant, change.place)), *reads]
+
+    def _plan(self, change: Change, layouts: dict[Kind, Layout], answer: Sequence[Any]) -> _Plan:
+        mark, *replies = answer
+        there: dict[Kind, Rows] = {}
+        for kind, names in change.reads.items():
+            count = len(layouts[kind].reads(names))
+            there[kind] = layouts[kind].rows(names, *replies[:count])
+            del replies[:count]
+        plan = _Plan(change, [], None, [], [])
+        writes: list[Command] = []
+        for kind, stored in change.rule(there).items():
+            layout, rows = layouts.get(kind) or self._layout(kind, change.tenant, change.place), there.get(kind, Rows())
+            if kind not in (DAY, ADDED, KEY) and any(row is not None for row in stored.values()):
+                plan.notes.append(Note(self._keys.conversations(change.tenant), self._ttl, change.place))
+                plan.notes.append(Note(self._keys.tenants, self._ttl, change.tenant))
+            plan.notes.extend(layout.notes(stored))
+            writes += layout.writes(stored, rows)
+            for commands, more in zip((plan.before, plan.after), layout.indexed(stored, rows), strict=True):
+                commands += more
+        key = self._keys.mark(next(iter(change.reads), None), change.tenant, change.place)
+        marked: Command = ("SET", key, secrets.token_hex(8), "EX", _MARK_SECONDS)
+        script = _script(GUARDED, [marked, *writes], (mark or b"",), marked, *writes) if writes else None
+        return plan._replace(script=script)
+
     async def read(self, kind: Kind, tenant: bytes, place: bytes, names: Sequence[bytes]) -> Rows:
         layout = self._layout(kind, tenant, place)
-        if isinstance(layout, TextLayout):
-            return layout.contents(names, *await self._trip(layout.content(names)))
-        guards, others = layout.reads(names)
-        return layout.rows(names, *await self._trip(*guards, *others))
+        if not isinstance(layout, TextLayout):
+            return layout.rows(names, *await self._trip(*layout.reads(names)))
+        (contents,) = await self._trip(layout.content(names))
+        there = zip(names, contents, strict=True)
+        return Rows({name: TextRow(b"", content, 0) for name, content in there if content is not None})
 
     async def rows(self, kind: Kind, tenant: bytes, place: bytes) -> Rows:
         layout = self._layout(kind, tenant, place)
-        guards, others = layout.reads(None)
-        return layout.rows(None, *await self._trip(*guards, *others))
+        return layout.rows(None, *await self._trip(*layout.reads(None)))
 
     async def find(self, tenant: bytes, kind: Kind | None = None, name: bytes = b"") -> Sequence[bytes]:
+        index = self._keys.conversations(tenant)
         if isinstance(kind, TextKind):
-            index = self._keys.holders(tenant, field_of(kind, name))
-        else:
-            index = self._keys.conversations(tenant)
+            texts = self._texts(kind, tenant, b"")
+            index = texts.holders(texts.field(name))
         (names,) = await self._trip(("ZRANGE", index, 0, -1))
         if kind != OWNER:
             return list(names)
@@ -167,22 +171,17 @@ class RedisRecords:
     ) -> Sequence[Any]:
         index = self._keys.billed_tenants if kind == DAY else self._keys.tenants
         tenants = (await self._trip(("ZRANGE", index, 0, -1)))[0] if tenant is None else [tenant]
-        if kind == DAY:
-            days = self._days(tenants, since.encode())
-            return [row async for row in days if owner in (None, row.labels.owner)]
-        rows: list[ConversationRow] = []
+        names = None if kind == DAY else [b""]
+        rows: list[Any] = []
         page: Sequence[tuple[float, Names]] = [(math.inf if before is None else before, (b"", b""))]
         looked_at, at_once = 0, _PAGE if most is None or owner is not None else most
         while page and (most is None or (len(rows) < most and looked_at < _LOOKED_AT)):
-            page = await self._newest_billed(tenants, page[-1][0], at_once)
+            page = await self._newest(kind, tenants, page[-1][0], _ALL if kind == DAY else at_once)
             looked_at += len(page)
-            totals = await self._trip(*(("HGET", self._keys.conversation(*names).spent, "b") for _, names in page))
-            read = (
-                self._codec.read(conversation_row, *names, total)
-                for (_, names), total in zip(page, totals, strict=True)
-                if total is None or owner is None or owner.encode() in total  # to read all of them takes long
-            )
-            rows += (row for row in readable(read) if owner in (None, row.labels.owner))
+            for some in portions(place for _, place in page if place[1] >= since.encode()):
+                layouts = [self._layout(kind, *place) for place in some]
+                replies = await self._trip(*(layout.reads(names)[0] for layout in layouts))
+                rows += await asyncio.to_thread(_sums, owner, names, list(zip(layouts, replies, strict=True)))
         return rows[:most]
 
     async def drop_oldest(self, kind: TextKind, tenant: bytes, place: bytes, limit: int) -> int:
@@ -211,7 +210,7 @@ class RedisRecords:
                 layout = self._texts(kind, tenant, conversation)
                 rows = layout.rows(None, heads)
                 for some in portions(rows):
-                    await self._trip(*layout.removals(dict.fromkeys(some), rows))
+                    await self._trip(*layout.indexed(dict.fromkeys(some), rows)[1])
 
     async def delete_events(self, tenant: bytes, conversation: bytes) -> None:
         events = self._keys.events(tenant)
@@ -238,7 +237,7 @@ class RedisRecords:
         kinds = (kind for kind in TEXT_KINDS.values() if kind.bounded_by == "tenant")
         keys = [
             self._keys.billed(tenant, "conversations"),
-            *(key for day in days for key in self._keys.billed_day(tenant, day)),
+            *(key for day in days for key in (*self._keys.billed_day(tenant, day), self._keys.mark(DAY, tenant, day))),
             *(key for kind in kinds for key in self._keys.text_index(kind, tenant, b"")),
         ]
         await self._trip(*(("UNLINK", key) for key in keys))
@@ -255,24 +254,15 @@ class RedisRecords:
     def _texts(self, kind: TextKind, tenant: bytes, place: bytes) -> TextLayout:
         return TextLayout(self._keys, self._codec, self._ttl, self._clock(), kind, tenant, place)
 
-    async def _days(self, tenants: Sequence[bytes], since: bytes) -> AsyncIterator[DaySum]:
-        for some in portions(tenants):
-            dates = await self._trip(*(("ZRANGE", self._keys.billed(each, "days"), 0, -1) for each in some))
-            places = [(each, day) for each, days in zip(some, dates, strict=True) for day in days if day >= since]
-            for few in portions(places):
-                layouts = [HashLayout(self._keys, self._codec, self._ttl, 0.0, DAY, *place) for place in few]
-                tables = await self._trip(*(layout.reads(None)[1][0] for layout in layouts))
-                for layout, table in zip(layouts, tables, strict=True):
-                    for row in readable((await asyncio.to_thread(layout.rows, None, table)).values()):
-                        yield row
-
-    async def _newest_billed(self, tenants: Sequence[bytes], before: float, most: int) -> Sequence[tuple[float, Names]]:
-        """The conversations whose newest bills are older than this, the newest first."""
+    async def _newest(
+        self, kind: Kind, tenants: Sequence[bytes], before: float, most: int
+    ) -> Sequence[tuple[float, Names]]:
+        """The places of a kind that were written before this time, the newest first."""
         newest: list[tuple[float, Names]] = []
+        what = "days" if kind == DAY else "conversations"
         for some in portions(tenants):
             row = (f"({before!r}", "-inf", "WITHSCORES", "LIMIT", 0, most)
-            indexes = (self._keys.billed(each, "conversations") for each in some)
-            replies = await self._trip(*(("ZREVRANGEBYSCORE", index, *row) for index in indexes))
+            replies = await self._trip(*(("ZREVRANGEBYSCORE", self._keys.billed(each, what), *row) for each in some))
             for tenant, reply in zip(some, replies, strict=True):
                 newest += ((float(at), (tenant, name)) for name, at in zip(reply[::2], reply[1::2], strict=True))
             newest = sorted(newest, key=itemgetter(0), reverse=True)[:most]
@@ -301,17 +291,10 @@ class RedisRecords:
         await self._trip(*commands, *([layout.index(remove=members)] if members else []))
         return len(members)
 
-    def _noted(self, attempts: Sequence[_Attempt]) -> Iterator[Command]:
+    def _noted(self, plans: Sequence[_Plan]) -> Iterator[Command]:
         """The commands that note in the indexes what is stored."""
-        now = self._clock()
         members: dict[tuple[str, int], dict[bytes, float]] = defaultdict(dict)
-        for each in attempts:
-            tenant, place = each.change.tenant, each.change.place
-            of_it = [
-                Note(self._keys.conversations(tenant), self._ttl, place),
-                Note(self._keys.tenants, self._ttl, tenant),
-            ]
-            for index, seconds, member, at in (*(of_it if each.is_of_conversation else ()), *each.notes):
-                members[index, seconds][member] = now if at is None else at
-        for (index, seconds), some in members.items():
-            yield NOTE.on([index], seconds, *(part for member, at in some.items() for part in (at, member)))
+        for key, seconds, member, at in (note for each in plans for note in each.notes):
+            members[key, seconds][member] = self._clock() if at is None else at
+        for (key, seconds), some in members.items():
+            yield NOTE.on([key], seconds, *(part for member, at in some.items() for part in (at, member)))

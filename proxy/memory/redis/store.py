@@ -163,7 +163,8 @@ class RedisStore(RedisDecisions, Store):
         for index in (self._keys.conversations(tenant), self._keys.billed(tenant, "conversations")):
             await self._connection.trip(("ZREM", index, *names))
         commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
-        return sum(map(bool, await self._connection.trip(*commands)))
+        marks = [("UNLINK", self._keys.mark(None, tenant, name)) for name in names]
+        return sum(map(bool, (await self._connection.trip(*commands, *marks))[: len(names)]))
 
     @property
     def _probe(self) -> Command:

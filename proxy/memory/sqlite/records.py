@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from proxy.memory.records import ADDED, BILL, DAY, KEY, OWNER, TOTAL, Change, Kind, Rows, TextKind, TextRow
@@ -89,7 +89,8 @@ class SqliteRecords:
             new = [(*at, name, *_columns(kind, value, now)) for name, value in stored.items() if value is not None]
             if gone:
                 database.executemany(sql.DELETE_ROW.format(_table(kind)), gone)
-            database.executemany(sql.PUT[_table(kind)], new)
+            if new:
+                database.executemany(sql.PUT[_table(kind)], new)
             if new and kind in (BILL, OWNER):
                 database.execute(sql.USE, (tenant, place, now))
 
@@ -103,16 +104,19 @@ class SqliteRecords:
         with_texts: bool = False,
     ) -> Rows:
         """The rows of these names; None: all."""
-        at, rows = _place(kind, tenant, place), Rows()
-        has_contents = with_texts or not isinstance(kind, TextKind) or (names is not None and kind.first_stays)
-        columns = "content" if has_contents else "x''"
-        rows.count = partial(_count, database, at)
-        statement = (sql.ALL if names is None else sql.NAMED).format(columns, _table(kind))
+        at, rows, is_text = _place(kind, tenant, place), Rows(), isinstance(kind, TextKind)
+        has_contents = with_texts or not is_text or (names is not None and getattr(kind, "first_stays", False))
+        statement = _select(_table(kind), names is None, has_contents)
         for values in [at] if names is None else [(*at, name) for name in names]:
             for name, *row in database.execute(statement, values):
-                is_text = isinstance(kind, TextKind)
                 rows[name] = TextRow(*row) if is_text else self._codec.row(kind, tenant, place, row[1])
+        rows.count = partial(_count, database, at)
         return rows
+
+
+@cache
+def _select(table: str, is_all: bool, has_contents: bool) -> str:
+    return (sql.ALL if is_all else sql.NAMED).format("content" if has_contents else "x''", table)
 
 
 def _table(kind: Kind) -> str:
