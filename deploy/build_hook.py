@@ -54,7 +54,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
         for folder in _FOLDERS:
             target = self._made / folder
             shutil.copytree(
-                Path(self.root) / folder, target, ignore=shutil.ignore_patterns("__pycache__", "README.md", "*.svg")
+                Path(self.root) / folder,
+                target,
+                ignore=shutil.ignore_patterns("__pycache__", "README.md", "reference", "*.svg"),
             )
             for file in target.rglob("*.py"):
                 text = file.read_text(encoding="utf-8")

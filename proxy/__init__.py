@@ -6,23 +6,19 @@ identity     who the client is                                 telemetry/ the me
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
 warmup       what is loaded once a process listens, its garbage, and its free memory
 memory/      what outlives a process: SQLite or Redis, cached, written behind requests
-access/      whose requests these are, what they may and how much: keys of this gateway, gateways in front
-requests     what flows: the values that one request becomes
-archive/     texts, logs and recordings kept for people           drawing/   what pages are drawn with
-billing/     both bills of each request, added up by day and conversation; the holdout
+requests     what flows: the values that one request becomes      drawing/   what pages are drawn with
+upstreams/   where models are served and how they are asked, what they cost, how large their windows are
 summaries/   summaries and digests, written in the background
 kernel/      requests received, planned, forwarded upstream, and answered
-admin/       Narrows' own pages
+addons/      features beside the kernel: access, limits, billing, archive, pages, shadows, compress
 workers/     several processes on one port
 generation   what follows from the settings: made, used and let go of as one
 app          what lasts; with `generation` the only place where objects are made
-serving/     `narrows serve`: one process, or several workers; what it prints for people
-lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
-help         what the command line says about itself
-cli          the command
+console/     what people run: the command line, `narrows serve`, and what looks after keys, stores and settings
+lab/         what replays, explains, measures and simulates; nothing else imports it
 
 A chat request, from bytes in to bytes out:
-  kernel/handlers > flow > wire/downstream (received; maybe workers/worker, passed on) > prepare
+  kernel/handlers > flow > wire/downstream (received) > prepare
   > planning: request_parser (read) > assembly (planned under what) > memory/cached (decided before)
   > policies: planning/plan > render > wire/upstream (sent) > recall_loop or flow (returned)
 The values that it becomes on this way are in requests.

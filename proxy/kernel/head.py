@@ -24,8 +24,9 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.config.rules import FEWEST_TOKENS, Mode
 from proxy.errors import ApiError
-from proxy.identity import ACCESS, Access, access_of, auth_of, is_plain_key
-from proxy.kernel.wire.upstream import readable_encodings, request_headers
+from proxy.identity.credential import auth_of, is_plain_key
+from proxy.identity.who import IDENTITY, Identity, who
+from proxy.upstreams.upstream import readable_encodings, request_headers
 
 MODES: tuple[Mode, ...] = ("on", "observe", "off")
 """From the mode that does most to the one that does least."""
@@ -60,7 +61,7 @@ class RequestHead(Struct, frozen=True):
     wishes: RequestOptions
     conversation: str | None
     """The id that a header gives the conversation."""
-    access: Access
+    access: Identity
     settings: Settings
     """Under which it was read."""
     auth: Mapping[str, str]
@@ -72,10 +73,10 @@ class RequestHead(Struct, frozen=True):
 def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Settings, secret: bytes) -> RequestHead:
     """The head of a request; `before` is that of the one before on its connection. Raises ApiError."""
     lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
-    access: Access | None = request.get(ACCESS)
+    access: Identity | None = request.get(IDENTITY)
     if before is not None and before.lines == lines and before.settings is settings and access in (None, before.access):
         return before
-    access = access_of(request, settings, secret)
+    access = who(request, settings, secret)
     asks = _wishes(request, settings, access.key)
     conversation = request.headers.get("x-narrows-conversation")
     if conversation is not None and not is_name(conversation):
@@ -89,7 +90,7 @@ def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Sett
         conversation=conversation or session_of(request.headers),
         access=access,
         settings=settings,
-        auth=auth_of(request),
+        auth=auth_of(request, has_key=access.key is not None),
         is_plain_key=is_plain_key(request),
         forwarded=forwarded,
     )
@@ -101,7 +102,7 @@ def forwarded_headers(
     """The headers that go upstream, without those in `but`: no key of this gateway, and no name of a person."""
     if settings.auth != "passthrough":
         lines = [line for line in lines if not _KEY_SHAPE.search(line[1])]
-    if ACCESS in request:
+    if IDENTITY in request:
         but = {*but, *(_PUNCTUATION.sub("-", name.lower()).encode() for name in settings.tenant_headers)}
     return request_headers(lines, but)
 

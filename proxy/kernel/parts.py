@@ -1,40 +1,24 @@
-"""What every flow needs, made once for all requests under the same settings."""
+"""What every exchange needs, made once for all under the same settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from aiohttp import web
-
-from proxy.access.gate import Gate
-from proxy.access.limits import Limits
-from proxy.billing.price_book import PriceBook
 from proxy.config import Settings
+from proxy.kernel.addons import Addons
 from proxy.kernel.admission import Admission
-from proxy.kernel.compress import CompressApi
-from proxy.kernel.recall_loop import Compaction
-from proxy.kernel.shadows import Shadows
-from proxy.kernel.upstreams import Upstreams
-from proxy.requests import ClientRequest
+from proxy.kernel.modes import Prepare
+from proxy.kernel.reply import Compaction
 from proxy.telemetry import Telemetry
+from proxy.upstreams.table import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
-class FlowParts:
-    """What every flow needs."""
-
+class KernelParts:
     settings: Settings
     upstreams: Upstreams
-    compaction: Compaction
+    prepare: Prepare
+    compaction: Compaction | None
+    """Follows up the requests that were planned; None where none ever is."""
     telemetry: Telemetry
     secret: bytes
     admission: Admission
-    gate: Gate
-    price_book: PriceBook
-    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
-    """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
-    this one. None where there is one worker."""
-    shadows: Shadows | None = None
-    """None where no request is sampled."""
-    limits: Limits | None = None
-    """None where no keys are taken."""
-    compress_api: CompressApi | None = None
+    addons: Addons

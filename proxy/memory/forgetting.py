@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from proxy.identity import STANDS_FOR, owner_of
+from proxy.identity.credential import STANDS_FOR, owner_of
 from proxy.memory import DELETIONS, EVENTS, TEXT_KINDS, Event, Key, Store, StoreTrouble, TextKind
 
 _POLL = 1.5

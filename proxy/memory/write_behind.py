@@ -1,7 +1,8 @@
 """The queue of writes that happen behind the requests.
 
 Laws
-  No request waits for a write, and none fails by it.
+  No request fails by a write, or waits for it, unless another process is to read it: then for a moment, and not at all
+  while a write is late.
   Writes happen in the order in which they came: one by one, or those in a row that can be made together at once. What
   meets trouble is tried again after a pause.
   What waits is bounded; what was forgotten (a deleted conversation) is not written any more.
@@ -43,6 +44,8 @@ class PendingWrite:
     """What of `record` is written all the same where its conversation is deleted, though not its tenant."""
     name: str = ""
     """Of writes of one conversation that follow each other and have this same name, only the newest is made."""
+    end: asyncio.Future[None] | None = None
+    """Is over once it is made, where a request waits for that."""
     is_forgotten: bool = False
     is_begun: bool = False
     failures: int = 0
@@ -80,6 +83,8 @@ class WriteBehindQueue:
         self._writer: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._wake = asyncio.Event()
+        self._late: asyncio.Future[None] | None = None
+        """The end of the write that a request has waited for in vain."""
 
     def put(self, pending: PendingWrite) -> bool:
         """Whether it will be written: not where there is no room, nor once the queue is closed."""
@@ -115,6 +120,16 @@ class WriteBehindQueue:
     def hurry(self) -> None:
         """Make the next write now."""
         self._wake.set()
+
+    async def settle(self, key: Key, seconds: float) -> None:
+        """Make now what waits of a conversation and has a record, and wait for that, for so many seconds at most."""
+        newest = next((each for each in reversed(self._by_key.get(key, ())) if each.record is not None), None)
+        if newest is None or (self._late is not None and not self._late.done()):
+            return
+        self.hurry()
+        end = newest.end = newest.end or asyncio.get_running_loop().create_future()
+        await asyncio.wait([end], timeout=seconds)
+        self._late = None if end.done() else end
 
     async def close(self) -> int:
         """Write what waits, for a few seconds at most. Returns how many writes were lost."""
@@ -158,6 +173,8 @@ class WriteBehindQueue:
                 self._telemetry.log.error("write_failed", exc_info=error)
             due -= len(row)
             for pending in row:
+                if pending.end is not None:
+                    pending.end.set_result(None)
                 self._pending.popleft()
                 self._size -= pending.size
                 self._by_key[pending.key].popleft()

@@ -21,7 +21,8 @@ from cachetools import LRUCache, TTLCache
 
 from proxy.config import Settings, SummaryBudget
 from proxy.config.upstreams import is_public
-from proxy.identity import CredentialStates, is_allowed, owner_of
+from proxy.identity.credential import is_allowed, owner_of
+from proxy.identity.states import CredentialStates
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.telemetry import Telemetry

@@ -28,7 +28,6 @@ _MOST_OWNERS = 300
 WHOSE = ("tenant", "model", "preset", "api")
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     "requests": ("Requests answered.", "mode", "status"),
-    "passed_on": ("Requests passed on to the worker of their conversation.",),
     "prompt_tokens_original": ("Prompt tokens as the client wrote them.", *WHOSE),
     "prompt_tokens_sent": ("Prompt tokens sent in their place, as billed.", *WHOSE),
     "billed_tokens": ("Tokens of all rounds, as billed.", "kind", *WHOSE),

@@ -9,10 +9,11 @@ Laws
   where it dies at once.
   Settings that cannot work change nothing: the workers that there are go on.
   Where the parent is gone, its workers end.
+  It never waits for a worker: what one cannot take at once it does not get.
 
 gunicorn's arbiter ends where settings cannot be read anew, and its workers cannot reach each other; uvicorn's manager
-runs only its own server; circus and supervisord are services that are configured apart, and start no process with
-sockets shared between its siblings. What is needed here is less than what would have to be changed there.
+runs only its own server; circus and supervisord are services that are configured apart. What is needed here is less
+than what would have to be changed there.
 """
 
 import os
@@ -21,16 +22,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import terminal_is_gone
-from proxy.workers.team import Team
-from proxy.workers.worker import Worker
+from proxy.workers.worker import HURRY, LONGEST_MESSAGE, READY, RETIRE, STOP, TROUBLE, Team, Worker
 
 _BRIEF_LIFE = 10.0
 """Seconds within which a worker has died at once."""
@@ -99,12 +100,12 @@ class Supervisor:
         with self._hearing_signals() as wakes:
             self._coming = self._begin(settings)
             while any(each.processes or each.due for each in self._generations()):
-                controls = {each.control: each for generation in self._generations() for each in generation.processes}
+                controls = {each.control: (all_, each) for all_ in self._generations() for each in all_.processes}
                 ready, _, _ = select.select([wakes, *controls], [], [], self._pause())
                 if wakes in ready:
                     wakes.recv(64)
                 for control in controls.keys() & set(ready):
-                    self._hear(controls[control])
+                    self._hear(*controls[control])
                 self._bury()
                 self._start_again()
                 if self._coming is not None and self._coming.listens:
@@ -146,7 +147,10 @@ class Supervisor:
         return generation
 
     def _fork(self, generation: _Generation, number: int) -> None:
+        # of all kinds of sockets this one keeps messages apart, takes files with them, and is bounded in bytes
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        theirs.setblocking(False)
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -157,41 +161,38 @@ class Supervisor:
         status = 1
         try:
             ours.close()
-            self._forget_parenthood(generation)
+            self._forget_parenthood(generation, number)
             status = self._live(generation, number, theirs)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
 
-    def _forget_parenthood(self, generation: _Generation) -> None:
-        """In a worker: let go of what is the parent's. An end of a control socket that stayed open here would hide the
-        parent's death from another worker."""
+    def _forget_parenthood(self, generation: _Generation, number: int) -> None:
+        """In a worker: let go of what is not its own. An end of a control socket that stayed open here would hide the
+        parent's death from another worker, and a socket that listens would take connections that nobody accepts."""
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all; what they mean the parent says
-            signal.signal(number, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        for each in self._generations():
-            for process in each.processes:
-                process.control.close()
-            if each is not generation:
-                each.team.close()
-        for process in generation.processes:
-            process.control.close()
+        for each in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all; what they mean the parent says
+            signal.signal(each, signal.SIG_IGN)
+        for each in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(each, signal.SIG_DFL)
+        others = (sockets for other, sockets in enumerate(generation.team.listening) if other != number)
+        controls = (process.control for each in (generation, *self._generations()) for process in each.processes)
+        for foreign in chain(controls, *others):
+            foreign.close()
 
     def _live(self, generation: _Generation, number: int, control: socket.socket) -> int:
         try:
             self._run(generation.settings, Worker(generation.team, number, control))
         except ConfigurationError as error:
-            control.send(str(error).encode()[:4_000])
+            control.send(TROUBLE + str(error).encode()[: LONGEST_MESSAGE - 1])
             return 2
         return 0
 
     def _take_turns(self) -> None:
         """All new workers listen: the old ones go."""
         if self._current is not None:
-            self._order(self._current, b"retire")
+            self._order(self._current, RETIRE)
             self._current.due.clear()
             self._leaving.append(self._current)
             self._log.info("reloaded", workers=self._coming.team.count if self._coming else 0)
@@ -208,17 +209,24 @@ class Supervisor:
         due = [due for generation in self._generations() for due in generation.due.values()]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    # Ends
-
-    def _hear(self, process: _Process) -> None:
+    def _hear(self, generation: _Generation, process: _Process) -> None:
+        """Take a message of a worker; what others are asked goes on to them."""
         try:
-            words = process.control.recv(4_096)
+            message, files, _, _ = socket.recv_fds(process.control, LONGEST_MESSAGE, 1)
         except OSError:
-            words = b""
-        if words == b"ready":
+            return
+        if message == READY:
             process.listens = True
-        elif words:
-            process.trouble = words.decode(errors="replace")
+        elif message[:1] == TROUBLE:
+            process.trouble = message[1:].decode(errors="replace")
+        elif message:  # else it has ended
+            for other in generation.processes:
+                if other is not process and other.listens:
+                    _send(other, message, files)
+        for file in files:
+            os.close(file)
+
+    # Ends
 
     def _bury(self) -> None:
         """See which workers have ended, and decide what follows."""
@@ -227,14 +235,11 @@ class Supervisor:
                 pid, status = os.waitpid(process.pid, os.WNOHANG)
                 if not pid:
                     continue
-                self._hear(process)
+                self._hear(generation, process)
                 process.control.close()
                 generation.processes.remove(process)
-                generation.team.set_serving(process.number, False)
                 self._follow(generation, process, os.waitstatus_to_exitcode(status))
-        for generation in [each for each in self._leaving if not each.processes]:
-            self._leaving.remove(generation)
-            generation.team.close()
+        self._leaving = [each for each in self._leaving if each.processes]
 
     def _follow(self, generation: _Generation, process: _Process, status: int) -> None:
         """What follows from the end of a worker: nothing where it was to end."""
@@ -251,7 +256,7 @@ class Supervisor:
 
     def _give_up(self, generation: _Generation, why: str) -> None:
         """A generation cannot be started: the one before goes on."""
-        self._order(generation, b"hurry")
+        self._order(generation, HURRY)
         self._leaving.append(generation)
         self._coming = None
         if self._current is None:
@@ -267,7 +272,7 @@ class Supervisor:
                 self._stops += 1
                 for generation in self._generations():
                     generation.due.clear()
-                    self._order(generation, b"stop" if self._stops == 1 else b"hurry")
+                    self._order(generation, STOP if self._stops == 1 else HURRY)
             elif number == signal.SIGHUP and not self._stops:
                 if self._coming is None:
                     self._reload()
@@ -285,7 +290,9 @@ class Supervisor:
     @staticmethod
     def _order(generation: _Generation, order: bytes) -> None:
         for process in generation.processes:
-            try:
-                process.control.send(order)
-            except OSError:  # it has just ended
-                continue
+            _send(process, order)
+
+
+def _send(process: _Process, message: bytes, files: Sequence[int] = ()) -> None:
+    with suppress(OSError):  # it has just ended, or takes nothing
+        socket.send_fds(process.control, [message], files)

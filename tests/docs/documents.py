@@ -10,14 +10,16 @@ from tests.kit.paths import ROOT
 
 PAGES: Mapping[Path, str] = {
     path.relative_to(ROOT): path.read_text(encoding="utf-8")
-    for pattern in ("*.md", "[!.]*/*.md", "[!.]*/*/*.md")
+    for pattern in ("*.md", "[!.]*/*.md", "[!.]*/*/*.md", "proxy/console/reference/*.md", "proxy/**/README.md")
     for path in sorted(ROOT.glob(pattern))
 }
 """All of them, by their places."""
 README, CHANGELOG = PAGES[Path("README.md")], PAGES[Path("CHANGELOG.md")]
-PROXY, POLICIES, DEPLOY, TESTS = (
-    PAGES[Path(folder, "README.md")] for folder in ("proxy", "policies", "deploy", "tests")
-)
+POLICIES, DEPLOY, TESTS = (PAGES[Path(folder, "README.md")] for folder in ("policies", "deploy", "tests"))
+MANUAL: Mapping[Path, str] = {
+    page: text for page, text in PAGES.items() if page.parts[0] == "proxy" and page.name == "README.md"
+}
+"""The manual of the proxy but for its reference."""
 BEHAVIOURS, FAULTS = PAGES[Path("tests/BEHAVIOURS.md")], PAGES[Path("tests/FAULTS.md")]
 
 
@@ -43,6 +45,6 @@ def blocks(language: str) -> list[Block]:
     ]
 
 
-def toml_blocks(page: str = PROXY) -> list[str]:
+def toml_blocks(page: str) -> list[str]:
     """The examples of settings in it."""
     return re.findall(r"```toml\n(.*?)```", page, re.DOTALL)

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import Access
-from proxy.kernel.wire.downstream import RequestOptions, options_of
+from proxy.identity.who import Identity
+from proxy.kernel.head import RequestOptions
+from proxy.kernel.receive import options_of
 from tests.kit.running import Start
 from tests.kit.settings import settings_with
 from tests.kit.stage import Stage, ends, moved, working
 from tests.kit.wire import APIS
 
 KEEP = "x-narrows-keep"
-NOBODY = Access(None, "", "t", "o")
+NOBODY = Identity("", "t", "o")
 OPTIONS = RequestOptions("on", keep=("*.sql", "bash"))
 
 

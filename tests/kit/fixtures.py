@@ -30,7 +30,7 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is waited for: where a test is about what the store knows, a busy machine is no fault of it."""
     monkeypatch.setattr("proxy.memory.cached._PATIENCE", 5.0)
-    monkeypatch.setattr("proxy.access.limits.PATIENCE", 5.0)
+    monkeypatch.setattr("proxy.addons.limits.limits.PATIENCE", 5.0)
     monkeypatch.setattr("proxy.memory.opening.open_store", partial(open_store, patience=5.0))
 
 

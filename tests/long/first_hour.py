@@ -21,11 +21,11 @@ import anthropic
 import openai
 import pytest
 
-from proxy.identity import owner_of
+from proxy.identity.credential import owner_of
 from proxy.lab.provider import Answer, Received, Send
 from proxy.memory import Key
-from tests.admin.test_conversations import RECORD, opened
-from tests.archive.test_originals import references
+from tests.addons.archive.test_originals import references
+from tests.addons.pages.test_conversations import RECORD, opened
 from tests.kit.histories import Json
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Park, Server, free_ports, soon
@@ -60,7 +60,7 @@ key_env = "PROVIDER_KEY"
 
 async def narrows(*words: str, **environment: str) -> str:
     """What a command prints."""
-    command = [sys.executable, "-m", "proxy.cli", *words]
+    command = [sys.executable, "-m", "proxy.console.cli", *words]
     process = await asyncio.create_subprocess_exec(
         *command, env={"PYTHONPATH": str(ROOT), **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

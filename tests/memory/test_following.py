@@ -7,7 +7,7 @@ import pytest
 
 from proxy.memory import forgetting
 from proxy.memory.forgetting import Scope, announce, follow
-from tests.admin.test_conversations import opened
+from tests.addons.pages.test_conversations import opened
 
 
 async def test_x6_an_error_does_not_end_the_following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

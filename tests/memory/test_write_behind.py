@@ -140,6 +140,34 @@ async def test_f_all_that_waits_at_the_end_of_an_interval_is_written(telemetry: 
     assert (await queue.close(), writes.done) == (0, [0, 1, 2, 3, 4, 5])
 
 
+async def test_s1_what_another_process_is_to_read_is_written_at_once_and_no_request_waits_for_a_late_write(
+    telemetry: Telemetry,
+) -> None:
+    writes, going_on = Writes(), asyncio.Event()
+
+    async def hangs(_: PendingWrite) -> None:
+        await going_on.wait()
+
+    queue = WriteBehindQueue(telemetry, limit=20, tries=None, interval=60.0)
+    queue.put(PendingWrite(OTHER, writes.number(0)))
+    await asyncio.sleep(0.01)  # from now on writes are made in a minute
+    queue.put(PendingWrite(KEY, writes.number(1), record="decided"))
+    queue.put(PendingWrite(KEY, writes.number(2)))
+    async with asyncio.timeout(5):
+        await asyncio.gather(queue.settle(KEY, 30), queue.settle(KEY, 30))
+        assert writes.done[:2] == [0, 1]
+        queue.put(PendingWrite(KEY, hangs, record="decided"))
+        await queue.settle(OTHER, 30)
+        await queue.settle(KEY, 0.05)
+        await queue.settle(KEY, 30)  # at once
+        going_on.set()
+        queue.put(PendingWrite(KEY, writes.number(3), record="decided"))
+        await asyncio.sleep(0.01)
+        await queue.settle(KEY, 30)
+    assert writes.done == [0, 1, 2, 3]
+    assert await queue.close() == 0
+
+
 async def test_f_closing_tries_once_more_what_is_paused_and_counts_what_is_lost(telemetry: Telemetry) -> None:
     writes = Writes({0: 1, 1: 99})
     queue = WriteBehindQueue(telemetry, limit=10, tries=None)

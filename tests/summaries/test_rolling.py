@@ -9,10 +9,10 @@ import pytest
 
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.lab.provider import CHAT, Answer, Received, Say
+from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
+from tests.console.test_cli import told as printed
 from tests.kit.histories import requests
-from tests.kit.path import files_on_the_path
 from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
     NOTES,
@@ -27,7 +27,6 @@ from tests.kit.rolling import (
 )
 from tests.kit.stage import Exchange, moved
 from tests.kit.visiting import conversation_page
-from tests.lab.test_cli import told as printed
 
 SUMMARY = "<narrows_summary>"
 """How one begins."""
@@ -334,7 +333,7 @@ def recalling(ref: str) -> Any:
     """A model that recalls this, and is then done."""
 
     def agent(received: Received) -> Answer | None:
-        if received.dialect != CHAT or fetched(received):
+        if received.dialect != "openai_chat" or fetched(received):
             return None
         return Say(None, [recall(ref)])
 
@@ -353,16 +352,3 @@ async def test_r1_what_a_summary_stands_for_is_recalled_as_it_was_said(office: O
     assert covered
     assert all(m["content"] in answer for m in covered)
     assert RECALL not in answer
-
-
-async def test_a_request_with_everything_can_be_followed_through_few_files(office: Office) -> None:
-    """A summary is written, stored and adopted, what it stands for is recalled, and every text is stored for people."""
-    desk = await office.desk(preset="busy", originals=True, artifacts=True, history=True)
-    with files_on_the_path(behind=True) as files:
-        grown = await office.adopted(desk, SESSION)
-        (ref, *_) = refs_named(summary_of(grown[-1]))
-        office.scribe.agent = recalling(ref)
-        await desk.ask(SESSION[len(grown)], stream=True)
-        await asyncio.sleep(0.2)  # what is written behind it
-    assert {"archive/texts.py", "summaries/maker.py", "kernel/recall_loop.py", "memory/sqlite/store.py"} <= files
-    assert len(files) <= 74, sorted(files)

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.workers.team import cannot_listen, listening_sockets
+from proxy.workers.listening import cannot_listen, listening_sockets
 from tests.kit.running import Start
 
 REMEDY = "; give 127.0.0.1 for this machine alone, or 0.0.0.0 for all its addresses"
@@ -27,7 +27,7 @@ async def test_a_host_that_is_none_names_host(host: str, words: str) -> None:
     with pytest.raises(ConfigurationError) as alone:
         await App.start(settings)
     with pytest.raises(ConfigurationError) as several:
-        listening_sockets(host, 0)
+        listening_sockets(host, 0, 2)
     assert str(alone.value) == str(several.value) == words
 
 
@@ -40,6 +40,18 @@ async def test_a_port_in_use_says_by_whom(narrows: Start) -> None:
         port = other.getsockname()[1]
         refused = await asyncio.to_thread(cannot_listen, "127.0.0.1", port, OSError(errno.EADDRINUSE, "in use"))
     assert str(refused).startswith(f"port: {port} on 127.0.0.1 is in use by another program (`lsof -i :{port}` names")
+
+
+def test_several_workers_share_their_port_with_nobody_else() -> None:
+    sockets = listening_sockets("127.0.0.1", 0, 2)
+    port = sockets[0][0].getsockname()[1]
+    try:
+        assert [each.getsockname()[1] for (each,) in sockets] == [port, port]
+        with pytest.raises(ConfigurationError, match=f"port: {port} on 127.0.0.1 is in use by another program"):
+            listening_sockets("127.0.0.1", port, 2)
+    finally:
+        for (each,) in sockets:
+            each.close()
 
 
 @pytest.mark.parametrize(

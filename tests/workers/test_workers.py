@@ -1,34 +1,27 @@
-"""`narrows serve --workers 2`: the real processes, on one port and one store."""
+"""`narrows serve --workers 3`: the real processes, on one port and one store."""
 
 import asyncio
+import http.client
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from proxy.access.keys import digest_of, new_key
+from proxy.addons.access.keys import digest_of, new_key
 from proxy.config import ConfigurationError, Settings
-from proxy.identity import CredentialStates
-from proxy.kernel.admission import Admission
-from proxy.kernel.wire.listener import Listener
+from proxy.console.serve import serve
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
-from proxy.memory.forgetting import ForgetRegistry
-from proxy.serving.serve import serve
-from proxy.telemetry import Telemetry
-from proxy.workers.team import Team
-from proxy.workers.worker import Worker, owner
 from tests.kit.paths import ROOT
 from tests.kit.stage import Stage, body_of, ends, staged
 
@@ -49,13 +42,20 @@ name = "alice"
 sha256 = "{digest}"
 tenant = "local"
 """
+PROGRAM = """
+import math, proxy.kernel.admission, proxy.memory.cached
+proxy.memory.cached._PATIENCE, proxy.kernel.admission._LATE = 5.0, math.inf
+from proxy.console.cli import main
+main()
+"""
+"""The command, however busy the machine is that runs the tests."""
 KEY = new_key()
-"""It goes with the requests that are passed on, and is looked at again where they are served."""
 SESSION = load("long_day")["messages"]
+WORKERS = 3
 
 
 class Serving:
-    """A `narrows serve --workers 2` with its own configuration file."""
+    """A `narrows serve --workers 3` with its own configuration file."""
 
     def __init__(self, stage: Stage, folder: Path) -> None:
         self.client = stage.client
@@ -63,11 +63,11 @@ class Serving:
         self.config = folder / "narrows.toml"
         self.configure("on")
         self.log = folder / "log"
-        words = ["serve", "--config", self.config, "--port", "0", "--workers", "2", "--upstream", stage.upstream]
+        words = ["serve", "--config", self.config, "--port", "0", "--workers", WORKERS, "--upstream", stage.upstream]
         words += ["--store", f"sqlite:///{folder / 'workers.db'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy.cli", *map(str, words)],
+                [sys.executable, "-c", PROGRAM, *map(str, words)],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -79,25 +79,16 @@ class Serving:
         assert self.process.stdout is not None
         self.url = (await asyncio.to_thread(self.process.stdout.readline)).split()[-1]
 
+    @property
+    def port(self) -> int:
+        return int(self.url.removesuffix("/v1").rpartition(":")[2])
+
     def configure(self, mode: str) -> None:
         self.config.write_text(CONFIG.format(mode=mode, digest=digest_of(KEY)))
 
     def workers(self) -> list[int]:
         pid = self.process.pid
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-    async def ask_twice_at_once(self, first: bytes, second: bytes) -> bytes:
-        """Send two requests, the second before the first is answered; both replies."""
-        host, port = self.url.removeprefix("http://").removesuffix("/v1").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(first) + first)
-        writer.write(head + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
-        writer.write(b"%x\r\n" % len(second) + second + b"\r\n0\r\n\r\n")
-        try:
-            return await reader.read()
-        finally:
-            writer.close()
 
     async def logs(self, event: str, times: int = 1) -> None:
         await until(lambda: self.log.read_text().count(event) == times)
@@ -120,10 +111,52 @@ class Serving:
                 assert attempt == 1
         raise AssertionError
 
+    def connection(self, wanted: Callable[[int], bool]) -> tuple[int, http.client.HTTPConnection]:
+        """A connection to a worker whose process id is wanted, and that id."""
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            pid = self._worker_of(connection.sock)
+            if wanted(pid):
+                return pid, connection
+            connection.close()
+
+    def _worker_of(self, client: socket.socket) -> int:
+        """The process that has the other end of this connection."""
+        ends = f"0100007F:{self.port:04X} 0100007F:{client.getsockname()[1]:04X} 01 "  # 01: established
+        lines = Path("/proc/net/tcp").read_text().splitlines()  # which may have a line twice
+        sockets = {f"socket:[{line.split()[9]}]" for line in lines if ends in line}
+        return next(pid for pid in self.workers() if sockets & _files(pid))
+
+    def ask_another(self, body: bytes, before: int, streams: bool) -> tuple[int, Mapping[str, str]]:
+        """Send a request to another worker than the last time, and read its reply to its last event. The process id of
+        the worker, and the headers of the reply."""
+        pid, connection = self.connection(lambda pid: pid != before)
+        connection.request("POST", "/v1/chat/completions", body, {"x-narrows-key": KEY})
+        reply = connection.getresponse()
+        assert reply.status == 200
+        while streams and b"[DONE]" not in reply.readline():
+            continue
+        if not streams:
+            reply.read()
+        reply.close()
+        connection.close()
+        return pid, dict(reply.getheaders())
+
     async def metric(self, name: str) -> float:
         async with self.client.get(self.url.replace("/v1", "/metrics")) as reply:
             (value,) = re.findall(rf"^{re.escape(name)} (\S+)$", await reply.text(), re.MULTILINE)
             return float(value)
+
+
+def _files(pid: int) -> set[str]:
+    """What the files are that a process has open."""
+    names = set[str]()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names.add(os.readlink(file))
+    return names
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -151,61 +184,98 @@ async def serving(stage: Stage, tmp_path: Path) -> AsyncIterator[Serving]:
         serving.process.stdout.close()
 
 
-def conversations() -> list[list[bytes]]:
-    """The requests of two conversations, of which each worker serves one."""
-    tasks: dict[int | None, list[bytes]] = {}
-    for task in "abcdefgh":
-        first = {"role": "user", "content": f"Task {task}: go on."}
-        session: list[Any] = [SESSION[0], first, *(each for each in SESSION[1:] if each["role"] != "system")]
-        bodies = [body_of(session[:end]) for end in ends(session) if end > 30][:6]
-        tasks.setdefault(owner("local", None, bodies[0], 2), bodies)
-    return [tasks[0], tasks[1]]
+def conversation(task: str, **fields: Any) -> list[bytes]:
+    """The requests of a conversation that begins with this task."""
+    first = {"role": "user", "content": f"Task {task}: go on."}
+    session: list[Any] = [SESSION[0], first, *(each for each in SESSION[1:] if each["role"] != "system")]
+    return [body_of(session[:end], **fields) for end in ends(session)]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_s1_a_conversation_whose_every_request_meets_another_worker_reads_its_own_decisions(
+    stage: Stage, serving: Serving, streams: bool
+) -> None:
+    """The next request comes as soon as the last event of the reply is read."""
+    alone, pid, prefixes = await stage.start(), 0, list[str]()
+    for body in conversation("a", stream=streams):
+        expected = await stage.post(alone, body)
+        pid, headers = await asyncio.to_thread(serving.ask_another, body, pid, streams)
+        assert serving.provider.requests[-1].body == expected.sent
+        assert (headers["x-narrows-mode"], headers["x-narrows-prefix"]) == (expected.mode, expected.prefix)
+        prefixes.append(expected.prefix)
+    assert {"first", "extended", "tail-cut"} <= set(prefixes)
+    assert "checkpoint:replayed" not in prefixes
 
 
 async def test_a_killed_worker_is_replaced_and_its_conversations_go_on_with_the_same_bytes(
     stage: Stage, serving: Serving
 ) -> None:
-    alone, talks = await stage.start(), conversations()
+    alone, talks = await stage.start(), [conversation(task)[15:21] for task in "ab"]
     expected = [[(await stage.post(alone, body)).sent for body in talk] for talk in talks]
     assert expected[0] != talks[0]  # something is compacted
     for turn in range(6):
         if turn == 3:
             victim = serving.workers()[0]
             os.kill(victim, signal.SIGKILL)
-        for talk, sent in zip(talks, expected, strict=True):  # on one connection, from worker to worker
+        for talk, sent in zip(talks, expected, strict=True):
             assert await serving.ask(talk[turn]) == (sent[turn], "compacted")
     await serving.logs("worker_died")
-    await until(lambda: len(serving.workers()) == 2)
+    await until(lambda: len(serving.workers()) == WORKERS)
     assert victim not in serving.workers()
 
 
+async def test_what_waits_for_workers_that_die_is_served_by_those_that_take_their_place(serving: Serving) -> None:
+    for pid in serving.workers():
+        os.kill(pid, signal.SIGSTOP)
+    connections = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(12)]
+    for _, writer in connections:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    for pid in serving.workers():
+        os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        for reader, writer in connections:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+            writer.close()
+
+
 async def test_x6_what_one_worker_deletes_no_worker_remembers(serving: Serving) -> None:
-    talks, names = conversations(), list[str]()
-    for talk in talks:
-        first, second = [await serving.headers_of(body) for body in talk[:2]]
-        assert first["x-narrows-conversation"] == second["x-narrows-conversation"]
-        assert second["x-narrows-prefix"] in ("extended", "tail-cut")
-        names.append(first["x-narrows-conversation"])
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as one_worker:
-        for name in names:
-            async with one_worker.delete(serving.url.replace("/v1", f"/narrows/conversations/{name}")) as reply:
-                assert reply.status == 204
-    for talk in talks:
-        assert (await serving.headers_of(talk[2]))["x-narrows-prefix"] == "checkpoint:replayed"
+    first, second, third, *_ = conversation("a")[15:]
+
+    def ask_all(*bodies: bytes) -> list[Mapping[str, str]]:
+        """Send these to each worker in turn; the headers of the last reply of each."""
+        headers = list[Mapping[str, str]]()
+        for pid in serving.workers():
+            _, connection = serving.connection(pid.__eq__)
+            for body in bodies:
+                connection.request("POST", "/v1/chat/completions", body, {"x-narrows-key": KEY})
+                reply = connection.getresponse()
+                reply.read()
+            connection.close()
+            headers.append(dict(reply.getheaders()))
+        return headers
+
+    before = await asyncio.to_thread(ask_all, first, second)
+    assert {reply["x-narrows-prefix"] for reply in before} <= {"extended", "tail-cut"}
+    name = before[0]["x-narrows-conversation"]
+    async with serving.client.delete(serving.url.replace("/v1", f"/narrows/conversations/{name}")) as deleted:
+        assert deleted.status == 204
+    after = await asyncio.to_thread(ask_all, third)
+    assert {reply["x-narrows-prefix"] for reply in after} == {"checkpoint:replayed"}
 
 
 async def test_one_page_has_the_metrics_of_all_workers_and_all_finish_what_runs(stage: Stage, serving: Serving) -> None:
-    sent = {talk[0]: (await serving.ask(talk[0]))[0] for talk in conversations() * 2}
-    assert await serving.metric('narrows_requests_total{mode="compacted",status="2xx"}') == 4
-    assert await serving.metric("narrows_workers") == 2
-    assert await serving.metric("narrows_passed_on_total") >= 2
-    assert await serving.metric('process_resident_memory_bytes{worker="1"}') > 0
-
-    both = [talk[0] for talk in conversations()]
-    for bodies in (both, both[::-1]):
-        replies = await serving.ask_twice_at_once(*bodies)
-        assert replies.count(b"HTTP/1.1 200 OK") == 2
-        assert [request.body for request in list(serving.provider.requests)[-2:]] == [sent[body] for body in bodies]
+    bodies = [conversation(task)[15] for task in "abcd"]
+    for body in bodies:
+        await serving.ask(body)
+    for pid in serving.workers():
+        _, connection = await asyncio.to_thread(serving.connection, pid.__eq__)
+        connection.request("GET", "/metrics")
+        page = (await asyncio.to_thread(connection.getresponse)).read().decode()
+        connection.close()
+        assert 'narrows_requests_total{mode="compacted",status="2xx"} 4.0' in page
+        assert f"narrows_workers {WORKERS}.0" in page
+        for number in range(WORKERS):
+            assert f'process_resident_memory_bytes{{worker="{number}"}}' in page
 
     gate = asyncio.Event()
 
@@ -216,13 +286,13 @@ async def test_one_page_has_the_metrics_of_all_workers_and_all_finish_what_runs(
 
     stage.provider.answer = lambda _: Send(body=pieces(), headers=(("Content-Type", "text/event-stream"),))
     streams = [
-        await serving.client.post(f"{serving.url}/chat/completions", data=body_of(json.loads(talk[1])["messages"]))
-        for talk in conversations()
+        await serving.client.post(f"{serving.url}/chat/completions", data=body_of(json.loads(body)["messages"]))
+        for body in bodies
     ]
     for reply in streams:
         assert b"one" in await reply.content.readany()
     serving.process.send_signal(signal.SIGTERM)
-    await serving.logs("stopping", 2)
+    await serving.logs("stopping", WORKERS)
     gate.set()
     for reply in streams:
         assert (await reply.content.read()).endswith(b"data: [DONE]\n\n")
@@ -231,21 +301,35 @@ async def test_one_page_has_the_metrics_of_all_workers_and_all_finish_what_runs(
 
 
 async def test_sighup_starts_workers_with_the_settings_as_they_are_now(serving: Serving) -> None:
-    (body, *_), _ = conversations()
-    before = serving.workers()
+    body, before = conversation("a")[15], serving.workers()
     serving.configure("sometimes")
     serving.process.send_signal(signal.SIGHUP)
     await serving.logs("not_reloaded")
     assert await serving.ask(body) == (serving.provider.requests[-1].body, "compacted")
     assert serving.workers() == before
 
+    answers = list[int]()
+
+    async def connect() -> None:
+        """Again and again, with new connections: none is refused."""
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as client:
+            while True:
+                async with client.get(serving.url.replace("/v1", "/healthz")) as reply:
+                    answers.append(reply.status)
+
+    connecting = [asyncio.create_task(connect()) for _ in range(4)]
     serving.configure("on")
     serving.process.send_signal(signal.SIGHUP)
-    await until(lambda: len(serving.workers()) == 4)
+    await until(lambda: len(serving.workers()) == 2 * WORKERS)
     serving.configure("off")
     serving.process.send_signal(signal.SIGHUP)  # counts once the new ones listen
     await serving.logs("reloaded", 3)  # once in `not_reloaded`
-    await until(lambda: len(serving.workers()) == 2 and not set(before) & set(serving.workers()))
+    await until(lambda: len(serving.workers()) == WORKERS and not set(before) & set(serving.workers()))
+    assert not any(task.done() for task in connecting)
+    for task in connecting:
+        task.cancel()
+    await asyncio.gather(*connecting, return_exceptions=True)
+    assert set(answers) == {200}
     assert await serving.ask(body) == (body, "bypassed")
     serving.process.kill()  # the parent is gone, so its workers end
     workers = serving.workers()
@@ -270,62 +354,7 @@ def test_what_several_workers_cannot_have_is_refused(settings: dict[str, Any], w
 
 
 def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(sys, "platform", "darwin")
     several = Settings(port=0, workers=2, upstream="http://127.0.0.1:9/v1")
     with pytest.raises(ConfigurationError, match="workers: several need Linux"):
         serve(several, lambda: several)
-
-
-def test_a_worker_that_stands_still_serves_but_is_not_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Team(2, [], b"")
-    team.set_serving(0, True)
-    assert [(team.serves(number), team.is_awake(number)) for number in range(2)] == [(True, True), (False, False)]
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
-    assert (team.serves(0), team.is_awake(0)) == (True, False)
-    team.set_serving(0, True)
-    assert team.is_awake(0)
-    team.close()
-
-
-def test_a_message_whose_files_have_no_room_comes_without_them() -> None:
-    team = Team(1, [], b"")
-    team.set_serving(0, True)
-    assert team.send(0, b"r", [0, 1])
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(lowest := os.dup(0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, limits[1]))
-    try:
-        received = team.receive(0)
-        os.close(os.dup(0))  # none of them is left open
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert received == (b"r", [])
-    team.close()
-
-
-async def test_what_is_forgotten_is_forgotten_by_all_workers() -> None:
-    team, settings = Team(3, [], b""), Settings(upstream="http://127.0.0.1:9/v1")
-    forgotten: list[tuple[int, str, str | None]] = []
-    registries, controls = [], []
-
-    def noting(number: int) -> Callable[[str, str | None], None]:
-        return lambda tenant, conversation: forgotten.append((number, tenant, conversation))
-
-    for number in range(3):
-        ours, theirs = socket.socketpair()
-        controls += [ours, theirs]
-        worker = Worker(team, number, theirs)
-        registries.append(ForgetRegistry(worker.forget))
-        registries[-1].register(noting(number))
-        telemetry = Telemetry()
-        admission = Admission(settings, telemetry, CredentialStates())
-        listener = Listener(lambda _: asyncio.sleep(0), settings, admission)  # type: ignore[arg-type]
-        worker.join(listener, telemetry, registries[-1])
-    await registries[1].forget_everywhere("t", "c")
-    assert sorted(forgotten) == [(number, "t", "c") for number in range(3)]
-    for number in range(3):
-        asyncio.get_running_loop().remove_reader(team.channel(number))
-    team.close()
-    for control in controls:
-        control.close()

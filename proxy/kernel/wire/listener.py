@@ -1,7 +1,4 @@
-"""The server of connections: what it takes for HTTP, and connections that come from another worker.
-
-Law: a connection is passed on between two requests, or with the one that was just read, and nothing of it is lost.
-"""
+"""The server of connections: what it takes for HTTP, and what of it it receives."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,18 +8,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.kernel.admission import Admission
 from proxy.kernel.head import RequestHead, head_of
 from proxy.kernel.wire.downstream import error_response, reset
-from proxy.kernel.wire.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 from proxy.requests import request_id
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 
-_LATEST = 32
-"""Bytes that tell where the last piece ended that a client has sent."""
 _LINGERING = 2.0
 """Seconds in which a client that still sends its body can read why nothing of it is received any more."""
 _FRAMING, _FRAMED = 2**21, 32
@@ -62,23 +57,10 @@ class Listener(web.Server):
             access_log=None,  # so it is turned off; the gateway logs
         )
 
-    def resumed(self, data: bytes, request_id: str = "") -> "Connection":
-        """A connection on which these bytes have been received elsewhere, as a request with this id."""
-        connection = self()
-        connection.request_id = request_id
-        connection.resumed = data
-        return connection
-
 
 class Connection(web.RequestHandler):
-    resumed = b""
-    """What was received on this connection before it came here."""
-    request_id = ""
-    """That of the request that came with it."""
     head: RequestHead | None = None
     """That of the newest request."""
-    _latest = b""
-    """The end of what was received last."""
     _payload: StreamReader = EMPTY_PAYLOAD
     """The newest body."""
     _unread = 0
@@ -100,14 +82,10 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self._listener.admission.connected(self, str(peer[0]) if isinstance(peer, tuple) else "")
-        if self.resumed:
-            self.data_received(self.resumed)
-            self.resumed = b""
 
     def data_received(self, data: bytes) -> None:
         if self._is_too_long or self._stopped:
             return
-        self._latest = data[-_LATEST:] or self._latest
         count, was_whole = len(self._messages), self._payload.is_eof()
         super().data_received(data)
         if len(self._messages) > count:
@@ -130,11 +108,6 @@ class Connection(web.RequestHandler):
         self._listener.admission.disconnected(self)
         self._end_stall()
         super().connection_lost(exc)
-
-    def take_request_id(self) -> str:
-        """The id that the next request has already; "" for none."""
-        request_id, self.request_id = self.request_id, ""
-        return request_id
 
     def pause_writing(self) -> None:
         """The client takes no more for now: if it goes on like that, it is let go."""
@@ -165,11 +138,6 @@ class Connection(web.RequestHandler):
         if not self._stopped:
             super()._resume_transport_reading()
 
-    def is_read_up_to(self, body: bytes) -> bool:
-        """Whether the client has sent nothing behind this body."""
-        ends = self._latest.endswith(body[-_LATEST:]) or (body and self._latest.endswith(b"\r\n0\r\n\r\n"))
-        return bool(ends) and not self._messages
-
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
@@ -184,7 +152,7 @@ class Connection(web.RequestHandler):
             error = ApiError(431, f"The head has more than {HEADER_LIMIT} headers.", "head_too_large")
         else:
             error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
-        response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
+        response = error_response(error, DIALECTS[DEFAULT])  # nobody knows what it was meant for
         response.headers[ID_HEADER] = request_id()
         response.force_close()
         return response
@@ -198,9 +166,3 @@ def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> Re
     if isinstance(connection, Connection):
         connection.head = head
     return head
-
-
-def id_of(request: web.BaseRequest) -> str:
-    """The id of a request that has just come: the one that another worker has given it, or a new one."""
-    connection = request.protocol
-    return (connection.take_request_id() if isinstance(connection, Connection) else "") or request_id()

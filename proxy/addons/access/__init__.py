@@ -1,0 +1,1 @@
+"""Whose requests these are: keys of this gateway, and what gateways in front say."""

@@ -1,0 +1,195 @@
+"""Records conversations as sessions in files, for `narrows replay`, `explain` and `load`.
+
+Laws
+  A recording is what the client sent last, with the reply to it, rewritten as the conversation grows; a branch that
+  does not go on from it has a recording of its own. Bodies alone are recorded, never a header.
+  Nothing waits for it, nothing fails by it: it is written in a thread, every half minute and in the end. What waits is
+  bounded.
+  What is deleted is not written any more.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cachetools import LRUCache
+
+from policies.dialects import DIALECTS
+from proxy.addons.archive.recordings import Recordings, session_of
+from proxy.addons.archive.redaction import Redaction
+from proxy.kernel.exchange import HeldReply
+from proxy.memory import Key
+from proxy.memory.conversation import ParsedRequest
+from proxy.requests import ClientRequest
+from proxy.telemetry import Telemetry
+
+_EVERY = 30.0
+"""Seconds from one time that all is written to the next."""
+_HELD = 64 * 2**20
+"""Bytes that wait to be written; beyond it they are written at once, and beyond twice as much not at all."""
+_BRANCHES = 10_000
+"""Recordings that are continued: of others a new one is begun."""
+_MOST_BRANCHES = 100
+"""Recordings of a conversation that begin alike; further branches are not recorded, and counted."""
+_CLOSING_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderOptions:
+    """`share`: of the conversations; `limit`: bytes of all recordings; `ttl`: seconds for which they stay."""
+
+    share: float
+    limit: int
+    ttl: float
+    secret: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Recording:
+    """A branch of a conversation, and what of it is not written yet."""
+
+    file: Path
+    digests: tuple[bytes, ...]
+    dialect: str = ""
+    body: bytes = b""
+    """Empty once it is written."""
+    reply: bytes = b""
+    credential: str = field(default="", repr=False)
+    has_replies: bool = False
+    """Whether the body holds any: without one it is no session."""
+    is_deleted: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.reply)
+
+
+class Recorder:
+    def __init__(
+        self, recordings: Recordings, redaction: Redaction, options: RecorderOptions, telemetry: Telemetry
+    ) -> None:
+        self._recordings = recordings
+        self._redaction = redaction
+        self._options = options
+        self._telemetry = telemetry
+        self._branches: LRUCache[tuple[Key, str, str], list[_Recording]] = LRUCache(_BRANCHES)
+        """By conversation, who sent it, and how it begins."""
+        self._waiting: dict[Path, _Recording] = {}
+        self._held = 0
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
+        """Record a request from now on, where it is to be. Never raises."""
+        wanted = client_request.record
+        if wanted is False or not (wanted or self._is_sampled(key)):
+            return
+        if self._held > 2 * _HELD:
+            self._telemetry.metrics.store_trouble("recording_full")
+            return
+        digests = tuple(message.digest for message in parsed.conversation.messages)
+        beginning = parsed.conversation.end_anchor(0)
+        branches = self._branches.setdefault((key, client_request.owner, beginning), [])
+        recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
+        if recording is None and len(branches) >= _MOST_BRANCHES:
+            self._telemetry.metrics.store_trouble("recording_full")
+            return
+        if recording is None:
+            place = (key.tenant, key.conversation, client_request.owner, beginning, len(branches))
+            recording = _Recording(self._recordings.place(*place), digests)
+            branches.append(recording)
+        recording.digests, recording.dialect = digests, client_request.dialect
+        recording.credential, recording.has_replies = client_request.credential, parsed.conversation.steps > 1
+        self._hold(recording, client_request.body, b"")
+
+    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
+        """Record the reply to a request that is recorded. Never raises."""
+        digests = tuple(message.digest for message in parsed.conversation.messages)
+        beginning = parsed.conversation.end_anchor(0)
+        for recording in self._branches.get((key, client_request.owner, beginning), ()):
+            if recording.digests == digests:
+                self._hold(recording, client_request.body, reply.content)
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """Write nothing of it any more."""
+        for name in [each for each in self._branches if each[0].tenant == tenant]:
+            if conversation in (None, name[0].conversation):
+                for recording in self._branches.pop(name):
+                    recording.is_deleted = True
+
+    async def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
+        """Delete the recordings of a tenant, of one conversation, of one who sent it. How many there were, written or
+        not."""
+        self.forget(tenant, conversation)
+        async with self._lock:
+            waiting = len(self._waiting)
+            self._waiting = {file: each for file, each in self._waiting.items() if not each.is_deleted}
+            with suppress(OSError):
+                return await asyncio.to_thread(self._recordings.delete, tenant, conversation, owner)
+        return waiting - len(self._waiting)
+
+    async def close(self) -> None:
+        """Write what waits, for a moment at most."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await self._write_waiting()
+
+    def _is_sampled(self, key: Key) -> bool:
+        """By the name of the conversation: for its whole life, at every replica."""
+        name = f"record\0{key.tenant}\0{key.conversation}".encode("utf-8", "surrogatepass")
+        digest = hmac.digest(self._options.secret, name, "sha256")
+        return int.from_bytes(digest[:8], "big") < self._options.share * 2**64
+
+    def _hold(self, recording: _Recording, body: bytes, reply: bytes) -> None:
+        self._held += len(body) + len(reply) - recording.size
+        recording.body, recording.reply = body, reply
+        self._waiting[recording.file] = recording
+        if self._held > _HELD:
+            self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._write_now_and_then())
+
+    async def _write_now_and_then(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._write_waiting()
+            with suppress(OSError):
+                gone = await asyncio.to_thread(self._recordings.trim, self._options.limit, self._options.ttl)
+                if gone:
+                    self._telemetry.log.warning("recordings_trimmed", files=gone, limit=self._options.limit)
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            async with self._lock:
+                if not self._waiting:
+                    return
+                recording = self._waiting.pop(next(iter(self._waiting)))
+                self._held -= recording.size
+                body, reply, recording.body, recording.reply = recording.body, recording.reply, b"", b""
+                if recording.is_deleted:
+                    continue
+                try:
+                    await asyncio.to_thread(self._write, recording, body, reply)
+                except Exception as error:  # one recording is no reason to stop all others
+                    self._telemetry.metrics.store_trouble("recording")
+                    self._telemetry.log.warning("recording_failed", error=type(error).__name__)
+                if recording.is_deleted:  # meanwhile, by another worker
+                    with suppress(OSError):
+                        await asyncio.to_thread(recording.file.unlink, missing_ok=True)
+
+    def _write(self, recording: _Recording, body: bytes, reply: bytes) -> None:
+        replies: Sequence[bytes] = DIALECTS[recording.dialect].messages_in(reply) if reply else ()
+        if not (replies or recording.has_replies):
+            return
+        session = session_of(recording.dialect, body, replies)
+        self._recordings.write(recording.file, self._redaction.applied(session, recording.credential))

@@ -1,0 +1,106 @@
+"""What a client shows of who it is: its credential, as the APIs carry it, and what is made of that.
+
+Laws
+  A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
+  Names of tenants and owners are keyed hashes; nothing is made of a key of this gateway but its name.
+"""
+
+import hmac
+from collections.abc import Collection
+from functools import lru_cache
+from hashlib import sha256
+
+from aiohttp import web
+
+from proxy.config.headers import ACCOUNTS, CREDENTIALS, SIGN_INS, VERSIONS, words_in
+from proxy.config.keys import KEY_SHAPE
+
+_LONGEST_KEY = 1_000
+"""Characters of a credential whose hash is remembered."""
+_AUTH_HEADERS = (*CREDENTIALS, *ACCOUNTS, *VERSIONS)
+_TOKENS = (
+    *("sk-ant-oat", "sk-ant-ort", "sk-ant-sid"),  # Anthropic: Claude Code, claude.ai
+    "eyJ",  # JSON web tokens: Sign in with ChatGPT (Codex), Entra ID, and whoever else signs people in
+    "ya29.",  # Google
+    *("gho_", "ghu_", "ghs_", "ghr_", "tid="),  # GitHub, and Copilot, whose own tokens begin with `tid=`
+    "hf_oauth_",  # Hugging Face
+    *("sk-sp-", "sk-kimi-", "sk-cp-"),  # keys of coding subscriptions: Alibaba, Kimi, MiniMax
+)
+"""How credentials begin that stand for a person's sign-in or subscription."""
+_SIGNED = ("aws4-", "digest ", "dpop ", "hawk ", "negotiate ", "signature ")
+"""How an Authorization header begins that is good for one request, or for one connection."""
+_SIGN_IN = ("chatgpt-account-id", "copilot-integration-id")
+"""Headers that go with a subscription, whatever the credential looks like."""
+KEY_HEADER = "x-narrows-key"
+"""Where a key of this gateway stands beside a credential for the upstream."""
+STANDS_FOR = "\0"
+"""How begins what stands for a key, or for a person: no header can hold it."""
+
+
+def received_credential(request: web.BaseRequest) -> str:
+    """The client's credential, as the APIs carry it; "" for none. Several are joined, one on each line: one of them may
+    be the same for everybody, and the upstream decides which of them it looks at."""
+    headers = request.headers
+    scheme, _, token = headers.get(CREDENTIALS[0], "").partition(" ")
+    values = (token.strip() or scheme, *(headers.get(name, "") for name in CREDENTIALS[1:]))
+    return "\n".join(dict.fromkeys(filter(None, values)))
+
+
+def auth_of(request: web.BaseRequest, *, has_key: bool) -> dict[str, str]:
+    """The headers by which the upstream knows who asks. A key of this gateway (`has_key`) is not for the upstream."""
+    headers = {name: request.headers[name] for name in _AUTH_HEADERS if name in request.headers}
+    if has_key:
+        headers = {name: value for name, value in headers.items() if not KEY_SHAPE.search(value)}
+    return headers | _sign_ins(request)
+
+
+def _sign_ins(request: web.BaseRequest) -> dict[str, str]:
+    """The headers in which a sign-in has to stand, with that word alone: no other is about who asks."""
+    words = {
+        name: ",".join(word for word in words_in(request.headers.getall(name, ())) if word.startswith(start))
+        for name, start in SIGN_INS
+    }
+    return {name: value for name, value in words.items() if value}
+
+
+def is_plain_key(request: web.BaseRequest) -> bool:
+    """Whether the credential is a plain API key, so far as its shape tells, or there is none. What it is used for
+    beside the client's own requests is then for its owner to pay, and not a use of somebody's subscription."""
+    headers = request.headers
+    if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
+        return False
+    words = received_credential(request).replace('"', " ").split()  # whatever space an upstream takes before the token
+    return not _sign_ins(request) and not any(word.startswith(_TOKENS) for word in words)
+
+
+def is_allowed(credential: str, digests: Collection[str]) -> bool:
+    """Whether the SHA-256 of one of the keys in the credential is among these; `*` stands for all. Whoever has a key of
+    this gateway is let in by that."""
+    if credential.startswith(STANDS_FOR):
+        return True
+    return "*" in digests or not {each.lower() for each in digests}.isdisjoint(digests_of(credential))
+
+
+def digests_of(credential: str) -> Collection[str]:
+    """The SHA-256 of each of the keys in a credential."""
+    return {sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key}
+
+
+def owner_of(secret: bytes, credential: str) -> str:
+    """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
+    return hash_of(secret, f"originals\0{credential}")[:24]
+
+
+def name_of(secret: bytes, person: str) -> str:
+    """A name for a person whom a gateway in front names in words that a tenant cannot have."""
+    return "~" + hash_of(secret, f"person\0{person}")[:24]
+
+
+def hash_of(secret: bytes, text: str) -> str:
+    """The keyed hash of a text, in hexadecimal."""
+    return (_keyed_hash if len(text) <= _LONGEST_KEY else _keyed_hash.__wrapped__)(secret, text)
+
+
+@lru_cache(maxsize=4_096)  # to compute it lets go of the interpreter, for which the event loop then may have to wait
+def _keyed_hash(secret: bytes, text: str) -> str:
+    return hmac.digest(secret, text.encode("utf-8", "surrogateescape"), "sha256").hex()

@@ -1,0 +1,39 @@
+"""What the usage of replies shows of a provider's cache."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from policies.money.prices import Usage
+from proxy.upstreams.price_book import LearnedCaches
+
+
+def _note(caches: LearnedCaches, pause: float, cached: int) -> str:
+    settings = SimpleNamespace(cache=SimpleNamespace(mark=False, least=1_024), prices=SimpleNamespace(breakpoints=0))
+    context = SimpleNamespace(
+        request=SimpleNamespace(model="gpt-5.4"),
+        plan_settings=settings,
+        conversation=SimpleNamespace(steps=9),
+        lifetime=600.0,
+    )
+    request: Any = SimpleNamespace(
+        planned=SimpleNamespace(previous=SimpleNamespace(at=0.0), context=context),
+        record=SimpleNamespace(at=pause),
+        headers={"x-narrows-prefix": "extended"},
+        client_request=SimpleNamespace(upstream="openai"),
+    )
+    return caches.note(request, Usage(5_000, cached, 0, 10))
+
+
+def test_a_server_that_never_reports_cached_tokens_does_not_look_like_one_that_forgets() -> None:
+    caches = LearnedCaches()
+    assert [_note(caches, 120, 0) for _ in range(6)] == [""] * 6
+    assert caches.lifetime("gpt-5.4", "openai", 600.0) == 600.0
+    _note(caches, 120, 4_000)
+    assert [_note(caches, 120, 0) for _ in range(5)][-1] == "shorter"
+
+
+def test_a_longer_lifetime_is_the_shortest_of_the_pauses_that_showed_it() -> None:
+    caches = LearnedCaches()
+    for pause in (900, 700, 1_000, 1_200, 5_000):
+        _note(caches, pause, 4_000)
+    assert caches.lifetime("gpt-5.4", "openai", 600.0) == 700
