@@ -14,15 +14,14 @@ from typing import Self
 
 from policies.money.catalog import check_overrides
 from proxy.config import ConfigurationError, Settings
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
-from proxy.kernel.handlers import Gateway
-from proxy.kernel.holdout import Holdout
-from proxy.kernel.modes import Prepare, by_mode, relayed
+from proxy.kernel.gateway import Gateway
+from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor
 from proxy.kernel.services import CompactionServices, Controls, Services
@@ -45,11 +44,11 @@ from proxy.upstreams.price_book import PriceBook
 from proxy.upstreams.table import Upstreams
 from proxy.workers.worker import Worker
 
-DOOR = ("access", "pages")
-"""Addons that are asked for each request, in this order. Each is a folder in proxy/addons/."""
+PAGES, DOOR = ("pages",), ("access",)
 INNER = ("billing", "shadows", "archive", "telemetry", "compress", "limits")
-"""Addons that are asked for requests that go upstream, in this order: limits charge what was billed, and a compressed
-text counts as a request."""
+"""The addons, each a folder in proxy/addons/, in the order in which they are told: who answers where no API is asked,
+who looks at the head of a request, and who is told of it then. Limits charge what was billed, and what compresses
+counts as a request."""
 _FILE_LIMIT = 16 * 2**30
 """Bytes of a store in a file, where `store_limit` does not say."""
 _UNHURRIED = 5.0
@@ -158,14 +157,14 @@ async def _services(settings: Settings, lasting: Lasting, before: Services | Non
 
 
 async def _addons(services: Services, beside: Sequence[Addon]) -> Addons:
-    """The addons, the inner ones opened first: pages show what others have. Raises ConfigurationError."""
+    """The addons; pages, which show what others have, are started last. Raises ConfigurationError."""
     opened = services.opened
-    for name in (*INNER, *DOOR):
-        addon = await import_module(f"proxy.addons.{name}.addon").start(services)
+    for name in (*INNER, *DOOR, *PAGES):
+        addon = await import_module(f".addons.{name}.addon", __package__).start(services)
         if addon is not None:
             opened[name] = addon
-    door, inner = ([opened[name] for name in names if name in opened] for names in (DOOR, INNER))
-    return Addons(door, [*inner, *beside], services.telemetry)
+    pages, door, inner = ([opened[name] for name in names if name in opened] for names in (PAGES, DOOR, INNER))
+    return Addons(pages, door, [*inner, *beside], services.telemetry)
 
 
 async def _compaction(services: Services, store: Store, patience: float | None) -> CompactionServices:
@@ -254,8 +253,8 @@ async def check_settings(settings: Settings) -> None:
     await (await Upstreams.open(settings, telemetry)).close()
     await Summarizer(settings, CredentialStates()).close()
     _check_prices(settings)
-    for name in (*DOOR, *INNER):
-        if check := getattr(import_module(f"proxy.addons.{name}.addon"), "check", None):
+    for name in (*PAGES, *DOOR, *INNER):
+        if check := getattr(import_module(f".addons.{name}.addon", __package__), "check", None):
             check(settings)
     try:
         open_store(settings.store, keyring=settings.keyring)

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from policies.context import TokenCounter
 from policies.dialects import common
 from policies.dialects.base import Added, Consent, Fault, Reply, Request
-from policies.dialects.events import Json, document, is_plain, read_event, text_of
+from policies.dialects.events import Json, events_in, is_plain, read_event
 from policies.dialects.http import Http
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.dialects.usage import UsageNames
 from policies.dialects.writing import Writing
 from policies.model.conversation import Conversation, Kind, Message
-from policies.model.edits import Edit, Exchange
+from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
+from policies.money.prices import Usage
 
 Read = Callable[[bytes, TokenCounter], Message]
 Join = Callable[[Request, Mapping[int, bytes], Added | None, Change | None], bytes]
@@ -51,13 +52,13 @@ class RecallForm:
     tool: Callable[[Request, bool], Added | None]
     """Where and how to add the tool; None where it cannot be added. Where the client brings no tools, it is only added
     where the second argument says so."""
-    put_back: Callable[[Sequence[Exchange], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
+    put_back: Callable[[Sequence[RecallRound], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
     """The messages of a reply's recall exchange, as the model saw them, from its rounds, their answers, the text of the
     reply, and the reply as the client returned it, message by message (None before it has): each round and its answers,
     then the rest of the reply. Where a user brings the results of its calls, and some were made beside ours, the reply
     ends with that message. Raises UnreadableError where the reply does not fit the rounds."""
     arguments: Callable[[str], str]
-    """The arguments of a call that an Exchange holds."""
+    """The arguments of a call that a RecallRound holds."""
     next_round: Callable[[bytes, int], bytes] = lambda body, spent: body
     """The body that asks for the next round of a reply: one choice, with so many tokens less for the answer."""
     may_stand: Callable[[Request], bool] = lambda request: True
@@ -140,15 +141,22 @@ class Dialect:
     def messages_in(self, reply: bytes) -> list[bytes]:
         """The messages of a reply, from what its client received: one text of events, or JSON. There are none where it
         broke off, failed or has several choices."""
+        contents = [content for content in map(read_event, events_in(reply)) if content is not None]
         if is_plain(reply):
-            whole = document(text_of(reply))
-            messages = self.whole_messages(whole) if whole else []
+            messages = [message for content in contents for message in self.whole_messages(content)]
         else:
-            blocks = reply.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
-            messages = self.streamed_messages([event for event in map(read_event, blocks) if event is not None])
+            messages = self.streamed_messages(contents)
         with suppress(RecursionError):  # nested deeper than can be written
             return [common.as_json(message) for message in messages]
         return []
+
+
+def usage_in(api: Dialect, reply: bytes) -> Usage | None:
+    """What the provider says that a reply has used: one text of events, or JSON."""
+    reader = api.reply(None)
+    for event in events_in(reply):
+        reader.feed(event)
+    return reader.usage
 
 
 @remembered

@@ -128,8 +128,7 @@ class _Replay:
                 self._stop_before(self.state)
             elif step < self.cut:
                 self._keep(step)
-            parts = self._folding, self._pointers
-            last = Step(conversation, self._settings, self.state, step, *parts, watch=self._watch)
+            last = Step(self._settings, step, self._folding, self._pointers, self._watch)
             decides = step < self.cut and step not in undecided
             try:
                 last.serve(records.get(conversation.end_anchor(step)), self._memory, decides=decides)

@@ -11,7 +11,7 @@ from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.ledger import SMALLEST
+from policies.money.ledger import SMALLEST, Ledger, best_point
 from policies.planning.folding import (
     Folding,
     adopted_fold,
@@ -26,7 +26,7 @@ from policies.planning.pointers import Pointers
 from policies.planning.prefix import SHED
 from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.shedding import Watch
-from policies.planning.state import PlanSettings, PlanState
+from policies.planning.state import PlanSettings
 from policies.planning.summaries import StepSummaries
 from policies.sight import sight_window
 from policies.text.layout import edited_tokens
@@ -44,34 +44,23 @@ class Changes:
     """What one step changes: edits, folds and a summary are put into the state, and what stood before is remembered."""
 
     def __init__(
-        self,
-        conversation: Conversation,
-        settings: PlanSettings,
-        state: PlanState,
-        folding: Folding,
-        pointers: Pointers,
-        summaries: StepSummaries,
-        *,
-        step: int,
-        watch: Watch,
+        self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, summaries: StepSummaries
     ) -> None:
-        self._conversation = conversation
+        self._conversation, self._state = folding.conversation, folding.state
         self._settings = settings
-        self._state = state
         self._folding, self._pointers, folding.was_folded = folding, pointers, {}
         self._summaries = summaries
-        self._watch = watch
-        self._start = conversation.start(step)
-        self._is_newest = step == conversation.steps - 1
+        self._start = self._conversation.start(step)
+        self._is_newest = step == self._conversation.steps - 1
         self.edits_before: dict[int, Replace | None] = {}
         """The blocks whose edit this step changes, with the edits that stood before."""
-        self.folds_before = dict(state.folds) if self._is_newest else {}
+        self.folds_before = dict(self._state.folds) if self._is_newest else {}
 
-    def fire(self, point: int, reason: str) -> None:
+    def fire(self, point: int, reason: str, context: Context) -> None:
         """Carry out all offers from the block `point` on."""
         fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
         for at in fired:
-            self._watch.pause()
+            context.pause(1)
             if (edit := self._state.offers.pop(at, None)) is not None:  # an edit before it may have withdrawn it
                 self.change(at, edit)
         if self._folding.fire(point, self._start) or fired:
@@ -103,7 +92,7 @@ class Changes:
             return False
         put_summary(self._folding, folds)
         self._summaries.want = None  # it was for the longer history
-        self.fire(self._folding.run(folds[0]).start, reason)
+        self.fire(self._folding.run(folds[0]).start, reason, context)
         self._state.reason = reason
         return True
 
@@ -148,17 +137,8 @@ class Changes:
 class Step:
     """Plans one step of a history in the `PlanState` that it is given, which it changes."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        settings: PlanSettings,
-        state: PlanState,
-        step: int,
-        folding: Folding,
-        pointers: Pointers,
-        *,
-        watch: Watch,
-    ) -> None:
+    def __init__(self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, watch: Watch) -> None:
+        conversation, state = folding.conversation, folding.state
         newest = step == conversation.steps - 1
         if newest and settings.learned is not None:
             settings = replace(settings, budget=settings.learned)
@@ -174,27 +154,15 @@ class Step:
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
         self._lossless: list[int] = []  # the blocks for which this step has an offer that loses nothing
-        self._summaries = StepSummaries(conversation, settings, state, folding)
-        parts = folding, pointers, self._summaries
-        self.changes = Changes(conversation, settings, state, *parts, step=step, watch=watch)
+        self._summaries = StepSummaries(settings, folding)
+        self.changes = Changes(settings, step, folding, pointers, self._summaries)
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
         """Decide this step, or repeat what its record says was decided. `memory` is the store's present content.
         `decides`: whether anything new may be decided."""
-        # leading system text counts as head, not as history
-        head, step = self._conversation.head, self._step
-        foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
-        places = self._conversation.arrived(step)
-        sizes = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-        ours = [n for n, at in enumerate(places) if self._conversation.blocks[at].tool == RECALL]
-        sent = self._conversation.ends[step]
-        # a mark of ours finds any entry
-        in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, sent, self._settings.cache)
-        original = self._settings.head + self._ledger.original + sum(sizes)
-        marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
-        self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
-        self._context = self._seen(sum(sizes))
+        arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round)
+        self._context = self._seen(arrived)
         if self._newest:
             usable = self._summaries.review(memory.summaries)
             self._context = replace(
@@ -344,7 +312,7 @@ class Step:
         elif self._settings.only_to_fit or self._is_recall_round:
             return
         elif self._settings.cold and self._newest:
-            self.changes.fire(0, "checkpoint:cold")
+            self.changes.fire(0, "checkpoint:cold", self._context)
             self.changes.adopt("checkpoint:cold", self._context)
         else:
             # nothing is cut in recall rounds, so what came before them may still be cut as the tail
@@ -353,9 +321,9 @@ class Step:
             )
             last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
             self._ledger.waiting = self._folding.waiting(self._conversation.start(self._step))
-            point = self._ledger.best_point(since)
+            point = best_point(self._ledger, since)
             if point is not None:
-                self.changes.fire(point, "tail-cut" if point >= last else "checkpoint:paid")
+                self.changes.fire(point, "tail-cut" if point >= last else "checkpoint:paid", self._context)
             if self._settings.aim == "context":
                 self._keep_to_moments()
             elif self._summaries.pay():
@@ -367,20 +335,20 @@ class Step:
         self.changes.adopt("checkpoint:context", self._context)
         batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
         if self._ledger.pending(0)[0] >= batch:
-            self.changes.fire(0, "checkpoint:context")
+            self.changes.fire(0, "checkpoint:context", self._context)
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark. Where a
         summary has made room, the next one will in time, and nothing more is removed."""
         budget, reason = self._settings.budget, f"checkpoint:{self._settings.budget.mark}"
-        self.changes.fire(0, reason)
+        self.changes.fire(0, reason, self._context)
         adopted = self._tokens() * self._factor > budget.low and self.changes.adopt(reason, self._context)
         excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
         if excess > 0:
             sizes, self._summaries.ready = tuple(self._ledger.sent), []
             gone = summarized(self._folding)
             self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=gone))
-            self.changes.fire(0, reason)
+            self.changes.fire(0, reason, self._context)
 
     def _send(self) -> None:
         """Choose our cache marks, and enter the request into the ledger."""
@@ -407,3 +375,18 @@ class Step:
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""
         return self._settings.head + self._ledger.total
+
+
+def _arrive(ledger: Ledger, conversation: Conversation, settings: PlanSettings, step: int, by_client: bool) -> int:
+    """Enter the blocks that came with a step into the ledger; their tokens."""
+    # leading system text counts as head, not as history
+    head, places = conversation.head, conversation.arrived(step)
+    foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
+    sizes = [conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
+    ours = [n for n, at in enumerate(places) if conversation.blocks[at].tool == RECALL]
+    # a mark of ours finds any entry
+    in_reach = 0 if settings.slots else oldest_in_reach(conversation, conversation.ends[step], settings.cache)
+    original = settings.head + ledger.original + sum(sizes)
+    marked = ends_in_entry(settings) or may_mark(settings, step, original)
+    ledger.arrive(sizes, ours, by_client=by_client, in_reach=in_reach, marked=marked)
+    return sum(sizes)

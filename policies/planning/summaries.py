@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
-from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import (
     NO_SUMMARIES,
@@ -15,9 +14,9 @@ from policies.model.summary_record import (
     stale,
     usable_summaries,
 )
-from policies.money.ledger import GUARD, SMALLEST, UNTRIED, digest_pays, limit_of_chats
+from policies.money.ledger import GUARD, SMALLEST, UNTRIED, affords, bears, digest_pays, limit_of_chats, pays
 from policies.planning.folding import Folding, adopted_fold, drop_summary, summary_saving
-from policies.planning.state import PlanSettings, PlanState
+from policies.planning.state import PlanSettings
 from policies.text.layout import edited_tokens
 
 _GROWTH = 1.5
@@ -28,10 +27,9 @@ it rewrites all that people wrote, too."""
 class StepSummaries:
     """What one step knows of summaries; it changes the state that it is given."""
 
-    def __init__(self, conversation: Conversation, settings: PlanSettings, state: PlanState, folding: Folding) -> None:
-        self._conversation = conversation
+    def __init__(self, settings: PlanSettings, folding: Folding) -> None:
+        self._conversation, self._state = folding.conversation, folding.state
         self._settings = settings
-        self._state = state
         self._folding = folding
         self.ready: list[Fold] = []
         """The folds of a summary that could be adopted from now on: an offer of its own."""
@@ -78,7 +76,7 @@ class StepSummaries:
         origin = self.ready[0].origin
         later, rent = state.ledger.pending(stop)
         cost = origin.cost if origin else 0.0
-        return state.ledger.pays(first, saving + later, state.rent + rent, cost, ahead=False, chats=self._limit())
+        return pays(state.ledger, first, saving + later, state.rent + rent, cost, ahead=False, chats=self._limit())
 
     def ask(self, context: Context) -> None:
         """Ask for a summary: with the aim of the context when the policy wants it, else where it will have paid for
@@ -92,7 +90,7 @@ class StepSummaries:
             saving = max(0, summary_saving(self._folding, self.ready))
         if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
             state.rent *= saving / state.saving
-        state.rent, state.saving = state.rent + ledger.rent(saving), saving
+        state.rent, state.saving = state.rent + saving * self._settings.prices.read, saving
         if want is None or not context.newest or (self.ready and not self._is_worth_more(last)):
             return
         if context.aim == "context":
@@ -106,11 +104,11 @@ class StepSummaries:
         limit = self._limit()
         untried = float("inf") if context.pressed or context.summaries else limit or UNTRIED
         most = GUARD if context.rejected else untried
-        if saving < context.budget.bounded(SMALLEST) or not ledger.bears(cost + state.digest_cost, most):
+        if saving < context.budget.bounded(SMALLEST) or not bears(ledger, cost + state.digest_cost, most):
             return
         later, rent = ledger.pending(last + 1)
         rent += state.rent
-        if context.pressed or ledger.pays(first, saving + later, rent, cost, ahead=True, chats=limit):
+        if context.pressed or pays(ledger, first, saving + later, rent, cost, ahead=True, chats=limit):
             state.wants.append(replace(want, reason="window" if context.pressed else want.reason))
 
     def want_digest(self, want: DigestWant) -> None:
@@ -121,8 +119,8 @@ class StepSummaries:
         cost, small = state.digest_cost + want.cost, settings.head + ledger.total < settings.budget.floor
         if small or saving < LEAST_SAVING or settings.only_to_fit:
             return
-        pays = digest_pays(settings.prices, saving, want.cost) and ledger.affords(cost + self._lost())
-        if pays or settings.aim == "context":
+        is_earned = digest_pays(settings.prices, saving, want.cost) and affords(ledger, cost + self._lost())
+        if is_earned or settings.aim == "context":
             state.digests.append(want)
             state.digest_cost = cost
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from multidict import CIMultiDict
+
 from policies.dialects import DIALECTS
 
 
@@ -24,3 +26,10 @@ SIGN_INS = tuple(dict.fromkeys(api.sign_in_beta for api in _APIS if api.sign_in_
 def words_in(values: Iterable[str]) -> list[str]:
     """The words of a header with commas between them, which may come several times."""
     return [word for value in values for each in value.split(",") if (word := each.strip())]
+
+
+def drop_sign_ins(headers: CIMultiDict[str]) -> None:
+    """Take the words out that say that a person has signed in; words of several such headers come in one."""
+    for name, start in SIGN_INS:
+        if words := [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]:
+            headers[name] = ",".join(words)

@@ -10,18 +10,20 @@ Laws
   or on anything upstream.
 """
 
+import hmac
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec import structs
 
 from policies.dialects import TooManyError
+from policies.money.bills import Arm
 from proxy.errors import ApiError
-from proxy.kernel.holdout import Holdout
-from proxy.kernel.outgoing import in_arm, unchanged
+from proxy.kernel.outgoing import in_arm, unchanged, warning_header
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.warnings import warning_header
+from proxy.memory import Key
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
@@ -33,6 +35,27 @@ class Prepare(Protocol):
     async def __call__(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         """The request that goes upstream. `waiting` is entered while a client that streams waits for a summary. Raises
         ApiError where a policy wants the request to fail, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """A share of all conversations, by a keyed hash of tenant and conversation: each belongs to it for its whole life,
+    in every replica, and nobody who chooses a name can tell whether."""
+
+    share: float
+    secret: bytes = field(repr=False)
+
+    def arm(self, key: Key) -> Arm:
+        """The arm in which a conversation is, unless it leaves that."""
+        if not self.share:
+            return ""
+        return "holdout" if self.has(key) else "on"
+
+    def has(self, key: Key) -> bool:
+        if not self.share:
+            return False
+        name = f"holdout\0{key.tenant}\0{key.conversation}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(hmac.digest(self.secret, name, "sha256")[:8]) < self.share * 2**64
 
 
 async def relayed(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:

@@ -23,6 +23,7 @@ import typer
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
 from policies.context import Aim
+from policies.dialects import DIALECTS
 from policies.keep import Patterns, names, patterns_of
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
@@ -55,7 +56,6 @@ from proxy.lab.arguments import (
     custom_presets,
 )
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.reports.page_file import print_page, writable
 from proxy.lab.request_file import content_of, request_in
 from proxy.lab.results import notes_on
@@ -231,7 +231,7 @@ def explained(
 
 def _effect(result: Compacted, pattern: str) -> PatternEffect:
     """What a pattern names in a request."""
-    conversation, history = result.conversation, CLIENT_APIS[result.dialect].history
+    conversation, history = result.conversation, DIALECTS[result.dialect].fields.history
     places = [at for at in range(len(conversation.blocks)) if names((pattern,), conversation, at)]
     tokens = sum(conversation.blocks[at].tokens for at in places)
     return PatternEffect(len(places), tokens, [_place(history, conversation.blocks[at].path) for at in places])
@@ -301,7 +301,7 @@ def _verdict(result: Compacted) -> str:
 
 
 def _edits(result: Compacted, sizes: Sequence[BeforeAfter]) -> Iterator[EditSummary]:
-    history = CLIENT_APIS[result.dialect].history
+    history = DIALECTS[result.dialect].fields.history
     conversation, new = result.conversation, set(result.plan.new)
     for edit, tokens in zip(result.plan.edits, sizes, strict=True):
         blocks = span(conversation, edit)

@@ -1,8 +1,11 @@
 """Summaries and digests are written in the background, beside requests, by two writers of one interface: rolling
 summaries of old turns, and digests of single large outputs of tools.
 
-For each request whose mode is `on`, a writer is called in this order: `before_plan` with what is remembered,
-`after_plan` and `wait` with the plan, `report` with the plan that is carried out.
+For each request whose mode is `on`, a writer is called in this order:
+  before_plan   adds to the request what the writer can be asked for, and to the memory what it has written
+  after_plan    starts what the plan wants
+  wait          the memory to plan with again, after a wait for what is being written; None where there was no wait
+  report        notes the events of its texts, each once; the value of `x-narrows-summary`, empty for none
 
 Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
@@ -21,7 +24,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from cachetools import LRUCache
 from msgspec import structs
@@ -158,30 +161,12 @@ class SummaryServices:
             self.telemetry.log.warning("summary_no_credential", effect=effect)
 
 
-class BackgroundWriter(Protocol):
-    """Writes something in the background that later plans use."""
-
-    async def before_plan(
-        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
-    ) -> tuple[RequestContext, Memory]:
-        """The request with what the writer can be asked for, and the memory with what it has written."""
-
-    def after_plan(self, planned: PlannedRequest) -> None:
-        """Start what the plan wants."""
-
-    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
-        """The memory to plan with again, after a wait for what is being written; None where there was no wait."""
-
-    def report(self, planned: PlannedRequest) -> str:
-        """The value of `x-narrows-summary`, empty for none. Notes the events of its texts, each once."""
-
-
 @dataclass(frozen=True, slots=True)
 class BackgroundWriters:
     """All writers, in the order in which they start and wait; in the reply a later one takes precedence."""
 
     _services: SummaryServices
-    _writers: Sequence[BackgroundWriter]
+    _writers: "Sequence[RollingSummaries | OutputDigests]"
 
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory

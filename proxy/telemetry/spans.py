@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from threading import Thread
 from time import monotonic
+from typing import Any
 
 import structlog
 from multidict import CIMultiDict, MultiMapping
@@ -24,7 +25,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from policies.dialects import DIALECTS
 from policies.money.prices import Usage
 from policies.tools.kinds import RECALL
-from proxy.telemetry.record import RequestRecord
 from proxy.telemetry.tracing import RequestTrace, Tracing
 
 METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
@@ -46,7 +46,7 @@ OWN = {
     "narrows.cost.baseline.usd": "baseline",
     CONVERSATION: "conversation",
 }
-"""What the span of a request says of it, by the fields of its record."""
+"""What the span of a request says of it, by the fields of its line in the log."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _W3C = TraceContextTextMapPropagator()
 _PARENTS = ("traceparent", "tracestate")
@@ -144,11 +144,11 @@ class _Spans(RequestTrace):
             )
         client.end()
 
-    def end(self, record: RequestRecord, usage: Usage | None) -> None:
+    def end(self, fields: Mapping[str, Any], usage: Usage | None) -> None:
         self.round_over(usage)
-        values = {name: getattr(record, field) for name, field in OWN.items()}
+        values = {name: fields[field] for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})
-        _note(self._server, record.status, record.trouble, record.status >= 500)
+        _note(self._server, fields["status"], fields["trouble"], fields["status"] >= 500)
         self._server.end()
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 from multidict import CIMultiDict
 
 from proxy.config import ConfigurationError, UpstreamRow
-from proxy.config.headers import ACCOUNTS, CREDENTIALS, SIGN_INS, words_in
+from proxy.config.headers import ACCOUNTS, CREDENTIALS, drop_sign_ins
 from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
 from proxy.errors import ApiError
 
@@ -69,9 +69,7 @@ class Outbound:
         if self.row.has_key:
             for name in [name for name in headers if re.sub("[^a-z0-9]", "-", name.lower()) in _OF_CLIENTS]:
                 headers.popall(name, None)
-            for name, start in SIGN_INS:
-                if betas := [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]:
-                    headers[name] = ",".join(betas)
+            drop_sign_ins(headers)
         headers.update(self.row.headers)
         headers.update(self.proof)
 

@@ -3,7 +3,7 @@ of the others does what it is there for."""
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +22,8 @@ from tests.kit.recalling import KEEPING, REPORT, Client, fetched, hiding, plays,
 from tests.kit.running import compaction_of
 from tests.kit.stage import Stage
 
-ADDONS = (*generation.DOOR, *generation.INNER)
+LINES = ("PAGES", "DOOR", "INNER")
+ADDONS = tuple(name for line in LINES for name in getattr(generation, line))
 KEY, LIMITED, SHADOW = new_key(), new_key(), "sk-shadow"
 ROWS = [{"name": "alice", "sha256": digest_of(KEY)}, {"name": "bob", "sha256": digest_of(LIMITED), "rpm": 1}]
 SETTINGS = {
@@ -49,15 +50,19 @@ class Missing:
         return None
 
 
-def without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take an addon away: its line, its folder, and what was imported of all addons."""
-    for module in [each for each in sys.modules if each.startswith("proxy.addons.")]:
-        monkeypatch.delitem(sys.modules, module)
-    for addon in ADDONS:
-        monkeypatch.delattr(proxy.addons, addon, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Missing(name), *sys.meta_path])
-    for line in ("DOOR", "INNER"):
-        monkeypatch.setattr(generation, line, tuple(each for each in getattr(generation, line) if each != name))
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All addons are imported anew, and forgotten again."""
+    before = {name: module for name, module in sys.modules.items() if name.startswith("proxy.addons.")}
+    packages = {name: getattr(proxy.addons, name) for name in ADDONS if hasattr(proxy.addons, name)}
+    for name in before:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.startswith("proxy.addons.")]:
+        del sys.modules[name]
+    sys.modules.update(before)
+    for name, package in packages.items():
+        setattr(proxy.addons, name, package)
 
 
 # --- one thing that each is there for ---
@@ -130,9 +135,12 @@ NEEDS = {"limits": "access"}
 
 
 @pytest.fixture(params=ADDONS)
-def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    without(request.param, monkeypatch)
+def missing(request: pytest.FixtureRequest, fresh: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The addon whose line and folder are taken away."""
     name: str = request.param
+    monkeypatch.setattr(sys, "meta_path", [Missing(name), *sys.meta_path])
+    for line in LINES:
+        monkeypatch.setattr(generation, line, tuple(each for each in getattr(generation, line) if each != name))
     return name
 
 

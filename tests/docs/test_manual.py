@@ -61,7 +61,7 @@ def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tm
 
 @pytest.mark.parametrize("field", UpstreamRow.model_fields)
 def test_every_field_of_an_upstream_is_shown(field: str) -> None:
-    shown = "".join(toml_blocks(section("proxy/kernel/wire/README.md", "Upstreams")))
+    shown = "".join(toml_blocks(PAGES[Path("proxy/upstreams/README.md")]))
     assert re.search(rf"^{field} = ", shown, re.MULTILINE)
 
 

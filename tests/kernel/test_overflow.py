@@ -16,11 +16,11 @@ import aiohttp
 import openai
 import pytest
 
+from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from proxy.app import App
 from proxy.kernel.prepare import Compactor
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.lab.provider.answers import Excess, Wording
 from proxy.memory import Key
@@ -461,8 +461,8 @@ async def test_t5_a_later_round_that_is_too_long_is_an_error_and_teaches_the_win
     server.provider.answer = lambda received: None if received.excess else answer(received)
     asked = 1
     body = spaced(api.body([*LONG, {"role": "user", "content": "And?"}], **LIGHT, model="own", stream=stream))
-    form, received = CLIENT_APIS[api.dialect], b""
-    async with server.client.post(f"{app.base_url}{form.path}", data=body, headers=form.auth("k")) as reply:
+    form, received = DIALECTS[api.dialect], b""
+    async with server.client.post(f"{app.base_url}{form.http.path}", data=body, headers=form.http.auth("k")) as reply:
         assert reply.status == (200 if stream else 400)
         with suppress(aiohttp.ClientPayloadError):  # the connection is closed where a stream has begun
             async for piece in reply.content.iter_any():
@@ -478,7 +478,7 @@ async def test_t5_a_later_round_that_is_too_long_is_an_error_and_teaches_the_win
 async def test_t5_a_reply_that_begins_slowly_is_not_held_back_for_long(
     server: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.wire.resending._PATIENCE", 0.05)
+    monkeypatch.setattr("proxy.kernel.send._PATIENCE", 0.05)
     events = [b'data: {"type":"response.created","response":{}}\n\n', b'data: {"type":"response.completed"}\n\n']
 
     async def slowly() -> AsyncIterator[bytes]:

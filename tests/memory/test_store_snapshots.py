@@ -12,8 +12,9 @@ from policies.money.ledger import Ledger
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from proxy.config.keyring import Keyring
-from proxy.memory import SNAPSHOTS, Key, Snapshot, Store, open_store, snapshots
+from proxy.memory import Key, Snapshot, Store, open_store, snapshots
 from proxy.memory.cached import CachedStore
+from proxy.memory.decisions import SNAPSHOTS
 from tests.kernel.test_planning import ENDS, Bench, on
 from tests.memory.test_store import CUT, FOLD, KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
@@ -90,7 +91,7 @@ def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
     held = {field.name for field in fields(PlanState)} - snapshots.OF_NEWEST_STEP - {"ledger"}
     assert held == set(snapshots.OF_STATE)
     of_a_request = {"waiting"}  # each begins it anew
-    assert vars(Ledger(PRICES)).keys() == {"_prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
+    assert vars(Ledger(PRICES)).keys() == {"prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
     ledger = Ledger(PRICES)
     ledger.waiting = {1}
     ledger.arrive([1])

@@ -97,7 +97,7 @@ def test_names_are_carried_forward_and_nobody_works_them_out_unasked(monkeypatch
     unasked = converse(messages[:-2], before)
     assert worked_out == []
     after = converse(messages, unasked)  # though nobody asked the one between
-    assert after.find(after.ref(len(after.blocks) - 1)) == len(after.blocks) - 1
+    assert after.references.places.get(after.ref(len(after.blocks) - 1)) == len(after.blocks) - 1
     assert len(worked_out) == 4
 
 

@@ -28,8 +28,7 @@ from proxy.config.presets import NAME
 from proxy.errors import ApiError
 from proxy.identity.credential import KEY_HEADER, STANDS_FOR, name_of, owner_of, received_credential
 from proxy.identity.who import IDENTITY, Identity, who
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.memory import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
@@ -57,10 +56,9 @@ class Gate(Addon):
         """Whether nobody is looked at."""
 
     async def admit(self, exchange: Exchange) -> None:
-        if exchange.is_api:
-            await self.enter(exchange.request)
-            if (access := exchange.access) is not None:
-                exchange.id = access.request_id or exchange.id
+        await self.enter(exchange.request)
+        if (access := exchange.access) is not None:
+            exchange.id = access.request_id or exchange.id
 
     async def enter(self, request: web.BaseRequest) -> None:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""

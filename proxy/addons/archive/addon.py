@@ -13,16 +13,19 @@ from proxy.memory.store_access import StoreAccess
 
 
 async def start(services: Services) -> Archive | None:
-    """What is stored for people, as far as it is to be; None where nothing is compacted. Raises ConfigurationError."""
+    """What is stored for people, as far as it is to be; None where nothing is. Raises ConfigurationError."""
     if services.compaction is None:
         return None
     settings, access = services.settings, services.compaction.access
-    archive = Archive(
+    kinds = (
         Originals(access) if settings.originals else None,
         Artifacts(access, settings.artifacts_limit) if settings.artifacts else None,
         MessageLog(access, settings.history_limit) if settings.history else None,
         _recorder(settings, settings.record, access) if settings.record is not None else None,
     )
+    if not any(kinds):
+        return None
+    archive = Archive(*kinds)
     services.parts.push_async_callback(archive.close)
     if archive.recorder is not None:
         services.compaction.deletion.delete_recordings = archive.recorder.delete

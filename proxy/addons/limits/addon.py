@@ -4,10 +4,10 @@ from policies.dialects import DIALECTS
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
 from proxy.addons.limits.charges import PricesOf, summary_dollars
-from proxy.addons.limits.limits import Admitted, Limits, open_limits
+from proxy.addons.limits.limits import PATIENCE, Admitted, Counts, Limits
 from proxy.addons.limits.metering import Meter, charge_relayed, charge_reply, limited_key
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.config import ConfigurationError
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.memory import Key
 
@@ -66,11 +66,22 @@ async def start(services: Services) -> KeyLimits | None:
     """What counts what keys use; None where no keys are taken. Raises ConfigurationError."""
     if services.settings.auth == "passthrough":
         return None
-    before = services.before.get("limits")
-    counts = before.limits.counts if isinstance(before, KeyLimits) else None
-    limits = await open_limits(
-        services.settings, services.telemetry, services.store, services.worker, counts, services.parts
-    )
+    from proxy.addons.limits.windows import LocalWindows, SharedWindows
+
+    settings, telemetry, before = services.settings, services.telemetry, services.before.get("limits")
+    try:
+        shared = None if settings.store.startswith("sqlite:") else SharedWindows(settings.store, PATIENCE)
+    except ValueError as error:
+        raise ConfigurationError(f"store: {error}") from error
+    if services.worker == 0 and shared is None and any(key.rpm or key.tpm for key in settings.keys):
+        telemetry.log.warning(
+            "limits_per_worker", effect="each worker counts by itself; name a Redis in `store` to count together"
+        )
+    counts = before.limits.counts if before is not None else Counts(LocalWindows())
+    is_alone = services.worker is None and shared is None
+    limits = Limits(telemetry, counts, services.store, shared, is_alone)
+    services.parts.push_async_callback(limits.close)
+    await limits.open()
     addon = KeyLimits(limits, services.price_book.prices)
     services.billed.append(addon.charge_summary)
     return addon

@@ -14,7 +14,7 @@ Laws
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nextafter
 from secrets import token_hex
@@ -26,7 +26,7 @@ from multidict import CIMultiDict
 from proxy.addons.limits.reservations import ReplyReservation, Reservations
 from proxy.addons.limits.standing import RATE_HEADERS, Limit, LimitError, Refusal, Standing, rate_headers, refusal_of
 from proxy.breaker import reported_breaker
-from proxy.config import ConfigurationError, KeyRow, Settings
+from proxy.config import KeyRow
 from proxy.memory import Purse, Store, StoreTrouble
 from proxy.telemetry import QUIET, Telemetry
 
@@ -369,30 +369,3 @@ class Limits:
 def _purse(name: str, day: str) -> Purse:
     """What a key has spent on a day. No tenant has such a name."""
     return Purse(tenant=f"key:{name}", day=day)
-
-
-async def open_limits(
-    settings: Settings,
-    telemetry: Telemetry,
-    store: Store | None,
-    worker: int | None,
-    counts: Counts | None,
-    parts: AsyncExitStack,
-) -> Limits:
-    """What counts what keys use, until `parts` are closed. `worker`: the number of this one, where there are several.
-    Raises ConfigurationError."""
-    from proxy.addons.limits.windows import LocalWindows, SharedWindows
-
-    try:
-        shared = None if settings.store.startswith("sqlite:") else SharedWindows(settings.store, PATIENCE)
-    except ValueError as error:
-        raise ConfigurationError(f"store: {error}") from error
-    if worker == 0 and shared is None and any(key.rpm or key.tpm for key in settings.keys):
-        telemetry.log.warning(
-            "limits_per_worker", effect="each worker counts by itself; name a Redis in `store` to count together"
-        )
-    is_alone = worker is None and shared is None
-    limits = Limits(telemetry, counts or Counts(LocalWindows()), store, shared, is_alone)
-    parts.push_async_callback(limits.close)
-    await limits.open()
-    return limits

@@ -22,8 +22,7 @@ from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
 from proxy.identity.place import has_other_name
 from proxy.identity.who import who
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Controls
 from proxy.kernel.wire.downstream import SERVER, header_safe
 from proxy.memory import conversation_id
@@ -57,7 +56,7 @@ class AdminPages(Addon):
     conversations: ConversationPages | None = None
 
     async def admit(self, exchange: Exchange) -> None:
-        if not exchange.is_api and (exchange.path in _PATHS or exchange.path.startswith(_BELOW)):
+        if exchange.path in _PATHS or exchange.path.startswith(_BELOW):
             exchange.kind, exchange.answer = "page", partial(self._answer, exchange)
 
     async def _answer(self, exchange: Exchange) -> web.Response:

@@ -24,26 +24,19 @@ from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS
-from policies.dialects.events import is_plain
+from policies.dialects.dialect import usage_in
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from proxy.breaker import reported_breaker
-from proxy.config import Settings
-from proxy.config.headers import BETAS, SIGN_INS, VERSIONS, words_in
+from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
-from proxy.kernel.addons import Addon
-from proxy.kernel.admission import Pressure
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.outgoing import rendered_body
+from proxy.kernel.services import Services
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import PlannedRequest
-from proxy.sse import Events
-from proxy.telemetry import Telemetry
-from proxy.upstreams.price_book import PriceBook
-from proxy.upstreams.table import Upstreams
 from proxy.upstreams.upstream import CutError
 
 _AT_ONCE = 4
@@ -74,47 +67,38 @@ class Sample:
     headers: CIMultiDict[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowParts:
-    """What shadows need."""
-
-    settings: Settings
-    upstreams: Upstreams
-    price_book: PriceBook
-    store: Store
-    audit_log: AuditLog
-    telemetry: Telemetry
-    forgets: ForgetRegistry
-    pressure: Pressure
-    random: Callable[[], float] = random.random
-
-
 class Shadows(Addon):
     """Samples requests, and asks the model again."""
 
-    def __init__(self, parts: ShadowParts) -> None:
-        settings = parts.settings
-        self._parts = parts
+    def __init__(
+        self,
+        services: Services,
+        store: Store,
+        audit_log: AuditLog,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        settings = services.settings
+        self._services, self._store, self._audit_log, self._random = services, store, audit_log, random
         self._share = settings.agree_share
         names = {"default": settings.agree_key_env, "anthropic": settings.agree_anthropic_key_env}
         self._keys = {row.name: "" for row in settings.upstream_rows if row.has_key}
         self._keys |= {upstream: os.environ[name] for upstream, name in names.items() if name}
         """By the upstreams that are asked; "" where its row has the key."""
-        self._breaker = reported_breaker("shadows", parts.telemetry)
+        self._breaker = reported_breaker("shadows", services.telemetry)
         self._samples: dict[Exchange, Sample] = {}
         self._tasks: dict[asyncio.Task[None], Key] = {}
-        parts.forgets.register(self._forget)
+        services.forgets.register(self._forget)
 
     async def planned(self, exchange: Exchange) -> None:
         """A request is about to be sent; a few are sampled."""
         sent = exchange.upstream_request
-        if sent is None or sent.planned is None or not sent.planned.plan.edits or self._parts.random() >= self._share:
+        if sent is None or sent.planned is None or not sent.planned.plan.edits or self._random() >= self._share:
             return
         if sent.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
             return
         if _is_stored(sent.planned) or exchange.head is None:
             return
-        if self.running >= _AT_ONCE or self._parts.pressure.is_late or self._breaker.is_paused:
+        if self.running >= _AT_ONCE or self._services.admission.pressure.is_late or self._breaker.is_paused:
             self._count("dropped")
             return
         own = exchange.head.forwarded
@@ -183,7 +167,7 @@ class Shadows(Addon):
             self._breaker.failed(getattr(error, "code", type(error).__name__))
         except Exception as error:  # a shadow is nobody's trouble
             outcome = "failed"
-            self._parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+            self._services.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
         self._count(outcome)
 
     def _note(self, sample: Sample, edited: Action, without: tuple[Action, Action]) -> None:
@@ -192,34 +176,34 @@ class Shadows(Addon):
         same = [edited.does_same(each) for each in without]
         for compared, outcomes in (("narrows", same), ("itself", [noise])):
             for outcome in outcomes:
-                self._parts.telemetry.metrics.count("agreements", compared, "same" if outcome else "different")
+                self._services.telemetry.metrics.count("agreements", compared, "same" if outcome else "different")
         details = {
             "same": sum(same),
             "noise": "same" if noise else "different",
             "edits": len(sample.planned.plan.edits),
         }
-        self._parts.audit_log.note(sample.planned.context.key, "agreement", **details)
+        self._audit_log.note(sample.planned.context.key, "agreement", **details)
 
     async def _ask(self, sample: Sample, edited: bool) -> Action:
         """What the model does with what the client wrote, or with what Narrows makes of it."""
-        parts, context = self._parts, sample.planned.context
+        services, context = self._services, sample.planned.context
         dialect, model = context.client_request.dialect, context.request.model
         body = rendered_body(sample.planned) if edited else context.client_request.body
-        prices = parts.price_book.prices(model, context.client_request.upstream)
+        prices = services.price_book.prices(model, context.client_request.upstream)
         tokens = sample.planned.tokens_sent if edited else sample.planned.tokens_received
         prompt, answer = int(context.calibration.estimate(tokens) * _UNCERTAIN), context.request.reserve or RESERVE
         most = prices.cost(Usage(prompt, 0, prompt, answer)).total
         purse = Purse(day=f"{time.strftime('%Y-%m-%d', time.gmtime())} shadows")
-        if not await parts.store.take(purse, most, parts.settings.agree_budget):
+        if not await self._store.take(purse, most, services.settings.agree_budget):
             raise _DroppedError("budget")
         dollars = most  # where nobody says what it has cost
         try:
             status, content = await self._send(sample, dialect, body, context.consent.headers if edited else {})
-            usage = _usage_in(dialect, content) if status == 200 else None
+            usage = usage_in(DIALECTS[dialect], content) if status == 200 else None
             dollars = prices.cost(usage).total if usage else most if status == 200 else 0.0
         finally:
-            parts.telemetry.metrics.count("shadow_cost_usd", by=dollars)
-            await parts.store.take(purse, dollars - most)
+            services.telemetry.metrics.count("shadow_cost_usd", by=dollars)
+            await self._store.take(purse, dollars - most)
         if status != 200:
             self._breaker.failed(str(status))
             raise _DroppedError("failed")
@@ -232,14 +216,13 @@ class Shadows(Addon):
     async def _send(self, sample: Sample, dialect: str, body: bytes, more: Mapping[str, str]) -> tuple[int, bytes]:
         """The reply to a shadow. Raises ApiError, CutError."""
         headers = sample.headers.copy()
-        for name, start in SIGN_INS:
-            words = [word for word in words_in(headers.popall(name, ())) if not word.startswith(start)]
-            words += [value for key, value in more.items() if key.lower() == name and value not in words]
-            if words:
-                headers[name] = ",".join(words)
+        drop_sign_ins(headers)
+        for name, value in more.items():
+            words = words_in(headers.popall(name, ()))
+            headers[name] = ",".join(words if value in words else [*words, value])
         headers["Accept-Encoding"] = "identity"
         context = sample.planned.context
-        upstream = self._parts.upstreams[context.client_request.upstream]
+        upstream = self._services.upstreams[context.client_request.upstream]
         if key := self._keys[upstream.name]:
             name, before = DIALECTS[dialect].http.key
             headers[name] = before + key
@@ -254,7 +237,7 @@ class Shadows(Addon):
             return reply.status, b"".join(pieces)
 
     def _count(self, outcome: str) -> None:
-        self._parts.telemetry.metrics.count("shadows", outcome)
+        self._services.telemetry.metrics.count("shadows", outcome)
 
 
 def _without_credentials(rest: str) -> str:
@@ -269,15 +252,3 @@ def _is_stored(planned: PlannedRequest) -> bool:
     request = planned.context.request
     value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
     return value != b"false" if planned.context.dialect.stores else value == b"true"
-
-
-def _usage_in(dialect: str, content: bytes) -> Usage | None:
-    """What the provider says that a reply has used."""
-    reader = DIALECTS[dialect].reply(None)
-    if is_plain(content):
-        reader.feed(content)
-        return reader.usage
-    events = Events()
-    for event in events.feed(content):
-        reader.feed(event)
-    return reader.usage

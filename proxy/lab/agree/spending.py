@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from policies.dialects import DIALECTS
+from policies.dialects.dialect import usage_in
 from policies.model.tokens import Counter, encoding_for
 from policies.money.budget import RESERVE
 from policies.money.catalog import prices_for
@@ -132,11 +133,8 @@ class _CountingUpstream:
         try:
             status, response = await self._patiently(url, headers, body)
             if status == 200:
-                reader = DIALECTS[dialect].reply(None)
                 assert isinstance(response.body, bytes)
-                for event in [response.body] if response.body[:1] == b"{" else response.body.split(b"\n\n"):
-                    reader.feed(event)
-                usage = reader.usage
+                usage = usage_in(DIALECTS[dialect], response.body)
         finally:
             self._spending.settle(most, model, usage, status == 200)
         return response

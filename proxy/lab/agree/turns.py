@@ -17,7 +17,6 @@ from policies.dialects import DIALECTS
 from policies.dialects.writing import is_completion_limited
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import TURN_HEADER
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests
@@ -92,11 +91,11 @@ async def post(
     http: aiohttp.ClientSession, url: str, session: Session, run: str, body: Json, turn: int | None = None
 ) -> RawReply:
     """Send one request of a run. `turn`: which recorded answer it is to have; None for the model's own."""
-    api = CLIENT_APIS[session.dialect]
-    headers = {**api.auth(run), "Content-Type": "application/json", "x-narrows-conversation": run}
+    api = DIALECTS[session.dialect]
+    headers = {**api.http.auth(run), "Content-Type": "application/json", "x-narrows-conversation": run}
     headers |= {TURN_HEADER: str(turn)} if turn is not None else {}
     try:
-        async with http.post(f"{url}{api.path}", data=orjson.dumps(body), headers=headers) as reply:
+        async with http.post(f"{url}{api.http.path}", data=orjson.dumps(body), headers=headers) as reply:
             return RawReply(reply.status, reply.headers, await reply.read())
     except aiohttp.ClientError as error:
         return RawReply(0, {}, orjson.dumps({"error": {"message": str(error) or type(error).__name__}}))

@@ -37,7 +37,10 @@ def answers(events: int = EVENTS) -> Mapping[str, tuple[bytes, Sequence[bytes]]]
     words = " ".join(f"word{at}" for at in range(events))
     whole, stream = ({"role": "assistant", "content": text} for text in (_TEXT, words))
     chat = recorded(whole)[0], recorded(stream)[1]
-    return {api.client.path: chat if name == DEFAULT else _written_by(api, words, events) for name, api in APIS.items()}
+    return {
+        api.client.dialect.http.path: chat if name == DEFAULT else _written_by(api, words, events)
+        for name, api in APIS.items()
+    }
 
 
 def _written_by(api: Api, words: str, events: int) -> tuple[bytes, Sequence[bytes]]:

@@ -20,32 +20,13 @@ _WITHOUT_TEXT = ("tool_use", "image", "document")
 class ClientApi:
     """One API as its clients use it."""
 
-    api: Dialect
+    dialect: Dialect
     options: Json
     """Other fields of each request of a replay: it streams, and wants to know its usage."""
     tool: Callable[[str], Json]
     """The barest definition of a tool of this name."""
     marked: Callable[[Json], Json] = lambda body: body
     """The request with cache marks where real clients set them."""
-
-    @property
-    def path(self) -> str:
-        """Where requests go, behind the base URL."""
-        return self.api.http.path
-
-    @property
-    def history(self) -> str:
-        """The field with the history."""
-        return self.api.fields.history
-
-    @property
-    def lead(self) -> str:
-        """The field with the text that leads the prompt; empty where that is a message like any other."""
-        return self.api.fields.lead
-
-    def auth(self, key: str) -> Json:
-        """The headers of a credential."""
-        return self.api.http.auth(key)
 
 
 def newest_marked(messages: Sequence[Json]) -> Sequence[Json]:

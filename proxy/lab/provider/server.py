@@ -40,7 +40,7 @@ from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
 APIS: Mapping[str, Api] = {
-    api.client.api.name: api
+    api.client.dialect.name: api
     for api in (
         OpenAIChat(),
         OpenAIResponses(),
@@ -60,9 +60,9 @@ LARGEST = 1 << 28
 """Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
-_KEYS = sorted({api.client.api.http.key for api in APIS.values()}, key=lambda key: key[1])
+_KEYS = sorted({api.client.dialect.http.key for api in APIS.values()}, key=lambda key: key[1])
 """Where a credential stands: a key alone counts before a token."""
-_ALLOWED = dict.fromkeys(field for api in APIS.values() for field in api.client.api.fields.reserve)
+_ALLOWED = dict.fromkeys(field for api in APIS.values() for field in api.client.dialect.fields.reserve)
 """Fields that say how many tokens the answer may have."""
 NOT_SERVED = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 

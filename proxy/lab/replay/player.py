@@ -13,14 +13,14 @@ from typing import Any
 import orjson
 from multidict import CIMultiDict
 
+from policies.dialects import DIALECTS
 from policies.model.conversation import Part
 from policies.model.tokens import Counter
 from policies.money.prices import Usage
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
-from proxy.lab.client_apis import CLIENT_APIS, read
+from proxy.kernel.addons import Addon, Exchange
+from proxy.lab.client_apis import read
 from proxy.lab.provider import TURN_HEADER, Received, Say
 from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import needed
@@ -138,7 +138,7 @@ class Player:
 
 def _written(received: Received, count: Counter) -> str | None:
     """The summary or the digest that a request asks for; None where it asks for none."""
-    lead = received.json.get(CLIENT_APIS[received.dialect].lead)
+    lead = received.json.get(DIALECTS[received.dialect].fields.lead)
     instructions = lead if isinstance(lead, str) else next((part.text for part in _parts(received)), "")
     words = PROMPTS["compaction"].limit_in(instructions)
     characters = max(prompt.limit_in(instructions) for prompt in DIGEST_PROMPTS.values())
@@ -150,6 +150,6 @@ def _written(received: Received, count: Counter) -> str | None:
 
 def _parts(received: Received) -> Iterator[Part]:
     """The parts of the history of a request."""
-    history = received.json.get(CLIENT_APIS[received.dialect].history)
+    history = received.json.get(DIALECTS[received.dialect].fields.history)
     entries = [{"role": "user", "content": history}] if isinstance(history, str) else history or ()
     return (part for entry in entries for part in read(received.dialect, entry).parts)

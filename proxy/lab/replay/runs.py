@@ -24,6 +24,7 @@ import orjson
 from policies.assemble import PlanOptions, assemble
 from policies.context import TokenCounter
 from policies.dialects import DEFAULT, DIALECTS, Request
+from policies.dialects.dialect import usage_in
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.summary_record import SummaryCost, SummaryRecord
@@ -33,7 +34,7 @@ from policies.planning.state import PlanState
 from policies.presets import Preset
 from policies.render import body_of, render
 from proxy.lab.breakdown import break_down, order_of
-from proxy.lab.client_apis import CLIENT_APIS, newest_reply
+from proxy.lab.client_apis import newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Moment, SessionBill, SummaryCosts
@@ -226,7 +227,7 @@ class _Accounting:
             by_client = word == "client-changed" and report.requests == self._edited_at
             report.undeclared_prefix_changes += not (tail_cut or by_client or word.startswith("checkpoint:"))
         # no tail cut may change the prefixes that end before the newest reply of the model
-        field = CLIENT_APIS[self._dialect].history
+        field = DIALECTS[self._dialect].fields.history
         history = body[field][: newest_reply(self._dialect, body[field])]
         self._steps = len(self._read({**body, field: history}).chain(""))
         self._chain, self._tokens = chain, prompt.tokens
@@ -241,18 +242,16 @@ async def post(
     dialect: str = DEFAULT,
 ) -> ClientReply:
     """The plainest client there is."""
-    api = CLIENT_APIS[dialect]
-    headers = {**api.auth(key), "Content-Type": "application/json", **headers}
+    api = DIALECTS[dialect]
+    headers = {**api.http.auth(key), "Content-Type": "application/json", **headers}
     try:
-        async with http.post(f"{url}{api.path}", data=orjson.dumps(body), headers=headers) as reply:
+        async with http.post(f"{url}{api.http.path}", data=orjson.dumps(body), headers=headers) as reply:
             content = await reply.read()
     except aiohttp.ClientError as error:
         return ClientReply(0, {}, None, str(error) or type(error).__name__)
-    reader = DIALECTS[dialect].reply(None)
-    for event in content.split(b"\n\n") if reply.status == 200 else ():
-        reader.feed(event)
-    if reader.usage is not None:
-        return ClientReply(reply.status, reply.headers, reader.usage)
+    usage = usage_in(api, content) if reply.status == 200 else None
+    if usage is not None:
+        return ClientReply(reply.status, reply.headers, usage)
     try:
         refusal = str(orjson.loads(content)["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -22,7 +22,6 @@ from proxy.addons.archive.logged_requests import ConversationLog
 from proxy.addons.pages import log_pages
 from proxy.app import App
 from proxy.console.cli import command_line
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire
 from proxy.lab.replay.recorded import requests, session_of
@@ -117,11 +116,11 @@ async def same_bytes(stage: Stage, app: App, received: list[bytes]) -> None:
 async def test_m10_also_where_much_is_edited_and_marks_move(stage: Stage, api: Api) -> None:
     app = await stage.start(history=True)
     session = session_of(json.dumps(api.body(working(9, 30))).encode(), "it", "it")
-    form = CLIENT_APIS[api.dialect]
-    head = {**form.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": "it"}
+    form = DIALECTS[api.dialect]
+    head = {**form.http.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": "it"}
 
     async def post(app: App, body: Any) -> str:
-        async with stage.client.post(f"{app.base_url}{form.path}", data=spaced(body), headers=head) as reply:
+        async with stage.client.post(f"{app.base_url}{form.http.path}", data=spaced(body), headers=head) as reply:
             await reply.read()
             return reply.headers["x-narrows-edits"]
 
@@ -209,10 +208,14 @@ async def test_t3_a_reply_that_breaks_off_is_not_logged_as_a_whole_one(stage: St
         cut = Say("A long answer in many pieces. " * 10, [call("c", "bash", command="date")], wire=Wire(die_at=place))
         stage.provider.answer = plays(cut)
         body = json.dumps(api.body(hiding(REPORT), stream=True)).encode()
-        form = CLIENT_APIS[api.dialect]
-        head = {**form.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": f"cut-{number}"}
+        form = DIALECTS[api.dialect]
+        head = {
+            **form.http.auth("k"),
+            "Content-Type": "application/json",
+            "x-narrows-conversation": f"cut-{number}",
+        }
         with suppress(aiohttp.ClientError):
-            async with stage.client.post(f"{app.base_url}{form.path}", data=body, headers=head) as reply:
+            async with stage.client.post(f"{app.base_url}{form.http.path}", data=body, headers=head) as reply:
                 await reply.read()
     await app.close(1)
     app = await stage.start(preset="keeping", history=True)

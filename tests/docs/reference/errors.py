@@ -41,7 +41,7 @@ CODES: Sequence[tuple[str, str, str]] = (
     ("404", "no_history", "no log is stored: `history` is not set, or `mode` is `off`"),
     ("404", "no_originals", "no originals are stored: `originals` is not set, or `mode` is `off`"),
     ("404", "no_summaries", "`summaries` is off"),
-    ("404", "no_upstream", "no [upstream](../../kernel/wire/README.md#upstreams) serves this model in this API"),
+    ("404", "no_upstream", "no [upstream](../../upstreams/README.md) serves this model in this API"),
     ("404", "not_found", "there is no such page, or nothing is stored (missing and somebody else's look alike)"),
     ("404", "not_in_log", "the log does not hold this request, or no longer all of it; the message says what it has"),
     (

@@ -60,7 +60,7 @@ REPLY: Sequence[tuple[str, str]] = (
     (
         "x-narrows-arm",
         "with a `holdout`: the group of the conversation, `on`, `holdout` or `left` ([measured "
-        "savings](../../addons/billing/README.md#savings))",
+        "savings](../../addons/billing/README.md))",
     ),
     (
         "x-narrows-request-id",
@@ -77,7 +77,7 @@ REPLY: Sequence[tuple[str, str]] = (
     (
         "x-narrows-prices",
         "the prices that planned the request, if the model is not listed: `assumed from MODEL`, `assumed`, or `none` "
-        "for a local model ([details](../../addons/billing/README.md#models-that-are-not-listed))",
+        "for a local model ([details](../../upstreams/README.md#models-that-are-not-listed))",
     ),
     ("x-narrows-preset", "the preset that a rule or the request chose, where it differs from the settings"),
     ("x-narrows-warning", "one or more of the warnings below, with commas between them"),
