@@ -13,7 +13,7 @@ from policies.context import TokenCounter
 from policies.dialects import Dialect, Request
 from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.recall import RecallAnswer, answer
 
@@ -41,7 +41,7 @@ class ReplyInProgress:
     """One choice of the reply that is being sent: its text so far, and its calls of the recall tool."""
 
     text: str
-    rounds: tuple[Exchange, ...]
+    rounds: tuple[RecallRound, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _texts(answers: Sequence[Sequence[RecallAnswer]]) -> list[list[str]]:
 
 
 def _answers(
-    source: DialectRequest, history: Conversation, rounds: Sequence[Exchange], text: str
+    source: DialectRequest, history: Conversation, rounds: Sequence[RecallRound], text: str
 ) -> list[tuple[RecallAnswer, ...]]:
     """The answers to the calls of each round: from the history before the reply, and from its own earlier rounds."""
     answers: list[tuple[RecallAnswer, ...]] = []

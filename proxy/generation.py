@@ -9,19 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from typing import Self
 
 from policies.money.catalog import check_overrides
 from proxy.config import ConfigurationError, Settings
-from proxy.identity.states import CredentialStates
-from proxy.kernel.acceptance import Acceptance
+from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
-from proxy.kernel.handlers import Gateway
+from proxy.kernel.follow_up import FollowUp
+from proxy.kernel.gateway import Gateway
 from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor
@@ -29,7 +28,7 @@ from proxy.kernel.services import CompactionServices, Controls, Services
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.cached import CachedStore
 from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
@@ -106,7 +105,7 @@ class Generation:
                 settings=settings,
                 upstreams=services.upstreams,
                 prepare=lasting.watch(prepare) if lasting.watch else prepare,
-                compaction=compaction.compactor if compaction is not None else None,
+                compaction=compaction.follow_up if compaction is not None else None,
                 telemetry=services.telemetry,
                 secret=services.secret,
                 admission=services.admission,
@@ -184,7 +183,6 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
     cached_store = CachedStore(store, telemetry, forgets, conversations, patience, has_others)
     parser = RequestParser(conversations)
-    writer = StoreWriter(cached_store)
     summary_services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
@@ -198,14 +196,14 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(summary_services, (OutputDigests(summary_services), RollingSummaries(summary_services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
-    acceptance = Acceptance(cached_store, writer, states, writers, telemetry)
-    compacting = partial(Compactor, cold=cold, acceptance=acceptance, price_book=price_book)
-    compactor = compacting(settings, parser, cached_store, writer, telemetry, writers)
+    compactor = Compactor(
+        settings, parser, cached_store, telemetry, writers, states=states, cold=cold, price_book=price_book
+    )
     return CompactionServices(
         access=StoreAccess(unhurried, telemetry, services.secret, time.time, forgets),
         compactor=compactor,
+        follow_up=FollowUp(settings, compactor, parser, cached_store, telemetry, writers),
         cached_store=cached_store,
-        writer=writer,
         parser=parser,
         summarizer=summarizer,
         maker=maker,

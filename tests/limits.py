@@ -52,7 +52,7 @@ LIMITS: Mapping[str, Limit] = {
     STORE_METHODS: Limit(46, 20),
     LARGE_CLASSES: Limit(19, 0),
     CONTRACT: Limit(47, 20),
-    API_NAMES: Limit(2, 2),
+    API_NAMES: Limit(1, 1),
     LINES: Limit(57_758, 50_000),
     PRODUCT_LINES: Limit(45_851, 39_000),
     FILE: Limit(600, 600),

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Change, Span
 from policies.money.prices import Usage
 
@@ -56,7 +56,7 @@ class ChoiceResult:
 
     text: str
     call_ids: tuple[str, ...]
-    rounds: tuple[Exchange, ...]
+    rounds: tuple[RecallRound, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import msgspec
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Consent, Fault, Request
 from policies.model.conversation import Message, Part
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Change, Span, UnreadableError, members, spliced
 
 FRAMING = 4
@@ -146,7 +146,7 @@ def joined(
     return spliced(request.body, changes)
 
 
-def answered_calls(exchange: Exchange, texts: Sequence[str]) -> Iterator[tuple[dict[str, object], str]]:
+def answered_calls(exchange: RecallRound, texts: Sequence[str]) -> Iterator[tuple[dict[str, object], str]]:
     """The recall calls of a round, read from their JSON, each with the text of its answer."""
     return zip(map(json.loads, exchange.calls), texts, strict=True)
 

@@ -20,7 +20,7 @@ from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.dialects.usage import UsageNames
 from policies.dialects.writing import Writing
 from policies.model.conversation import Conversation, Kind, Message
-from policies.model.edits import Edit, Exchange
+from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
 from policies.money.prices import Usage
@@ -52,13 +52,13 @@ class RecallForm:
     tool: Callable[[Request, bool], Added | None]
     """Where and how to add the tool; None where it cannot be added. Where the client brings no tools, it is only added
     where the second argument says so."""
-    put_back: Callable[[Sequence[Exchange], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
+    put_back: Callable[[Sequence[RecallRound], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
     """The messages of a reply's recall exchange, as the model saw them, from its rounds, their answers, the text of the
     reply, and the reply as the client returned it, message by message (None before it has): each round and its answers,
     then the rest of the reply. Where a user brings the results of its calls, and some were made beside ours, the reply
     ends with that message. Raises UnreadableError where the reply does not fit the rounds."""
     arguments: Callable[[str], str]
-    """The arguments of a call that an Exchange holds."""
+    """The arguments of a call that a RecallRound holds."""
     next_round: Callable[[bytes, int], bytes] = lambda body, spent: body
     """The body that asks for the next round of a reply: one choice, with so many tokens less for the answer."""
     may_stand: Callable[[Request], bool] = lambda request: True

@@ -59,7 +59,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RecallRound:
     """One round of a reply in which the model called the recall tool: the calls, without their answers. `text` is how
     many characters of the reply's text belong to this round. `calls` are the calls as the model made them, each as
     JSON; `places` is the position of each among all calls of its message, empty where there were no others. `fields` is
@@ -82,7 +82,7 @@ class Insert:
 
     after: str
     reply: str
-    rounds: tuple[Exchange, ...]
+    rounds: tuple[RecallRound, ...]
     dialect: str
 
 

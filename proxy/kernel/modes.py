@@ -21,9 +21,8 @@ from msgspec import structs
 from policies.dialects import TooManyError
 from policies.money.bills import Arm
 from proxy.errors import ApiError
-from proxy.kernel.outgoing import in_arm, unchanged
+from proxy.kernel.outgoing import in_arm, unchanged, warning_header
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.warnings import warning_header
 from proxy.memory import Key
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
@@ -156,5 +155,5 @@ class HeldOut:
             headers = self._compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
         held_out = in_arm(self._compactor.observed(planned), "holdout")
-        may_overflow = self._compactor.may_overflow(planned.context, held_out.tokens_sent)
+        may_overflow = self._compactor.learned.may_overflow(planned.context, held_out.tokens_sent)
         return structs.replace(held_out, recalls=may_overflow, may_overflow=may_overflow)

@@ -10,11 +10,12 @@ from policies.money.bills import Labels
 from proxy.config import Settings
 from proxy.kernel.admission import Admission
 from proxy.kernel.deletion import Deletion
+from proxy.kernel.follow_up import FollowUp
 from proxy.kernel.prepare import Compactor
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.cached import CachedStore
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.store_access import StoreAccess
 from proxy.summaries.maker import SummaryMaker
@@ -44,8 +45,8 @@ class CompactionServices:
 
     access: StoreAccess
     compactor: Compactor
+    follow_up: FollowUp
     cached_store: CachedStore
-    writer: StoreWriter
     parser: RequestParser
     summarizer: Summarizer
     maker: SummaryMaker

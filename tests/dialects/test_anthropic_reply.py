@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from tests.kit.messages import (
@@ -57,7 +57,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert reader.result(0).text == "Let me look. found 🙂"
     fields = json.dumps([thinks("hm"), {"type": "text", "text": 13}], separators=(",", ":"))
     call = json.dumps(asks(), separators=(",", ":"))
-    assert reader.result(0).rounds == (Exchange(13, (call,), fields=fields),)
+    assert reader.result(0).rounds == (RecallRound(13, (call,), fields=fields),)
     assert reader.result(1).rounds == ()
 
 
@@ -182,7 +182,7 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out_without_a_gap() -> None:
     assert (list(reader.pending), list(reader.over)) == ([], [0])
     said = reader.result(0)
     assert (said.text, said.call_ids) == ("Both.", ("a", "c"))
-    assert said.rounds == (Exchange(5, (json.dumps(asks("b"), separators=(",", ":")),), (1,)),)
+    assert said.rounds == (RecallRound(5, (json.dumps(asks("b"), separators=(",", ":")),), (1,)),)
 
 
 def test_r4_a_call_cut_off_in_a_mixed_turn_goes_as_a_whole() -> None:

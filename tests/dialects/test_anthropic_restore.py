@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, digest_of, reply_digest, restore
 from proxy.lab.provider import find_violation
@@ -52,13 +52,13 @@ def ours(call_id: str = "r0", **more: Any) -> Json:
     return asks(call_id, REF, **more)
 
 
-def restored(reply: Json, rounds: Sequence[Exchange], *then: Json, digest: str = "") -> RestoredBody:
+def restored(reply: Json, rounds: Sequence[RecallRound], *then: Json, digest: str = "") -> RestoredBody:
     message = dialect.read(json.dumps(reply).encode(), letters)
     insert = Insert(AFTER, digest or digest_of([message]), tuple(rounds), NAME)
     return restore(reading(body_of([*START, reply, *then])), {AFTER: (insert,)}, {})
 
 
-def put_back(reply: Json, rounds: Sequence[Exchange], *then: Json) -> list[Json]:
+def put_back(reply: Json, rounds: Sequence[RecallRound], *then: Json) -> list[Json]:
     """What stands for the reply, and what the client says then."""
     whole = restored(reply, rounds, *(then or (user("on"),)))
     assert not whole.lost
@@ -67,7 +67,7 @@ def put_back(reply: Json, rounds: Sequence[Exchange], *then: Json) -> list[Json]
     return found
 
 
-def rounds_of(*rounds: Sequence[Json]) -> tuple[tuple[Exchange, ...], Json]:
+def rounds_of(*rounds: Sequence[Json]) -> tuple[tuple[RecallRound, ...], Json]:
     """What is remembered of rounds in which the model said these blocks, and the reply that the client has."""
     streams = [stream(*blocks, reason="tool_use") for blocks in rounds]
     reader, _ = play(*streams)
@@ -166,7 +166,7 @@ def test_r4_after_a_mixed_turn_the_next_one_is_asked_with_all_that_was_put_back(
     rounds, reply = rounds_of((uses("a"), ours()))
     body = body_of([*START, reply, user(result("made", "a"))])
     inserts = {AFTER: (Insert(AFTER, reply_digest("", ["a"]), rounds, NAME),)}
-    flight = ReplyInProgress("", (Exchange(0, (json.dumps(asks("r9", "999999")),)),))
+    flight = ReplyInProgress("", (RecallRound(0, (json.dumps(asks("r9", "999999")),)),))
     whole = restore(reading(body), inserts, {}, flight)
     found = json.loads(whole.body)["messages"]
     assert found[3:5] == [says(uses("a"), ours()), user(result(LONG, "r0"), result("made", "a"))]

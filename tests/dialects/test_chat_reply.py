@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from policies.dialects.openai_chat.reply import ChatReply
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from tests.kit.replies import (
     ASKS,
     DONE,
@@ -45,7 +45,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert reader.over
     call = {"id": "c0", "type": "function", "function": {"name": NAME, "arguments": REF}}
     assert json.loads(exchange(reader).calls[0]) == call
-    assert exchange(reader) == Exchange(0, (json.dumps(call, separators=(",", ":")).replace('{\\"', '{\\"'),))
+    assert exchange(reader) == RecallRound(0, (json.dumps(call, separators=(",", ":")).replace('{\\"', '{\\"'),))
 
 
 def test_r3_text_flows_at_once_and_is_counted_by_round() -> None:

@@ -12,7 +12,7 @@ from policies.dialects import DIALECTS
 from policies.dialects.base import ChoiceResult, Request
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, reply_digest, restore
 from tests import examples
@@ -201,18 +201,18 @@ def test_r6_the_last_answer_says_so_and_a_program_is_answered_as_one() -> None:
 
 def test_r4_an_exchange_that_says_only_its_calls_is_put_back_too() -> None:
     calls = (json.dumps(asks()),)
-    assert put_back([message("I look. Done.")], ChoiceResult("I look. Done.", (), (Exchange(8, calls),)))[:2] == [
+    assert put_back([message("I look. Done.")], ChoiceResult("I look. Done.", (), (RecallRound(8, calls),)))[:2] == [
         {"type": "message", "role": "assistant", "content": "I look. "},
         asks(),
     ]
     theirs = [call("bash", "{}", "t0"), call("bash", "{}", "t1")]
-    said = ChoiceResult("", ("t0", "t1"), (Exchange(0, calls, (1,)),))
+    said = ChoiceResult("", ("t0", "t1"), (RecallRound(0, calls, (1,)),))
     results = [result("a", "t0"), result("b", "t1")]
     assert put_back(theirs, said, results) == [theirs[0], asks(), theirs[1], told()]
 
 
 def test_r4_what_does_not_fit_is_not_put_back() -> None:
-    exchange = Exchange(0, (json.dumps(asks()),), (2,), json.dumps([True, True, None]))
+    exchange = RecallRound(0, (json.dumps(asks()),), (2,), json.dumps([True, True, None]))
     with pytest.raises(UnreadableError):
         responses.recall.put_back([exchange], [["x"]], "", [json.dumps(call("bash", "{}", "t0")).encode()])
     assert responses.recall.put_back([exchange], [["x"]], "", None) == [json.dumps(result("x", "r0")).encode()][:0]

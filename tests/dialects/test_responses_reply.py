@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.dialects.openai_responses.reply import ResponsesReply
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from tests.kit.responses import (
     NAME,
     REF,
@@ -40,7 +40,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert (list(reader.pending), list(reader.over), reader.completion) == ([], [0], 10)
     assert (reader.result(0).text, reader.result(0).call_ids) == ("found", ())
     (exchange,) = reader.result(0).rounds
-    assert exchange == Exchange(0, exchange.calls)
+    assert exchange == RecallRound(0, exchange.calls)
     assert json.loads(exchange.calls[0]) == call()
     assert reader.result(1).rounds == ()
 

@@ -16,7 +16,7 @@ from policies.dialects.splitting import RequestFields
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.dialects.usage import UsageNames
 from policies.model.conversation import Conversation, Kind, Message, Part
-from policies.model.edits import Edit, Exchange
+from policies.model.edits import Edit, RecallRound
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.text.layout import Piece
 from policies.tools import RECALL
@@ -52,7 +52,7 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     turns, after, start = list[bytes](), list[bytes](), 0
     last = json.loads(reply[0]) if reply else None
@@ -145,6 +145,6 @@ TOY = Dialect(
 
 if __name__ == "__main__":
     DIALECTS[TOY.name] = TOY
-    from proxy.cli import main
+    from proxy.console.cli import main
 
     main()

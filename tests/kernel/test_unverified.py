@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.identity.credential import owner_of
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates, owner_of
 from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import Park

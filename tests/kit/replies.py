@@ -8,7 +8,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
 from policies.dialects.openai_chat.reply import ChatReply
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 
 Json = dict[str, Any]
 
@@ -76,7 +76,7 @@ def message_of(events: Iterable[bytes]) -> Json:
     return found
 
 
-def exchange(reader: ChatReply, at: int = 0) -> Exchange:
+def exchange(reader: ChatReply, at: int = 0) -> RecallRound:
     return reader.result(0).rounds[at]
 
 

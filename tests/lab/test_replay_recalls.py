@@ -18,7 +18,7 @@ from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.console import cli
 from proxy.console.output import as_json
-from proxy.kernel.prepare import Compactor
+from proxy.kernel.follow_up import FollowUp
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
@@ -209,13 +209,13 @@ async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with environment_for(MODEL, at(1)) as stage:
-        next_round = Compactor.next_round
+        next_round = FollowUp.next_round
 
         async def meddled(*arguments: Any) -> UpstreamRequest:
             following = await next_round(*arguments)
             return structs.replace(following, body=following.body.replace(b"You mend.", b"You meddle."))
 
-        monkeypatch.setattr(Compactor, "next_round", meddled)
+        monkeypatch.setattr(FollowUp, "next_round", meddled)
         report, _ = await played(SESSION, stage)
     assert report.recalls.rounds == 2
     assert report.undeclared_prefix_changes == 4  # into each of the rounds, and out of it

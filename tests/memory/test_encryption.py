@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from policies.model.edits import Exchange, Insert, Replace
+from policies.model.edits import Insert, RecallRound, Replace
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings
@@ -33,7 +33,7 @@ OLD, NEW = (f"{name}:{b64encode(name[0].encode() * 32).decode()}" for name in ("
 WORDS = "a person's very own words"
 KEY, OTHER = Key("tenant", "conversation"), Key("tenant", "another")
 STEP = StepRecord("anchor", (Replace("a1", WORDS, "offload"),), "paid")
-INSERT = Insert("anchor", "reply", (Exchange(1, (f'{{"arguments":"{WORDS}"}}',)),), "openai_chat")
+INSERT = Insert("anchor", "reply", (RecallRound(1, (f'{{"arguments":"{WORDS}"}}',)),), "openai_chat")
 RECORD = replace(SUMMARY, first="anchor", content=WORDS)
 LEAF = StoredText("aa11", WORDS, {"tool": WORDS})
 LIMIT = 2**30

@@ -43,7 +43,6 @@ def _conversations(services: Services, compaction: CompactionServices, archive: 
             compaction.parser,
             compaction.payments,
             key_limits.limits if key_limits is not None else None,
-            writer=compaction.writer,
         ),
         ArtifactPages(parts, archive.artifacts if archive is not None else None),
         LivePages(parts, Login(settings, services.secret), originals, version("narrows")),

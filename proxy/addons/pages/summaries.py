@@ -52,7 +52,6 @@ class SummaryPages:
     payments: Payments
     limits: "Limits | None"
     """Of keys of the gateway, if they have any."""
-    writer: StoreWriter
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
         """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
@@ -143,7 +142,7 @@ class SummaryPages:
         finally:
             if admitted is not None:
                 admitted.close()
-        self.writer.own(self.cached_store.conversations.of(key), asks.owner)
+        StoreWriter(self.cached_store).own(self.cached_store.conversations.of(key), asks.owner)
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
