@@ -7,8 +7,7 @@ from proxy.addons.limits.charges import PricesOf, summary_dollars
 from proxy.addons.limits.limits import PATIENCE, Admitted, Counts, Limits
 from proxy.addons.limits.metering import Meter, charge_relayed, charge_reply, limited_key
 from proxy.config import ConfigurationError
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.memory import Key
 
