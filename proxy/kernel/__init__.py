@@ -5,7 +5,7 @@
     receive       its body, and where it goes
     understand    the body becomes the conversation that it carries, with all that it is planned under
     plan          what is sent in its place
-    prepare       the plan is claimed where the history alone does not decide it, and becomes a request to send;
+    prepare       the plan is claimed where the history alone does not decide it, and becomes what goes upstream;
                   modes.py (off, observe, the holdout, failing open) stands around it
     send          to the upstream, and once more where that refuses what Narrows can change
     reply         what the client receives; a recall in it is answered, and the next round sent and read the same way
