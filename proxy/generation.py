@@ -26,6 +26,7 @@ from proxy.addons.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.addons.billing.billing import Billing
 from proxy.addons.compress.compress import CompressApi
 from proxy.addons.limits.limits import Limits, open_limits
+from proxy.addons.limits.team_counts import TeamCounts
 from proxy.addons.pages.answers import PageParts
 from proxy.addons.pages.artifacts import ArtifactPages
 from proxy.addons.pages.conversations import ConversationPages
@@ -130,7 +131,8 @@ class Generation:
             secret_before = before.secret if before is not None else None
             secret = worker.team.secret if worker else await tenant_secret(settings, store, telemetry, secret_before)
             forgets = ForgetRegistry(lasting.forget_elsewhere)
-            limits = await open_limits(settings, telemetry, store, worker.number if worker else None, counts, parts)
+            team = TeamCounts(worker.ask_parent, worker.tell_parent, settings.workers) if worker else None
+            limits = await open_limits(settings, telemetry, store, team, counts, parts)
             compaction: Compaction = Bypass()
             payments = Payments(settings, admission.states, secret)
             pages, summaries, compress_api = AdminPages(settings, telemetry, secret), None, None
