@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast test-lowest laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve windows
+.PHONY: setup demo presets reference serve test test-fast test-lowest laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve windows
 
 setup: $(READY)
 
@@ -44,6 +44,10 @@ GROUP_PRICES ?= gpt-6.1-sol claude-opus-5-5 claude-fable-5-2 gpt-5.4
 figures: PRICES = gpt-5.4 claude-opus-5-5
 figures: $(READY)
 	$(BIN)/python -m tests.long.figures $(SESSIONS) $(GROUP_PRICES:%=--prices %) $(PRICES:%=--preset-prices %) $(CHAIN:%=--chain %) $(KINDS:%=--group %)
+
+# The reference pages of the manual, from the code: settings, commands, headers, metrics, errors.
+reference: $(READY)
+	$(BIN)/python -m tests.docs.reference
 
 # What clients pay against what their next actions need and have not in sight, under the default preset and beside it:
 # make curve SESSIONS="one.json other.json" KINDS="name=glob"

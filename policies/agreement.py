@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
-from policies.dialects.whole_reply import messages_of
 from policies.model.conversation import Part
 from policies.model.identifiers import identifiers_in
 from policies.tools import path_of, rewrites, writes
@@ -72,8 +71,8 @@ def action_of(parts: Sequence[Part]) -> Action:
 
 def action_in(dialect: str, reply: bytes) -> Action | None:
     """What the reply does that these bytes are, streamed or not; None where it is not whole, or says nothing."""
-    read = DIALECTS[dialect].read
-    parts = [part for message in messages_of(dialect, reply) for part in read(message, len).parts]
+    api = DIALECTS[dialect]
+    parts = [part for message in api.messages_in(reply) for part in api.read(message, len).parts]
     return action_of(parts) if parts else None
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from policies.context import Aim, Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
+from policies.dialects.tool_lists import tool_kinds
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
@@ -75,24 +76,25 @@ def assemble(
     consent = dialect.consent(request) if options.drop_bound_thinking else Consent()
     editable, messages, preset = consent is not None, conversation.messages, options.preset
     reserve = request.reserve if options.reserve is None else options.reserve
-    tool = dialect.recall_tool(request, options.recall_always) if editable and options.recall else None
+    tool = dialect.recall.tool(request, options.recall_always) if editable and options.recall else None
     # where the client uses marks, that proves which kind the upstream takes
-    used = dialect.mark_style(request, messages) if options.prices.breakpoints else ""
+    used = dialect.marks.style(request, messages) if options.prices.breakpoints else ""
     rule, bearing = rule_for(request.model, options.prices), [request.spans[at] for at in conversation.marked]
     asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, bearing, bool(used))
-    prices, marks_end = rule.charged(options.prices, asks), dialect.marks_end(request, messages) or rule.endings > 0
+    prices, marks_end = rule.charged(options.prices, asks), dialect.marks.at_end(request, messages) or rule.endings > 0
     marks = used
     if options.own_marks == "auto" and options.prices.breakpoints and not used:
         # a client that leaves no boundary to a provider that sets its own wants nothing cached
-        marks = rule.mark if dialect.takes_mark(rule.mark) and (prices.breakpoints or not rule.endings) else ""
-    slots = max(0, dialect.free_slots(request, messages)) if marks else 0
+        marks = rule.mark if rule.mark in dialect.marks.styles and (prices.breakpoints or not rule.endings) else ""
+    slots = max(0, dialect.marks.slots(request, messages)) if marks else 0
     if not (editable and slots and rule.takes_marks(asks)) or options.own_marks == "never":
         marks, slots = "", 0
     if marks and not marks_end:
         prices = rule.charged(options.prices, replace(asks, marked=True))
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
-    is_chat = not request.brings_tools and not conversation.has_calls and not conversation.is_text_protocol
+    has_calls = "call" in conversation.kinds
+    is_chat = not (request.brings_tools or has_calls or conversation.is_text_protocol)
     budget = options.budget or options.limits.budget(prices, reserve)
     # with no price, only the size can count
     usual_aim = "context" if prices.is_local else preset.aim_for(is_chat=is_chat, window=budget.window)
@@ -112,14 +114,14 @@ def assemble(
         head=head + tool_tokens(tool, count),
         factor=options.calibration,
         recall=tool is not None,
-        exchanges=tool is not None and dialect.takes_exchanges(request),
-        only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+        exchanges=tool is not None and dialect.recall.may_stand(request),
+        only_to_fit=tool is None and not request.brings_tools and has_calls,
         aim=aim,
         is_chat=is_chat,
         summarizing=options.summarizing,
         exceptions=preset.exceptions,
         digesting=options.digesting,
-        toolbox=Toolbox(options.tool_kinds, dialect.tool_kinds(request)),
+        toolbox=Toolbox(options.tool_kinds, tool_kinds(request)),
         keep=options.keep,
         sight=0.0 if is_chat or aim == "context" else preset.sight,
     )

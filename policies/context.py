@@ -4,12 +4,11 @@ A policy is a pure function `(Conversation, Context) -> edits and wants`. polici
 `Exceptions` are what a preset declares beyond that.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from policies.keep import NOTHING, LastingTexts, Patterns, keeps, keeps_turn, tokens_kept
+from policies.keep import NO_PROTECTION, Protection
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.indexes import Index
@@ -143,10 +142,8 @@ class Context:
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
     toolbox: Toolbox = NO_TOOLS
-    keep: Patterns = ()
-    """What people want left as it is (policies.keep)."""
-    in_force: LastingTexts = NOTHING
-    """Reports and instructions that stay (policies.keep)."""
+    protection: Protection = NO_PROTECTION
+    """What is left as it is (policies.keep)."""
     edits: Mapping[int, Replace] = field(default_factory=dict)
     """The edits that stand in the request, by block, as of the step before."""
     folded: Container[int] = frozenset()
@@ -195,29 +192,6 @@ class Context:
         tools = (conversation.blocks[each].tool for each in self.rereads) if kind == "file" else ()
         return "unchanged" if tool in tools else kind
 
-    def keeps(self, conversation: Conversation, at: int) -> bool:
-        """Whether a block is left as it is: because people want that, or because it is in force."""
-        return at in self.in_force.blocks or (bool(self.keep) and keeps(self.keep, conversation, at, self.pause))
-
-    def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
-        """Whether a turn has such a block: then no fold replaces any of it."""
-        is_named = bool(self.keep) and keeps_turn(self.keep, conversation, turn, self.pause)
-        return is_named or turn in self.in_force.turns
-
-    def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
-        """Whether no fold may replace a block for this. System text belongs to no turn."""
-        block = conversation.blocks[at]
-        is_system = block.kind == "system"
-        return self.keeps(conversation, at) if is_system else self.keeps_turn(conversation, block.turn)
-
-    def tokens_kept(self, conversation: Conversation, turns: range) -> int:
-        """The tokens of such turns among these, without what people wrote."""
-        return tokens_kept(self.keep, conversation, turns, self.pause, self.in_force.turns)
-
-    @property
-    def keeps_any(self) -> bool:
-        return bool(self.keep or self.in_force.blocks)
-
     def may_save(self, at: int) -> bool:
         """Whether an edit of the block may save enough: not where next to nothing of it is sent, as inside a fold."""
         return not self.sizes or self.sizes[at] >= LEAST_SAVING
@@ -240,14 +214,22 @@ class Context:
         return 0 if self.exceptions.first_sight else 1
 
     def aged(
-        self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = (), *, in_sight: bool = False
+        self,
+        conversation: Conversation,
+        keep: Keep,
+        when: Sequence[Trigger] = (),
+        *,
+        in_sight: bool = False,
+        step: int | None = None,
     ) -> range:
         """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
-        them holds; at the step where one first does, everything outside the window counts as having left it."""
-        if self.step == 0:
+        them holds; at the step where one first does, everything outside the window counts as having left it. `step`:
+        this one, or the next one, of which nothing is there yet: neither what arrives with it nor what triggers it."""
+        ahead = 0 if step is None else step - self.step
+        if self.step == 0 or (ahead and (when or not keep)):
             return range(0)
         if not when and isinstance(keep, int):  # nearly always
-            gone = self.turns_gone(keep, in_sight=in_sight)
+            gone = self.turns_gone(keep - ahead, in_sight=in_sight)
             return range(conversation.ends[gone.start], conversation.ends[gone.stop]) if gone else range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
         if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):
@@ -263,20 +245,6 @@ class Context:
         if in_sight and self.sight is not None:
             before, now = min(before, self.sight.before[doubling]), min(now, self.sight.now[doubling])
         return range(before, now)
-
-    def unreferenced(self, aged: range) -> Sequence[int]:
-        """The blocks that leave a window with this step and those that they point to, but for blocks that something
-        inside the window points to as well."""
-        if not self.used_by:  # nearly always
-            return aged
-        blocks = {*aged, *(used for at in aged for used in self.uses.get(at, ()))}
-        return sorted(at for at in blocks if self.used_by.get(at, at) < aged.stop)
-
-    def run_around(self, at: int) -> range | None:
-        """The fold among `runs` that a block is in, and not as its last."""
-        after = bisect_right(self.runs, at, key=lambda run: run.start)
-        run = self.runs[after - 1] if after else range(0)
-        return run if at in run[:-1] else None
 
     def holds(
         self,

@@ -13,7 +13,7 @@ Laws
   What is no more in force never is again, so that no text comes back. Only the last resort removes what is in force.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -136,50 +136,6 @@ class _Named:
 _NAMED = Index[Block, _Named](_Named, lambda *_: None, _Named.cut)
 
 
-def keeps(patterns: Patterns, conversation: Conversation, at: int, pause: Callable[[int], object]) -> bool:
-    """Whether a block is to stay as it is. `pause` is that of the context."""
-    blocks = _NAMED.of(conversation).under(patterns).blocks
-    if (result := blocks.get(at)) is None:
-        pause(1 + len(conversation.blocks[at].text) * len(patterns) // _AT_ONCE)
-        result = blocks[at] = names(patterns, conversation, at)
-    return result
-
-
-def keeps_turn(patterns: Patterns, conversation: Conversation, turn: int, pause: Callable[[int], object]) -> bool:
-    """Whether a turn has a block that is to stay as it is. System text belongs to none."""
-    turns = _NAMED.of(conversation).under(patterns).turns
-    if (result := turns.get(turn)) is None:
-        result = any(keeps(patterns, conversation, at, pause) for at in _blocks_of(conversation, turn))
-        if _is_complete(conversation, turn):
-            turns[turn] = result
-    return result
-
-
-def tokens_kept(
-    patterns: Patterns,
-    conversation: Conversation,
-    turns: range,
-    pause: Callable[[int], object],
-    others: Set[int] = frozenset(),
-) -> int:
-    """The tokens that stay of those of these turns that have a block which is to stay, or are among `others`, as the
-    client wrote them and without what people wrote. Turns are added up once."""
-    tokens = sum(_tokens_of(conversation, turn) for turn in others if turn in turns)
-    if not patterns:
-        return tokens
-    tokens -= sum(_staying(patterns, conversation, turn, pause) for turn in others if turn in turns)
-    sums = _NAMED.of(conversation).under(patterns).tokens
-    while len(sums) <= turns.stop and _is_complete(conversation, len(sums) - 1):
-        sums.append(sums[-1] + _staying(patterns, conversation, len(sums) - 1, pause))
-    last = len(sums) - 1
-    newest = (_staying(patterns, conversation, turn, pause) for turn in range(max(turns.start, last), turns.stop))
-    return tokens + sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
-
-
-def _staying(patterns: Patterns, conversation: Conversation, turn: int, pause: Callable[[int], object]) -> int:
-    return _tokens_of(conversation, turn) if keeps_turn(patterns, conversation, turn, pause) else 0
-
-
 def _tokens_of(conversation: Conversation, turn: int) -> int:
     """The tokens of a turn without what people wrote."""
     every = _blocks_of(conversation, turn)
@@ -279,3 +235,67 @@ def in_force(
     while standing.step < step:
         standing.go_on(conversation, toolbox, pause)
     return standing.result
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What is left as it is at one step: what people name, and what is in force."""
+
+    patterns: Patterns = ()
+    in_force: LastingTexts = NOTHING
+    pause: Callable[[int], object] = lambda _: None
+    """That of the context."""
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.patterns or self.in_force.blocks)
+
+    def keeps(self, conversation: Conversation, at: int) -> bool:
+        """Whether a block is left as it is."""
+        return at in self.in_force.blocks or (bool(self.patterns) and self._is_named(conversation, at))
+
+    def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
+        """Whether a turn has such a block: then no fold replaces any of it. System text belongs to none."""
+        return turn in self.in_force.turns or (bool(self.patterns) and self._is_turn_named(conversation, turn))
+
+    def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
+        """Whether no fold may replace a block for this."""
+        block = conversation.blocks[at]
+        is_system = block.kind == "system"
+        return self.keeps(conversation, at) if is_system else self.keeps_turn(conversation, block.turn)
+
+    def tokens_in(self, conversation: Conversation, turns: range) -> int:
+        """The tokens that stay of such turns among these, as the client wrote them and without what people wrote. Turns
+        are added up once."""
+        lasting = [turn for turn in self.in_force.turns if turn in turns]
+        tokens = sum(_tokens_of(conversation, turn) for turn in lasting)
+        if not self.patterns:
+            return tokens
+        tokens -= sum(self._staying(conversation, turn) for turn in lasting)
+        sums = _NAMED.of(conversation).under(self.patterns).tokens
+        while len(sums) <= turns.stop and _is_complete(conversation, len(sums) - 1):
+            sums.append(sums[-1] + self._staying(conversation, len(sums) - 1))
+        last = len(sums) - 1
+        newest = (self._staying(conversation, turn) for turn in range(max(turns.start, last), turns.stop))
+        return tokens + sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
+
+    def _is_named(self, conversation: Conversation, at: int) -> bool:
+        blocks = _NAMED.of(conversation).under(self.patterns).blocks
+        if (result := blocks.get(at)) is None:
+            self.pause(1 + len(conversation.blocks[at].text) * len(self.patterns) // _AT_ONCE)
+            result = blocks[at] = names(self.patterns, conversation, at)
+        return result
+
+    def _is_turn_named(self, conversation: Conversation, turn: int) -> bool:
+        turns = _NAMED.of(conversation).under(self.patterns).turns
+        if (result := turns.get(turn)) is None:
+            result = any(self._is_named(conversation, at) for at in _blocks_of(conversation, turn))
+            if _is_complete(conversation, turn):
+                turns[turn] = result
+        return result
+
+    def _staying(self, conversation: Conversation, turn: int) -> int:
+        return _tokens_of(conversation, turn) if self._is_turn_named(conversation, turn) else 0
+
+
+NO_PROTECTION = Protection()

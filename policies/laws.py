@@ -21,7 +21,7 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
     Prose and arguments are edited where the recall tool can bring them back, or where a text protocol is to be
     shortened."""
     block = conversation.blocks[at]
-    if block.kind not in _EDITABLE or context.keeps(conversation, at):
+    if block.kind not in _EDITABLE or context.protection.keeps(conversation, at):
         return False
     newest = conversation.start(context.step)
     at_once = block.answers is not None and (lossless or context.exceptions.first_sight)
@@ -46,10 +46,10 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
         return False
     protected = run if protected is None else protected
     if context.excess and fold.by == "trim":  # the last resort, where nothing else fits
-        context = replace(context, in_force=NOTHING)
+        context = replace(context, protection=replace(context.protection, in_force=NOTHING))
     for i in run:
         block = conversation.blocks[i]
-        if block.turn >= context.step - 1 or context.keeps_turn_of(conversation, i):
+        if block.turn >= context.step - 1 or context.protection.keeps_turn_of(conversation, i):
             return False
         if block.kind == "system" and (fold.origin is None or not context.exceptions.may_fold_system(block)):
             return False

@@ -87,8 +87,20 @@ def answers_to(conversation: Conversation, call: RecallCall) -> Sequence[int]:
 
 
 def stands_for_text(conversation: Conversation, ref: str) -> bool:
-    finders = conversation.find, conversation.find_run, conversation.find_first
-    return any(find(ref) is not None for find in finders)
+    return _block(conversation, ref) is not None or run_of(conversation, ref) is not None
+
+
+def run_of(conversation: Conversation, ref: str) -> range | None:
+    """The blocks of a run, by its reference."""
+    name, _, count = ref.partition("+")
+    length = int(count[:9]) if count.isdecimal() else 0
+    first = conversation.runs.get(name) if length else None
+    return None if first is None or first + length > len(conversation.blocks) else range(first, first + length)
+
+
+def _block(conversation: Conversation, ref: str) -> int | None:
+    """The block that a reference stands for; of a run's without the number of blocks, the first."""
+    return conversation.references.places.get(ref, conversation.runs.get(ref))
 
 
 def answer(conversation: Conversation, arguments: str, last: bool = False) -> RecallAnswer:
@@ -98,7 +110,8 @@ def answer(conversation: Conversation, arguments: str, last: bool = False) -> Re
     # nobody knows here which tool would show it, and one that reads files may answer that nothing has changed
     refusal = f"nothing in this conversation has the ref {call.ref or 'given'}; do not retry, {_ELSEWHERE}"
     result = RecallAnswer(f"{MARK} {refusal}]", False) if text is None else _part(text, call.part)
-    if conversation.find(call.ref) is None and (first := conversation.find_first(call.ref)) is not None:
+    first = None if call.ref in conversation.references.places else conversation.runs.get(call.ref)
+    if first is not None:
         result = RecallAnswer(f"{result.text}\n{MARK} {_only_first(conversation, first, call.ref)}]", result.succeeded)
     return RecallAnswer(result.text + _LAST, result.succeeded) if last else result
 
@@ -106,9 +119,9 @@ def answer(conversation: Conversation, arguments: str, last: bool = False) -> Re
 def original(conversation: Conversation, ref: str) -> str | None:
     """The text that a reference stands for, of one block or of a run of blocks; of a run's reference without the number
     of blocks, the first block's. None where it stands for nothing."""
-    if (at := conversation.find(ref)) is not None or (at := conversation.find_first(ref)) is not None:
+    if (at := _block(conversation, ref)) is not None:
         return conversation.blocks[at].text
-    if (run := conversation.find_run(ref)) is None:
+    if (run := run_of(conversation, ref)) is None:
         return None
     blocks = (conversation.blocks[i] for i in run)
     return "\n".join(f"== {' '.join(filter(None, (b.kind, b.tool)))} ==\n{b.text}" for b in blocks)

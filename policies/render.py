@@ -2,11 +2,10 @@
 
 Laws
   A message that no edit touches is sent as the client wrote it.
-  The same edits on the same bytes are rendered once: `rendered` remembers them, and a request that extends another goes
-  on behind what has not changed since. What is sent is the same with and without.
+  A request that extends another goes on behind what has not changed since. What is sent is the same with and without.
 """
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import compress, count, takewhile
 from operator import is_not
@@ -22,25 +21,12 @@ from policies.planning.prefix import Chains
 from policies.planning.state import Plan
 
 _NO_CONSENT = Consent()
-RENDERED_BYTES = 16 * 2**20
-"""The size of a cache of rendered messages."""
-
-
-class RenderedMessage(Struct, frozen=True, gc=False):
-    """The bytes that stand for an edited message, and a digest of their content without cache marks: a client moves its
-    marks, and that changes no prompt."""
-
-    raw: bytes
-    digest: bytes
-
-
-RenderCache = MutableMapping[tuple[object, ...], RenderedMessage]
-"""Rendered messages by the API, the bytes and the edits that they come from."""
 
 
 class Rendering(Struct, frozen=True):
-    """The edited messages of a request by index, with digests, and digests of its beginnings as received and as sent.
-    The next request takes over what stands there, too."""
+    """The edited messages of a request by index, with digests of their content without cache marks (a client moves its
+    marks, and that changes no prompt), and digests of its beginnings as received and as sent. The next request takes
+    over what stands there, too."""
 
     messages: Mapping[int, bytes]
     digests: Mapping[int, bytes]
@@ -55,30 +41,18 @@ class Rendering(Struct, frozen=True):
 _NOTHING = Rendering({}, {}, Chains((), {}), (), 0, b"")
 
 
-def render(
-    dialect: str, request: Request, conversation: Conversation, plan: Plan, rendered: RenderCache | None = None
-) -> Rendering:
-    """Render what the plan edits. `rendered` is looked up first, and filled."""
-    rendered = {} if rendered is None else rendered
+def render(dialect: str, request: Request, conversation: Conversation, plan: Plan) -> Rendering:
+    """Render what the plan edits."""
     before, same = _standing(request, conversation, plan)
     edits = _edits_from(same, conversation, plan)
-    names = {message: (dialect, conversation.messages[message].raw, *some) for message, some in edits.items()}
-    results = {message: there for message, name in names.items() if (there := rendered.get(name)) is not None}
-    missing = [edit for message, some in edits.items() if message not in results for edit in some]
-    spliced = DIALECTS[dialect].splice(request, conversation, missing) if missing else {}
-    for message, raw in spliced.items():
-        results[message] = result = RenderedMessage(raw, _digest(DIALECTS[dialect], raw) if raw else b"")
-        # a fold changes several messages at once, so one of them alone does not name it
-        stands_alone = all(isinstance(edit, Replace) for edit in edits.get(message, ()))
-        if message in names and stands_alone and len(raw) < RENDERED_BYTES // 8:
-            rendered[names[message]] = result
+    spliced = DIALECTS[dialect].splice(request, conversation, edits) if edits else {}
     messages, digests = dict(before.messages), dict(before.digests)
     for message in range(same, before.chains.received):
         messages.pop(message, None)
         digests.pop(message, None)
-    messages |= {message: result.raw for message, result in results.items()}
-    digests |= {message: result.digest for message, result in results.items()}
-    ends = [conversation.index[edit.last] for some in edits.values() for edit in some if isinstance(edit, Fold)]
+    messages |= spliced
+    digests |= {message: _digest(DIALECTS[dialect], raw) if raw else b"" for message, raw in spliced.items()}
+    ends = [conversation.index[edit.last] for edit in edits if isinstance(edit, Fold)]
     folded = conversation.blocks[max(ends)].message + 1 if ends else before.folded
     chains = Chains(conversation.messages, digests, before.chains, same)
     rendering = Rendering(messages, digests, chains, plan.edits, folded, _beside(request) if folded else b"")
@@ -103,22 +77,16 @@ def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple
     return (before, same) if before.folded < same or not before.folded else (_NOTHING, 0)
 
 
-def _edits_from(start: int, conversation: Conversation, plan: Plan) -> dict[int, list[Edit]]:
-    """The edits of each message from `start` on. A fold belongs to the messages in which it begins and ends: it may
-    leave some of both."""
-    edits: dict[int, list[Edit]] = {}
+def _edits_from(start: int, conversation: Conversation, plan: Plan) -> list[Edit]:
+    """The edits of the messages from `start` on."""
     if not plan.edits:
-        return edits
+        return []
     blocks, index = conversation.blocks, conversation.index
 
     def is_new(edit: Edit) -> bool:
         return blocks[index[edit.at if isinstance(edit, Replace) else edit.first]].message >= start
 
-    for edit in reversed([*takewhile(is_new, reversed(plan.edits))]):
-        ends = (edit.at,) if isinstance(edit, Replace) else (edit.first, edit.last)
-        for message in dict.fromkeys(blocks[index[at]].message for at in ends):
-            edits.setdefault(message, []).append(edit)
-    return edits
+    return [*takewhile(is_new, reversed(plan.edits))][::-1]
 
 
 def _beside(request: Request) -> bytes:
@@ -140,7 +108,7 @@ def body_of(
     changed = dict(rendering.messages)
     for message in plan.marks:
         raw = changed.get(message, request.raw(message))
-        marked = dialect.marked(raw, marks) if raw else None
+        marked = dialect.marks.add(raw, marks) if raw else None
         if marked is not None:
             changed[message] = marked
     if not (changed or tool or consent.change):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.dialects.base import Dialect, Request
+from policies.dialects import Dialect, Request
 from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.recall import RecallAnswer, answer
 
@@ -41,7 +41,7 @@ class ReplyInProgress:
     """One choice of the reply that is being sent: its text so far, and its calls of the recall tool."""
 
     text: str
-    rounds: tuple[Exchange, ...]
+    rounds: tuple[RecallRound, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ def restore(
     if in_progress is not None:
         newest, text, rounds = len(request.spans) - 1, in_progress.text, in_progress.rounds
         every = _answers(source, history.before(len(request.spans)), rounds, text)
-        raws = source.dialect.put_back(rounds, _texts(every), text, None)
+        raws = source.dialect.recall.put_back(rounds, _texts(every), text, None)
         changed[newest] = (*changed.get(newest, (request.raw(newest),)), *raws)
         answers = every[-1]
     joined = {message: b",".join(raws) for message, raws in changed.items()}
-    body = source.dialect.joined(request, joined) if joined else request.body
+    body = source.dialect.joined(request, joined, None, None) if joined else request.body
     is_newest = all(later.role != "assistant" for later in conversation.messages[lost + 1 :])
     return RestoredBody(body, lost >= 0 and is_newest, answers)
 
@@ -157,7 +157,7 @@ def _restored(
         if name not in cache:
             text = _text(source.conversation.messages[reply.start : reply.stop])
             answers = _answers(source, history.before(reply.start), insert.rounds, text)
-            raws = tuple(source.dialect.put_back(insert.rounds, _texts(answers), text, originals))
+            raws = tuple(source.dialect.recall.put_back(insert.rounds, _texts(answers), text, originals))
             cache[name] = RestoredMessages(raws, tuple(source.dialect.read(raw, source.count) for raw in raws))
         return cache[name]
     except UnreadableError:
@@ -169,15 +169,15 @@ def _texts(answers: Sequence[Sequence[RecallAnswer]]) -> list[list[str]]:
 
 
 def _answers(
-    source: DialectRequest, history: Conversation, rounds: Sequence[Exchange], text: str
+    source: DialectRequest, history: Conversation, rounds: Sequence[RecallRound], text: str
 ) -> list[tuple[RecallAnswer, ...]]:
     """The answers to the calls of each round: from the history before the reply, and from its own earlier rounds."""
     answers: list[tuple[RecallAnswer, ...]] = []
     for exchange in rounds:
-        calls = map(source.dialect.arguments, exchange.calls)
+        calls = map(source.dialect.recall.arguments, exchange.calls)
         answers.append(tuple(answer(history, arguments, exchange.last) for arguments in calls))
         if len(answers) < len(rounds):
-            raws = source.dialect.put_back([exchange], _texts(answers[-1:]), text[: exchange.text], None)
+            raws = source.dialect.recall.put_back([exchange], _texts(answers[-1:]), text[: exchange.text], None)
             messages = [source.dialect.read(raw, source.count) for raw in raws]
             history, text = converse([*history.messages, *messages], history, lends=False), text[exchange.text :]
     return answers

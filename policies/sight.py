@@ -116,7 +116,7 @@ def steps_recalled(conversation: Conversation, step: int) -> Iterator[int]:
     for block in (conversation.blocks[at] for at in conversation.arrived(step)):
         if block.kind == "call" and block.tool == RECALL:
             ref = recalled_ref(block.text)
-            places = conversation.find(ref), conversation.find_first(ref.partition("+")[0])
+            places = conversation.references.places.get(ref), conversation.runs.get(ref.partition("+")[0])
             at = next((at for at in places if at is not None and at < conversation.start(step)), None)
             if at is not None:
                 yield bisect_right(conversation.ends, at)

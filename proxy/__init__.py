@@ -7,17 +7,15 @@ event_loop   the fastest event loop there is, and its stops    breaker    what f
 warmup       what is loaded once a process listens, its garbage, and its free memory
 memory/      what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes      drawing/   what pages are drawn with
-catalog/     where models are served, what they cost, how large their windows are
+upstreams/   where models are served and how they are asked, what they cost, how large their windows are
 summaries/   summaries and digests, written in the background
 kernel/      requests received, planned, forwarded upstream, and answered
 addons/      features beside the kernel: access, limits, billing, archive, pages, shadows, compress
 workers/     several processes on one port
 generation   what follows from the settings: made, used and let go of as one
 app          what lasts; with `generation` the only place where objects are made
-serving/     `narrows serve`: one process, or several workers; what it prints for people
-lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
-help         what the command line says about itself
-cli          the command
+console/     what people run: the command line, `narrows serve`, and what looks after keys, stores and settings
+lab/         what replays, explains, measures and simulates; nothing else imports it
 
 A chat request, from bytes in to bytes out:
   kernel/handlers > flow > wire/downstream (received) > prepare

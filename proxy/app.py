@@ -1,23 +1,23 @@
 """A running Narrows: its listening socket, what lasts, and the generation of objects that serves requests now."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Self
 
 from aiohttp import web
 
-from proxy.addons.pages.pages import AdminPages
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
 from proxy.generation import Generation, Lasting, check_fixed
 from proxy.identity.states import CredentialStates
+from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Admission, Pressure, open_files
 from proxy.kernel.handlers import Gateway
-from proxy.kernel.recall_loop import Compaction
+from proxy.kernel.modes import Prepare
+from proxy.kernel.services import Controls, Services
 from proxy.kernel.wire.listener import Listener
-from proxy.summaries.maker import SummaryMaker
 from proxy.telemetry import Telemetry
 from proxy.workers.listening import BACKLOG, cannot_listen
 from proxy.workers.worker import Worker
@@ -50,18 +50,26 @@ class App:
     async def start(
         cls,
         settings: Settings,
-        watch: Callable[[Compaction], Compaction] | None = None,
+        watch: Callable[[Prepare], Prepare] | None = None,
         patience: float | None = None,
         worker: Worker | None = None,
+        beside: Sequence[Addon] = (),
     ) -> Self:
-        """Make everything and listen; for `watch`, `patience` and `worker` see `Lasting`. Raises ConfigurationError
-        where it cannot be."""
+        """Make everything and listen; for `watch`, `patience`, `worker` and `beside` see `Lasting`. Raises
+        ConfigurationError where it cannot be."""
         async with AsyncExitStack() as parts:
             telemetry = Telemetry(settings.log_level, settings.log_format)
             parts.callback(telemetry.close)  # the last of all
             telemetry.start()
             admission = Admission(settings, telemetry, CredentialStates(), open_files(settings.requests_limit))
-            lasting = Lasting(telemetry=telemetry, admission=admission, worker=worker, watch=watch, patience=patience)
+            lasting = Lasting(
+                telemetry=telemetry,
+                admission=admission,
+                worker=worker,
+                watch=watch,
+                patience=patience,
+                beside=beside,
+            )
             app = cls(await Generation.open(settings, lasting), lasting)
             if patience is None:
                 watching = asyncio.create_task(_watch_loop(telemetry, admission.pressure))
@@ -70,9 +78,9 @@ class App:
         if worker is None:
             await app._listen()
         else:
-            app._generation.pages.scrape = worker.scrape
+            lasting.controls.scrape = worker.scrape
             await app._listen_as(worker)
-            worker.join(telemetry, app._generation.forgets)
+            worker.join(telemetry, app._generation.services.forgets)
         return app
 
     @property
@@ -84,16 +92,12 @@ class App:
         return self._generation.gateway
 
     @property
-    def compaction(self) -> Compaction:
-        return self._generation.compaction
+    def services(self) -> Services:
+        return self._generation.services
 
     @property
-    def summaries(self) -> SummaryMaker | None:
-        return self._generation.summaries
-
-    @property
-    def pages(self) -> AdminPages:
-        return self._generation.pages
+    def controls(self) -> Controls:
+        return self._lasting.controls
 
     async def reload(self, settings: Settings) -> None:
         """Serve new requests under these settings; those that run end as they began. Raises ConfigurationError where
@@ -109,7 +113,6 @@ class App:
             if self._is_closing:
                 await generation.close()
                 raise ConfigurationError("Narrows is shutting down")
-            generation.pages.reload = before.pages.reload
             self._generation = generation
             self._lasting.admission.apply(settings)
             self._listener.apply(settings)
@@ -124,7 +127,7 @@ class App:
 
     async def drain(self, grace: float) -> None:
         """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""
-        self._is_closing = True
+        self._is_closing, self.controls.ready = True, False
         generations = (self._generation, *self._leaving)
         await asyncio.gather(*(each.gateway.drain(grace) for each in generations))
 

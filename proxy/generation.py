@@ -9,64 +9,46 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
-from importlib.metadata import version
-from pathlib import Path
+from importlib import import_module
 from typing import Self
 
 from policies.money.catalog import check_overrides
-from proxy.addons.access.gate import Gate
-from proxy.addons.access.registry import KeyRegistry
-from proxy.addons.archive.archive import Archive
-from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.archive.recorder import Recorder, RecorderOptions
-from proxy.addons.archive.recordings import Recordings
-from proxy.addons.archive.redaction import Redaction
-from proxy.addons.archive.texts import ArchiveServices, Artifacts, Originals
-from proxy.addons.billing.billing import Billing
-from proxy.addons.compress.compress import CompressApi
-from proxy.addons.limits.limits import Limits, open_limits
-from proxy.addons.limits.team_counts import TeamCounts
-from proxy.addons.pages.answers import PageParts
-from proxy.addons.pages.artifacts import ArtifactPages
-from proxy.addons.pages.conversations import ConversationPages
-from proxy.addons.pages.deletion import Deletion
-from proxy.addons.pages.live import LivePages
-from proxy.addons.pages.log_pages import LogPages
-from proxy.addons.pages.login import Login
-from proxy.addons.pages.pages import AdminPages
-from proxy.addons.pages.summaries import SummaryPages
-from proxy.addons.shadows.shadows import ShadowParts, Shadows
-from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.states import CredentialStates
-from proxy.kernel.acceptance import Acceptance
-from proxy.kernel.admission import Admission, Pressure
+from proxy.kernel.addons import Addon, Addons
+from proxy.kernel.admission import Admission
 from proxy.kernel.cold import ColdProcess
+from proxy.kernel.deletion import Deletion
+from proxy.kernel.follow_up import FollowUp
 from proxy.kernel.handlers import Gateway
-from proxy.kernel.holdout import Holdout
-from proxy.kernel.model_lookup import ModelLookup
-from proxy.kernel.outgoing import Bypass
-from proxy.kernel.parts import FlowParts
+from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
+from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.recall_loop import Compaction
-from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.upstreams import Upstreams
-from proxy.memory import Store, open_store, ttl_of
+from proxy.kernel.services import CompactionServices, Controls, Services
+from proxy.kernel.understand import RequestParser
+from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.breaker import GuardedStore
 from proxy.memory.cached import CachedStore
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import start_store, tenant_secret
+from proxy.memory.store_access import StoreAccess
 from proxy.memory.trimming import keep_within
-from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
+from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
-from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.model_lookup import ModelLookup
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import Upstreams
 from proxy.workers.worker import Worker
 
+PAGES, DOOR = ("pages",), ("access",)
+INNER = ("billing", "shadows", "archive", "telemetry", "compress", "limits")
+"""The addons, each a folder in proxy/addons/, in the order in which they are told: who answers where no API is asked,
+who looks at the head of a request, and who is told of it then. Limits charge what was billed, and what compresses
+counts as a request."""
 _FILE_LIMIT = 16 * 2**30
 """Bytes of a store in a file, where `store_limit` does not say."""
 _UNHURRIED = 5.0
@@ -79,10 +61,13 @@ class Lasting:
 
     telemetry: Telemetry
     admission: Admission
+    controls: Controls = field(default_factory=Controls)
     worker: Worker | None = None
     """This process's part of a team that shares a port."""
-    watch: Callable[[Compaction], Compaction] | None = None
-    """May stand in front of the compactor."""
+    watch: Callable[[Prepare], Prepare] | None = None
+    """May stand in front of compaction."""
+    beside: Sequence[Addon] = ()
+    """Addons of whoever starts this."""
     patience: float | None = None
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""
@@ -92,90 +77,165 @@ class Lasting:
     async def forget_elsewhere(self, tenant: str, conversation: str | None) -> None:
         """Have everybody else on this machine forget a conversation, or all of a tenant."""
         for generation in self.leaving:
-            generation.forgets.forget(tenant, conversation)
+            generation.services.forgets.forget(tenant, conversation)
         if self.worker is not None:
             await self.worker.forget(tenant, conversation)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Generation:
     """All that serves requests under the same settings."""
 
-    def __init__(
-        self, settings: Settings, gateway: Gateway, pages: AdminPages, forgets: ForgetRegistry, secret: bytes
-    ) -> None:
-        self.settings = settings
-        self.secret = secret
-        """The key of the hash that names tenants."""
-        self.gateway = gateway
-        self.pages = pages
-        self.forgets = forgets
-        self.is_volatile = False
-        """Whether its store is in memory, and ends with it."""
-        self.compaction: Compaction = Bypass()
-        self.summaries: SummaryMaker | None = None
-        self._parts = AsyncExitStack()
+    services: Services
+    gateway: Gateway
+    parts: AsyncExitStack = field(repr=False)
 
     @classmethod
     async def open(cls, settings: Settings, lasting: Lasting, before: "Generation | None" = None) -> Self:
         """Make everything. `before`: what serves until then, where there is something. Raises ConfigurationError."""
-        telemetry, worker, admission = lasting.telemetry, lasting.worker, lasting.admission
-        limits_before = before.gateway.limits if before is not None else None
-        counts = limits_before.counts if limits_before is not None else None
         async with AsyncExitStack() as parts:
-            is_first = worker is None or worker.number == 0
-            upstreams = await Upstreams.open(settings, telemetry, looks=is_first)  # one warning is enough
-            parts.push_async_callback(upstreams.close)
-            price_book = PriceBook(settings, before.gateway.price_book if before is not None else None)
-            patience = lasting.patience
-            store = None if settings.only_relays else await start_store(settings, telemetry, parts, patience)
-            secret_before = before.secret if before is not None else None
-            secret = worker.team.secret if worker else await tenant_secret(settings, store, telemetry, secret_before)
-            forgets = ForgetRegistry(lasting.forget_elsewhere)
-            team = TeamCounts(worker.ask_parent, worker.tell_parent, settings.workers) if worker else None
-            limits = await open_limits(settings, telemetry, store, team, counts, parts)
-            compaction: Compaction = Bypass()
-            payments = Payments(settings, admission.states, secret)
-            pages, summaries, compress_api = AdminPages(settings, telemetry, secret), None, None
-            if store is not None:
-                compaction, pages, summaries, compress_api = await _open_compaction(
-                    settings,
-                    telemetry,
-                    store,
-                    secret=secret,
-                    parts=parts,
-                    forgets=forgets,
-                    payments=payments,
-                    patience=patience,
-                    limits=limits,
-                    price_book=price_book,
-                )
-                compaction = lasting.watch(compaction) if lasting.watch else compaction
-            registry = await _key_registry(settings, store, telemetry, parts, is_reload=counts is not None)
-            lookup = ModelLookup(upstreams, price_book, telemetry)
+            services = await _services(settings, lasting, before.services if before is not None else None, parts)
+            addons = await _addons(services, lasting.beside)
+            compaction = services.compaction
+            prepare = _prepare(services, compaction) if compaction is not None else relayed
+            lookup = ModelLookup(services.upstreams, services.price_book, services.telemetry)
             parts.push_async_callback(lookup.close)
             await lookup.open()
-            flow_parts = FlowParts(
+            kernel_parts = KernelParts(
                 settings=settings,
-                upstreams=upstreams,
-                compaction=compaction,
-                telemetry=telemetry,
-                secret=secret,
-                admission=admission,
-                gate=Gate(settings, registry, secret),
-                price_book=price_book,
-                compress_api=compress_api,
-                shadows=_shadows(settings, upstreams, price_book, store, telemetry, forgets, admission.pressure, parts),
-                limits=limits,
+                upstreams=services.upstreams,
+                prepare=lasting.watch(prepare) if lasting.watch else prepare,
+                compaction=compaction.follow_up if compaction is not None else None,
+                telemetry=services.telemetry,
+                secret=services.secret,
+                admission=services.admission,
+                addons=addons,
             )
-            generation = cls(settings, Gateway(flow_parts, pages), pages, forgets, secret)
-            generation.compaction, generation.summaries = compaction, summaries
-            generation.is_volatile = store is not None and not store.shared
-            generation._parts = parts.pop_all()
-            return generation
+            return cls(services, Gateway(kernel_parts), parts.pop_all())
+
+    @property
+    def settings(self) -> Settings:
+        return self.services.settings
+
+    @property
+    def is_volatile(self) -> bool:
+        """Whether its store is in memory, and ends with it."""
+        return self.services.store is not None and not self.services.store.shared
 
     async def close(self) -> None:
         """Let go of everything; nothing runs any more."""
-        await self._parts.aclose()
+        await self.parts.aclose()
+
+
+async def _services(settings: Settings, lasting: Lasting, before: Services | None, parts: AsyncExitStack) -> Services:
+    """What the kernel has, and addons are opened with. Raises ConfigurationError."""
+    telemetry, worker = lasting.telemetry, lasting.worker
+    is_first = worker is None or worker.number == 0
+    upstreams = await Upstreams.open(settings, telemetry, looks=is_first)  # one warning is enough
+    parts.push_async_callback(upstreams.close)
+    price_book = PriceBook(settings, before.price_book if before is not None else None)
+    store = None if settings.only_relays else await start_store(settings, telemetry, parts, lasting.patience)
+    secret_before = before.secret if before is not None else None
+    secret = worker.team.secret if worker else await tenant_secret(settings, store, telemetry, secret_before)
+    services = Services(
+        settings=settings,
+        telemetry=telemetry,
+        secret=secret,
+        admission=lasting.admission,
+        upstreams=upstreams,
+        price_book=price_book,
+        controls=lasting.controls,
+        forgets=ForgetRegistry(lasting.forget_elsewhere),
+        store=store,
+        worker=worker,
+        before=before.opened if before is not None else {},
+        parts=parts,
+    )
+    if store is not None:
+        services.compaction = await _compaction(services, store, lasting.patience)
+    return services
+
+
+async def _addons(services: Services, beside: Sequence[Addon]) -> Addons:
+    """The addons; pages, which show what others have, are started last. Raises ConfigurationError."""
+    opened = services.opened
+    for name in (*INNER, *DOOR, *PAGES):
+        addon = await import_module(f".addons.{name}.addon", __package__).start(services)
+        if addon is not None:
+            opened[name] = addon
+    pages, door, inner = ([opened[name] for name in names if name in opened] for names in (PAGES, DOOR, INNER))
+    return Addons(pages, door, [*inner, *beside], services.telemetry)
+
+
+async def _compaction(services: Services, store: Store, patience: float | None) -> CompactionServices:
+    """What compacts, what writes summaries, and what deletes. Raises ConfigurationError."""
+    settings, telemetry, parts = services.settings, services.telemetry, services.parts
+    forgets, states, price_book = services.forgets, services.admission.states, services.price_book
+    _check_prices(settings)
+    # what no request waits for has a connection of its own, so that long texts stand in nobody's way
+    unhurried = await start_store(settings, None, parts, _UNHURRIED) if store.shared else store
+    audit_log, payments = AuditLog(unhurried, telemetry), Payments(settings, states, services.secret)
+    parts.push_async_callback(audit_log.close)
+    summarizer = Summarizer(settings, states, price_book)
+    maker = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billed=services.billed)
+    conversations = Conversations()
+    forgets.register(conversations.forget)
+    has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
+    cached_store = CachedStore(store, telemetry, forgets, conversations, patience, has_others)
+    parser = RequestParser(conversations)
+    summary_services = SummaryServices(
+        settings=settings,
+        summarizer=summarizer,
+        maker=maker,
+        cached_store=cached_store,
+        audit_log=audit_log,
+        telemetry=telemetry,
+        payments=payments,
+        clock=time.time,
+    )
+    # outputs are shortened before turns are summarized: what a digest makes short may need no summary
+    writers = BackgroundWriters(summary_services, (OutputDigests(summary_services), RollingSummaries(summary_services)))
+    cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
+    compactor = Compactor(
+        settings, parser, cached_store, telemetry, writers, states=states, cold=cold, price_book=price_book
+    )
+    return CompactionServices(
+        access=StoreAccess(unhurried, telemetry, services.secret, time.time, forgets),
+        compactor=compactor,
+        follow_up=FollowUp(settings, compactor, parser, cached_store, telemetry, writers),
+        cached_store=cached_store,
+        parser=parser,
+        summarizer=summarizer,
+        maker=maker,
+        payments=payments,
+        audit_log=audit_log,
+        deletion=Deletion(unhurried, cached_store, forgets, audit_log, maker),
+    )
+
+
+def _prepare(services: Services, compaction: CompactionServices) -> Prepare:
+    """What prepares requests; it ends before the addons, which bill and store what it leaves."""
+    for part in (compaction.summarizer, compaction.maker, compaction.compactor):
+        services.parts.push_async_callback(part.close)
+    _look_after(services, compaction)
+    holdout = Holdout(services.settings.holdout, services.secret)
+    return by_mode(compaction.compactor, holdout, services.telemetry)
+
+
+def _look_after(services: Services, compaction: CompactionServices) -> None:
+    """Delete what others who share the store have deleted; trim the store now and then, one in Redis only where the
+    settings say how much it may hold."""
+    settings, store, deletion = services.settings, compaction.access.store, compaction.deletion
+    if store.shared:
+
+        def failed(error: Exception) -> None:
+            services.telemetry.log.error("not_repeated", error=type(error).__name__, exc_info=error)
+
+        following = follow(store, deletion.repeat, deletion.own, failed)
+        services.parts.callback(asyncio.create_task(following).cancel)
+    limit = settings.store_limit or (_FILE_LIMIT if settings.store.startswith("sqlite:") else None)
+    if limit is not None:
+        services.parts.callback(asyncio.create_task(keep_within(limit, store, services.telemetry)).cancel)
 
 
 def check_fixed(before: Settings, after: Settings, names: Sequence[str]) -> None:
@@ -193,7 +253,9 @@ async def check_settings(settings: Settings) -> None:
     await (await Upstreams.open(settings, telemetry)).close()
     await Summarizer(settings, CredentialStates()).close()
     _check_prices(settings)
-    _redaction(settings)
+    for name in (*PAGES, *DOOR, *INNER):
+        if check := getattr(import_module(f".addons.{name}.addon", __package__), "check", None):
+            check(settings)
     try:
         open_store(settings.store, keyring=settings.keyring)
     except ValueError as error:
@@ -205,158 +267,3 @@ def _check_prices(settings: Settings) -> None:
         check_overrides(settings.models)
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
-
-
-def _redaction(settings: Settings) -> Redaction:
-    try:
-        return Redaction(settings.record_redact)
-    except ValueError as error:
-        raise ConfigurationError(f"record_redact: {error}") from error
-
-
-async def _open_compaction(
-    settings: Settings,
-    telemetry: Telemetry,
-    store: Store,
-    *,
-    secret: bytes,
-    parts: AsyncExitStack,
-    forgets: ForgetRegistry,
-    payments: Payments,
-    patience: float | None,
-    limits: Limits | None,
-    price_book: PriceBook,
-) -> tuple[Compactor, AdminPages, SummaryMaker, CompressApi | None]:
-    """What compacts, the pages of what is stored, what writes summaries, and what shortens messages for others."""
-    _check_prices(settings)
-    # what no request waits for has a connection of its own, so that long texts stand in nobody's way
-    unhurried = store
-    if store.shared:
-        unhurried = await start_store(settings, None, parts, _UNHURRIED)
-    stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
-    archive, audit_log = _archive(settings, stored), AuditLog(unhurried, telemetry)
-    summarizer = Summarizer(settings, payments.states, price_book)
-    holdout, charge = Holdout(settings.holdout, secret), limits.charge_owner if limits else lambda *_: None
-    billing = Billing(unhurried, telemetry, forgets, holdout, settings.preset, charge=charge)
-    summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
-    has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
-    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience, has_others)
-    services = SummaryServices(
-        settings=settings,
-        summarizer=summarizer,
-        maker=summaries,
-        cached_store=cached_store,
-        audit_log=audit_log,
-        telemetry=telemetry,
-        payments=payments,
-        clock=time.time,
-    )
-    # outputs are shortened before turns are summarized: what a digest makes short may need no summary
-    writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
-    cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
-    acceptance = Acceptance(cached_store, payments.states, writers, archive, telemetry)
-    compacting = partial(Compactor, cold=cold, acceptance=acceptance, billing=billing, price_book=price_book)
-    compactor = compacting(settings, request_parser, cached_store, telemetry, writers)
-    forgets.register(compactor.forget)
-    page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
-    deletion = Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder)
-    conversations = ConversationPages(
-        page_parts,
-        deletion,
-        SummaryPages(page_parts, cached_store, summaries, request_parser, payments, limits),
-        ArtifactPages(page_parts, archive),
-        LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
-        LogPages(page_parts, archive),
-    )
-    _look_after(unhurried, settings, deletion, telemetry, parts)
-    for part in (archive, audit_log, billing, summarizer, summaries, compactor):
-        parts.push_async_callback(part.close)
-    pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
-    compress_api = CompressApi(settings, stored) if settings.compress_api else None
-    return compactor, pages, summaries, compress_api
-
-
-async def _key_registry(
-    settings: Settings, store: Store | None, telemetry: Telemetry, parts: AsyncExitStack, is_reload: bool
-) -> KeyRegistry:
-    """The keys of the settings and, where any count, those of the store. Raises ConfigurationError where a reload would
-    forget these."""
-    if settings.auth == "passthrough":
-        return KeyRegistry(settings, None)
-    store = store or await start_store(settings, telemetry, parts)
-    registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
-    parts.push_async_callback(registry.close)
-    if not await registry.open() and is_reload:
-        raise ConfigurationError("store: it does not answer, so its keys would be forgotten; reload again once it does")
-    return registry
-
-
-def _shadows(
-    settings: Settings,
-    upstreams: Upstreams,
-    price_book: PriceBook,
-    store: Store | None,
-    telemetry: Telemetry,
-    forgets: ForgetRegistry,
-    pressure: Pressure,
-    parts: AsyncExitStack,
-) -> Shadows | None:
-    """What asks again at sampled requests; None where none is sampled."""
-    if store is None or not settings.agree_share:
-        return None
-    audit_log = AuditLog(store, telemetry)
-    shadows = Shadows(
-        ShadowParts(
-            settings=settings,
-            upstreams=upstreams,
-            price_book=price_book,
-            store=store,
-            audit_log=audit_log,
-            telemetry=telemetry,
-            forgets=forgets,
-            pressure=pressure,
-        )
-    )
-    parts.push_async_callback(audit_log.close)
-    parts.push_async_callback(shadows.close)
-    return shadows
-
-
-def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
-    """What is stored for people, as far as it is to be. Raises ConfigurationError."""
-    return Archive(
-        Originals(stored) if settings.originals else None,
-        Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
-        MessageLog(stored, settings.history_limit) if settings.history else None,
-        _recorder(settings, settings.record, stored) if settings.record is not None else None,
-    )
-
-
-def _recorder(settings: Settings, folder: Path, stored: ArchiveServices) -> Recorder:
-    """What records conversations in files. Raises ConfigurationError."""
-    recordings = Recordings(folder, settings.keyring)
-    lifetime = ttl_of(settings.store)
-    options = RecorderOptions(settings.record_share, settings.record_limit, lifetime, stored.secret)
-    try:
-        recordings.open()
-    except ValueError as error:
-        raise ConfigurationError(f"record: {error}") from error
-    recorder = Recorder(recordings, _redaction(settings), options, stored.telemetry)
-    stored.forgets.register(recorder.forget)
-    return recorder
-
-
-def _look_after(
-    store: Store, settings: Settings, deletion: Deletion, telemetry: Telemetry, parts: AsyncExitStack
-) -> None:
-    """Delete what others who share the store have deleted; trim the store now and then, one in Redis only where the
-    settings say how much it may hold."""
-    if store.shared:
-
-        def failed(error: Exception) -> None:
-            telemetry.log.error("not_repeated", error=type(error).__name__, exc_info=error)
-
-        parts.callback(asyncio.create_task(follow(store, deletion.repeat, deletion.own, failed)).cancel)
-    limit = settings.store_limit or (_FILE_LIMIT if settings.store.startswith("sqlite:") else None)
-    if limit is not None:
-        parts.callback(asyncio.create_task(keep_within(limit, store, telemetry)).cancel)

@@ -1,5 +1,4 @@
-"""What flows: the four values that one chat request becomes on its way, each holding the one before it (and
-ParsedRequest, a body as the parser reads it).
+"""What flows: the four values that one chat request becomes on its way, each holding the one before it.
 
     ClientRequest    what the client sent, decoded, and who sent it
     RequestContext   that request parsed, and all that it is planned under
@@ -24,7 +23,7 @@ from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
-from policies.model.tokens import Calibration, Counter
+from policies.model.tokens import Calibration
 from policies.money.bills import Arm
 from policies.money.marks import MarkStyle
 from policies.money.prices import Usage
@@ -33,6 +32,8 @@ from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
 from proxy.memory import Key
+from proxy.memory.cached import StoreLookup
+from proxy.memory.conversation import LiveConversation, ParsedRequest
 
 
 def request_id() -> str:
@@ -87,14 +88,14 @@ class ClientRequest(Struct, frozen=True):
     may_plan: bool = True
     """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
     are put back, and nothing else is done."""
+    is_dry: bool = False
+    """Whether it is planned for what would become of it: it goes as the client wrote it, and nobody else learns of the
+    plan."""
 
-
-class ParsedRequest(Struct, frozen=True):
-    """A body split into messages, and the conversation they are, counted with one vocabulary."""
-
-    request: Request
-    count: Counter
-    conversation: Conversation
+    @property
+    def owner_there(self) -> str:
+        """What its credential is called at its upstream: one that this knows may be unknown to another."""
+        return f"{self.owner} {self.upstream}"
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
@@ -102,7 +103,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
 
     client_request: ClientRequest
     dialect: Dialect
-    key: Key
+    live: LiveConversation
+    """What is remembered of the conversation."""
     received: ParsedRequest
     """What the client sent."""
     request: Request
@@ -110,8 +112,8 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     conversation: Conversation
     exchanges: Mapping[str, Sequence[Insert]] = field(default_factory=dict)
     """The recall exchanges behind earlier replies, by the anchor of what the client had sent."""
-    exchanges_complete: bool = True
-    """False where the store could not say all of them."""
+    lookup: StoreLookup
+    """What the store was asked for them."""
     exchange_lost: bool
     """Whether a recall exchange could not be put back behind the newest reply."""
     answers: Sequence[RecallAnswer]
@@ -132,6 +134,15 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     """A digest of everything besides the history that decisions follow from."""
     head: str
     """A digest of what stands before the messages: model, tools and instructions."""
+
+    @property
+    def key(self) -> Key:
+        return self.live.key
+
+    @property
+    def exchanges_complete(self) -> bool:
+        """False where the store could not say all recall exchanges."""
+        return self.lookup.complete
 
 
 class PlannedRequest(Struct, frozen=True):
@@ -188,11 +199,15 @@ class UpstreamRequest(Struct, frozen=True):
     """Of a holdout: in which one its conversation is."""
     model: str = ""
     """Of a request that may not be edited, and is not planned."""
+    may_overflow: bool = False
+    """Whether its upstream may find it too long, and something smaller may be sent then."""
+    is_billed: bool = True
+    """False where Narrows was to leave it alone."""
 
     @property
     def may_change(self) -> bool:
         """Whether it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
-        return self.client_request.mode == "on" or self.arm == "holdout"
+        return not self.client_request.is_dry or self.arm == "holdout"
 
 
 class ReplyRound(Struct, frozen=True):

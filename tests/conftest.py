@@ -30,7 +30,7 @@ def _upstreams_stand_for_remote_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.config.upstreams.is_local", lambda url: False)
 
 
-_LONGEST = ("workers", "lab", "gateway")
+_LONGEST = ("workers", "lab", "console", "kernel")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -69,7 +69,7 @@ def test_the_image_runs_the_command_itself_without_rights_and_downloads_nothing(
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", instruction("USER"))
     assert not re.search(r"pip |apt|curl|wget|--mount", FINAL)
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"] == {
-        "narrows": "narrows.proxy.cli:main"
+        "narrows": "narrows.proxy.console.cli:main"
     }
 
 

@@ -103,7 +103,8 @@ def test_none_is_too_long_to_read(figure: Mapping[str, int], name: str) -> None:
 
 
 def test_serving_does_not_load_the_lab() -> None:
-    script = "import sys, proxy.cli, proxy.app; print(*(name for name in sys.modules if name.startswith('proxy.lab')))"
+    load = "import sys, proxy.console.cli, proxy.console.serve, proxy.app"
+    script = f"{load}; print(*(name for name in sys.modules if name.startswith('proxy.lab')))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert loaded.stdout.split() == []
 

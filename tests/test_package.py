@@ -37,10 +37,10 @@ from pathlib import Path
 here = Path({str(ROOT)!r})
 sys.path[:] = [{str(tmp_path / "installed")!r}, *(each for each in sys.path if Path(each) != here)]
 sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "_Alias"]
-from narrows.proxy.cli import main
+from narrows.proxy.console.cli import main
 main(["presets"])
 main(["replay", {str(ROOT / "proxy/lab/sessions/write_once.json")!r}])
-from narrows.proxy.compaction import cold
+from narrows.proxy.kernel import cold
 exec(cold._PROGRAM.partition(";")[0])
 assert not [name for name in sys.modules if name.partition(".")[0] in ("proxy", "policies")]
 """
@@ -52,4 +52,4 @@ assert not [name for name in sys.modules if name.partition(".")[0] in ("proxy", 
 
 def test_in_an_editable_installation_both_names_mean_the_same() -> None:
     assert import_module("narrows.policies.compact") is import_module("policies.compact")
-    assert import_module("narrows.proxy.cli") is import_module("proxy.cli")
+    assert import_module("narrows.proxy.console.cli") is import_module("proxy.console.cli")

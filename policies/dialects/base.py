@@ -1,8 +1,4 @@
-"""The contract of a dialect: one API's JSON, read and written.
-
-Laws: `split` and `splice` never re-serialize what was not edited; a dialect reads the fields it knows and leaves all
-others opaque; a body that it cannot read is relayed as it came.
-"""
+"""What a dialect reads and writes: a request, split; the reply to it, as it passes; errors and additions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +6,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from policies.context import TokenCounter
-from policies.model.conversation import Conversation, Message
-from policies.model.edits import Edit, Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Change, Span
-from policies.money.marks import MarkStyle
 from policies.money.prices import Usage
-from policies.tools import Kinds, ToolSpec
 
 
 class Request(Struct, frozen=True):
@@ -64,7 +56,7 @@ class ChoiceResult:
 
     text: str
     call_ids: tuple[str, ...]
-    rounds: tuple[Exchange, ...]
+    rounds: tuple[RecallRound, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,86 +120,3 @@ class Reply(Protocol):
 
     def last_event(self, failure: bytes, /) -> bytes:
         """The body of an error reply (ours or the upstream's) as the event with which the stream breaks off here."""
-
-
-class Dialect(Protocol):
-    """One API."""
-
-    def split(self, body: bytes, earlier: Request | None = None, bounded: bool = True, /) -> Request | None:
-        """Find the messages; None where the body is not a request of this API. What it has in common with an earlier
-        request is not looked for again. Raises TooManyError where the body is `bounded` and passes a limit."""
-
-    def read(self, raw: bytes, count: TokenCounter, /) -> Message:
-        """Read one raw message. Never fails: what is not understood is opaque."""
-
-    def head_tokens(self, request: Request, messages: Sequence[Message], count: TokenCounter, /) -> int:
-        """Tokens of what stands before the conversation: tool schemas and leading system text."""
-
-    def tools(self, request: Request, /) -> Sequence[ToolSpec]:
-        """The tools that the request defines, the first thousand; none where they cannot be read."""
-
-    def tool_kinds(self, request: Request, /) -> Kinds:
-        """The kinds of those tools whose definitions show them, by name."""
-
-    def splice(self, request: Request, conversation: Conversation, edits: Sequence[Edit], /) -> Mapping[int, bytes]:
-        """The new bytes of each message that the edits touch; empty bytes where a message goes."""
-
-    def recall_tool(self, request: Request, always: bool, /) -> Added | None:
-        """Where and how to add the recall tool; None where it cannot be added. Where the client brings no tools, it is
-        only added `always`."""
-
-    def takes_exchanges(self, request: Request, /) -> bool:
-        """Whether calls of the recall tool that the model never made may stand in the history."""
-
-    def consent(self, request: Request, /) -> Consent | None:
-        """What the request has to hold so that its history may be edited, as a rule nothing; None where it may not."""
-
-    def joined(
-        self,
-        request: Request,
-        changed: Mapping[int, bytes],
-        added: Added | None = None,
-        beside: Change | None = None,
-        /,
-    ) -> bytes:
-        """The body with the changed messages in their places, with what is added, and with a change beside the
-        messages, every other byte as it came. In the place of a changed message may stand several, or none."""
-
-    def put_back(
-        self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None, /
-    ) -> list[bytes]:
-        """The messages of a reply's recall exchange, as the model saw them: each round and its answers, then the rest
-        of the `reply` as the client returned it, message by message (None before it has). `text` is the text of the
-        reply. Where a user brings the results of its calls, and some were made beside ours, `reply` ends with that
-        message.
-
-        Raises UnreadableError where the reply does not fit the rounds.
-        """
-
-    def arguments(self, call: str, /) -> str:
-        """The arguments of a call that an Exchange holds."""
-
-    def next_round(self, body: bytes, spent: int, /) -> bytes:
-        """The body that asks for the next round of a reply: one choice, with `spent` tokens less for the answer."""
-
-    def mark_style(self, request: Request, messages: Sequence[Message], /) -> MarkStyle:
-        """The kind of cache mark that the client itself uses here: proof that the upstream takes it."""
-
-    def takes_mark(self, style: MarkStyle, /) -> bool:
-        """Whether requests of this API may carry this kind of cache mark."""
-
-    def marks_end(self, request: Request, messages: Sequence[Message], /) -> bool:
-        """Whether the client has a cache mark on the newest input of the model, or asks for one there."""
-
-    def free_slots(self, request: Request, messages: Sequence[Message], /) -> int:
-        """How many more cache marks the provider takes in this request."""
-
-    def marked(self, raw: bytes, style: MarkStyle, /) -> bytes | None:
-        """The message with a cache mark at its end; None where it has one or cannot carry one."""
-
-    def failure(self, fault: Fault, /) -> bytes:
-        """The body of an error reply, on one line."""
-
-    def reply(self, rounds: int | None = None, /) -> Reply:
-        """A new reader. `rounds`: how often recall calls may be answered in this reply; None where the recall tool is
-        not there, so that every call is the client's."""

@@ -15,7 +15,7 @@ import msgspec
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Consent, Fault, Request
 from policies.model.conversation import Message, Part
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Change, Span, UnreadableError, members, spliced
 
 FRAMING = 4
@@ -129,11 +129,6 @@ def has_newest_marked(messages: Sequence[Message]) -> bool:
     return any(message.marks for message in newest if message.role not in ("system", "developer"))
 
 
-def takes_exchanges(request: Request) -> bool:
-    """Calls and answers may stand in a history, whoever made them."""
-    return True
-
-
 def consent(request: Request) -> Consent:
     """An API that takes a history takes an edited one, too."""
     return Consent()
@@ -151,7 +146,7 @@ def joined(
     return spliced(request.body, changes)
 
 
-def answered_calls(exchange: Exchange, texts: Sequence[str]) -> Iterator[tuple[dict[str, object], str]]:
+def answered_calls(exchange: RecallRound, texts: Sequence[str]) -> Iterator[tuple[dict[str, object], str]]:
     """The recall calls of a round, read from their JSON, each with the text of its answer."""
     return zip(map(json.loads, exchange.calls), texts, strict=True)
 

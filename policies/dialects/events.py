@@ -19,6 +19,13 @@ def is_plain(event: bytes) -> bool:
     return event.removeprefix(_BOM).lstrip()[:1] == b"{"
 
 
+def events_in(reply: bytes) -> list[bytes]:
+    """The events of a whole reply, or its body where it is not streamed."""
+    if is_plain(reply):
+        return [reply]
+    return reply.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
+
+
 def text_of(event: bytes) -> bytes:
     """The JSON in an event or a body. A break between two lines of data is white space in JSON."""
     if is_plain(event):

@@ -4,17 +4,15 @@ Law: what was not edited is never re-serialized.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from policies.dialects.base import Request
-from policies.dialects.common import as_json, decoded, objects, parsed
-from policies.model.conversation import Block, Conversation, Kind, Message
-from policies.model.edits import Edit, Replace
-from policies.model.rawjson import Path, Span, UnreadableError, items, members, replaced
+from policies.dialects.common import decoded, objects, parsed
+from policies.model.conversation import Kind, Message
+from policies.model.rawjson import Span, UnreadableError, items, members
 from policies.money.marks import MarkStyle
-from policies.text.layout import Piece, call_id, pieces_of
 
-MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
+BREAKPOINT: MarkStyle = "prompt_cache_breakpoint"
+MARKS: tuple[MarkStyle, ...] = ("cache_control", BREAKPOINT)
 ROLES: Mapping[str, Kind] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 MOST_TOOLS = 128
 """OpenAI refuses more."""
@@ -64,7 +62,7 @@ def _with_mark(
     raw: bytes, spans: Mapping[str, Span], style: MarkStyle, kind: Callable[[bytes], bytes], fields: Sequence[str]
 ) -> bytes | None:
     role = raw[slice(*spans.get("role", (0, 0)))]
-    if role == b'"assistant"' and style == "prompt_cache_breakpoint":  # SDK types: input parts only have that field
+    if role == b'"assistant"' and style == BREAKPOINT:  # SDK types: input parts only have that field
         return None
     try:
         start, end = next(spans[name] for name in fields if name in spans)
@@ -76,39 +74,3 @@ def _with_mark(
     except (UnreadableError, LookupError, StopIteration):
         return None
     return raw[: last - 1] + b"," + _VALUES[style] + raw[last - 1 :] if text[1] - text[0] > 2 else None
-
-
-def edited(
-    request: Request,
-    conversation: Conversation,
-    edits: Sequence[Edit],
-    value: Callable[[Block, str], bytes],
-    stub: Callable[[Piece], bytes],
-    exchange: Callable[[str, str, str], bytes],
-    marked: Callable[[bytes, MarkStyle], bytes | None],
-    marks_of: Callable[[object], list[MarkStyle]],
-) -> dict[int, bytes]:
-    """The new bytes of each message that the edits touch, empty bytes where a message goes. `value` writes the text of
-    a block; `stub` writes a message that stands for a fold, and `exchange` a call of the recall tool with its answer,
-    from an id, the arguments and the text. They take over a mark of the messages that they stand for."""
-    texts: dict[int, dict[Path, bytes]] = {}
-    changed: dict[int, bytes] = {}
-    for edit in edits:
-        if isinstance(edit, Replace):
-            block = conversation.blocks[conversation.index[edit.at]]
-            texts.setdefault(block.message, {})[block.path[1:]] = value(block, edit.text)
-            continue
-        first = conversation.blocks[conversation.index[edit.first]].message
-        last = conversation.blocks[conversation.index[edit.last]].message
-        bearing = (i for i in range(first, last + 1) if conversation.messages[i].marks)
-        style: MarkStyle = next((mark for i in bearing for mark in marks_of(parsed(request.raw(i)))), "")
-        arguments = as_json({"ref": edit.ref}).decode()
-        new = b",".join(
-            exchange(call_id(edit), arguments, piece.text) if piece.role == "tool" else stub(piece)
-            for piece in pieces_of(conversation, edit)
-        )
-        changed |= {first: marked(new, style) or new, **dict.fromkeys(range(first + 1, last + 1), b"")}
-    for message, values in texts.items():
-        with suppress(UnreadableError):  # a key is repeated: the message stays as it is
-            changed[message] = replaced(request.raw(message), values)
-    return changed

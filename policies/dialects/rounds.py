@@ -20,7 +20,7 @@ from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, read_event, split_events
 from policies.dialects.usage import UsageNames, UsageSum
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.money.prices import Usage
 
@@ -66,7 +66,7 @@ class Entry(Protocol):
 E = TypeVar("E", bound=Entry)
 
 
-class Round(ABC, Generic[E]):
+class Round(Generic[E]):
     """What the model writes in one round."""
 
     def __init__(self) -> None:
@@ -92,9 +92,9 @@ class Round(ABC, Generic[E]):
         """Whether there are calls that the client has to answer."""
         return any(entry.is_call and entry.ours is False for entry in self.entries)
 
-    @abstractmethod
     def fields(self, entries: Sequence[E], alone: bool) -> str:
-        """What else an Exchange has to store of these entries, and of the message; `alone`: no call is the client's."""
+        """What else a RecallRound stores of these entries, and of the message; `alone`: no call is the client's."""
+        return ""
 
     @property
     def has_ours(self) -> bool:
@@ -110,7 +110,7 @@ class Round(ABC, Generic[E]):
         """How many calls of ours stand before an index."""
         return sum(1 for entry in self.entries if entry.ours and entry.index < index)
 
-    def exchange(self, alone: bool, cut: bool, last: bool) -> Sequence[Exchange]:
+    def exchange(self, alone: bool, cut: bool, last: bool) -> Sequence[RecallRound]:
         """The recall calls to remember, if there are any. `cut`: those that are incomplete are dropped; `last`: no
         further round follows."""
         entries = [entry for entry in self.entries if not (entry.ours and cut and entry.arguments is None)]
@@ -119,7 +119,7 @@ class Round(ABC, Generic[E]):
         if not places:
             return ()
         ours = tuple(calls[place].as_json(place) for place in places)
-        return [Exchange(len(self.text), ours, () if alone else places, self.fields(entries, alone), last)]
+        return [RecallRound(len(self.text), ours, () if alone else places, self.fields(entries, alone), last)]
 
 
 R = TypeVar("R", bound=Round[Any])
@@ -136,7 +136,7 @@ class ChoiceRounds(Generic[R]):
         """Whether the round at hand has ended."""
         self.resumed = False
         """Whether this is not the first round."""
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[RecallRound] = []
         self._new_round = new_round
         self._allowance = allowance
         self._text = ""
@@ -250,18 +250,21 @@ class RoundsReply(ABC, Generic[C]):
         except (RecursionError, UnreadableError):  # nested deeper than can be written, or a key is repeated
             return [event]
 
+    def last_event(self, failure: bytes) -> bytes:
+        return b"data: " + failure + b"\n\n"
+
     def _feed_other(self, event: bytes) -> list[bytes]:
         """An event that is not JSON."""
         return [event]
 
-    @abstractmethod
     def _usage_in(self, content: Json, event: bytes) -> object:
         """The usage in an event or a reply, if there is one."""
+        return content.get("usage")
 
-    @abstractmethod
     def _receive(self, text: bytes) -> bool:
         """As `_passes`, where there is a recall tool. It may raise what msgspec raises, as long as nothing has
         happened."""
+        return False
 
     @abstractmethod
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:

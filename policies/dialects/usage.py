@@ -19,10 +19,10 @@ class UsageNames:
     """The counts that make up the prompt."""
     completion: str
     cached: Sequence[str]
-    cache_write: Sequence[str]
-    long_cache_write: Sequence[str]
+    cache_write: Sequence[str] = ("",)
+    long_cache_write: Sequence[str] = ("",)
     """Written for longer than by default: one hour at Anthropic, twelve at OpenAI."""
-    summed: Sequence[str]
+    summed: Sequence[str] = ()
     """Objects of counts that are of the answer, or of what was done for it."""
     listed: str = ""
     """A list with an entry for each sampling in the reply (beta)."""
@@ -39,35 +39,6 @@ class UsageNames:
             return Usage(prompt, cached, written, completion, min(written, _count(usage, self.long_cache_write)))
         except TypeError:
             return None
-
-
-OPENAI_CHAT = UsageNames(
-    prompt=("prompt_tokens",),
-    completion="completion_tokens",
-    cached=("prompt_tokens_details", "cached_tokens"),
-    cache_write=("prompt_tokens_details", "cache_write_tokens"),
-    # how LiteLLM gives what Anthropic's usage gives; OpenAI knows no longer time here
-    long_cache_write=("prompt_tokens_details", "cache_creation_token_details", "ephemeral_1h_input_tokens"),
-    summed=("completion_tokens_details",),
-)
-OPENAI_RESPONSES = UsageNames(
-    prompt=("input_tokens",),
-    completion="output_tokens",
-    cached=("input_tokens_details", "cached_tokens"),
-    cache_write=("input_tokens_details", "cache_write_tokens"),
-    long_cache_write=("input_tokens_details", "cache_write_tokens_details", "ttl_12h_tokens"),
-    summed=("output_tokens_details",),
-)
-ANTHROPIC_MESSAGES = UsageNames(
-    prompt=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
-    completion="output_tokens",
-    cached=("cache_read_input_tokens",),
-    cache_write=("cache_creation_input_tokens",),
-    long_cache_write=("cache_creation", "ephemeral_1h_input_tokens"),
-    summed=("output_tokens_details", "server_tool_use"),
-    listed="iterations",
-    in_pieces=True,
-)
 
 
 class UsageSum:

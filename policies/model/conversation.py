@@ -166,6 +166,17 @@ def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
             lines.remove(blocks[at].text)
 
 
+def _before_answer(blocks: Sequence[Block], opening: int) -> Iterator[int]:
+    """The blocks from behind the one that opens a call up to that of its answer."""
+    name, last = blocks[opening].opens, blocks[opening].turn + 1
+    for at in range(opening + 1, len(blocks)):
+        if blocks[at].turn > last:
+            return
+        yield at
+        if blocks[at].call_id == name:
+            return
+
+
 def _answered_call(blocks: Sequence[Block], at: int) -> tuple[str, str] | None:
     call = blocks[at].answers
     return None if call is None else (blocks[at].tool, blocks[call].text.strip())
@@ -202,8 +213,8 @@ class Conversation:
     """Tokens before each block, and in all, as the client wrote them, message framing included."""
     kinds = Places[Block, Kind](lambda blocks, at: blocks[at].kind)
     """The blocks of each kind."""
-    _runs = Index[Block, dict[str, int]](dict, _add_runs, _cut_runs)
-    """The first block that a run with this name begins with."""
+    runs = Index[Block, dict[str, int]](dict, _add_runs, _cut_runs)
+    """The first block of the runs that a name begins: the reference of a run without the number of its blocks."""
     _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)
     _framed = Places[Block, bool](lambda blocks, at: True if blocks[at].is_framed else None)
 
@@ -211,17 +222,7 @@ class Conversation:
     def no_cut_before(self) -> frozenset[int]:
         """The blocks before which no run may begin or end: a call that the provider makes waits for its answer there.
         That may come in a later reply; a call that the next reply does not mention is given up."""
-        return frozenset(at for opening in self._opening.get(True, ()) for at in self._waiting(opening))
-
-    def _waiting(self, opening: int) -> Iterator[int]:
-        """The blocks from behind the one that opens a call up to that of its answer."""
-        name, last = self.blocks[opening].opens, self.blocks[opening].turn + 1
-        for at in range(opening + 1, len(self.blocks)):
-            if self.blocks[at].turn > last:
-                return
-            yield at
-            if self.blocks[at].call_id == name:
-                return
+        return frozenset(at for opening in self._opening.get(True, ()) for at in _before_answer(self.blocks, opening))
 
     @property
     def is_text_protocol(self) -> bool:
@@ -231,31 +232,13 @@ class Conversation:
         """Tokens of these blocks as the client wrote them, message framing included."""
         return sum(self.blocks[i].tokens + self.blocks[i].frame for i in blocks)
 
-    @property
-    def has_calls(self) -> bool:
-        return "call" in self.kinds
-
     def ref(self, at: int) -> str:
         """The reference of a block where it is hidden: digits, because they take few tokens. Equal texts have the same
         reference; other texts never do, because a later one takes more digits."""
         return self.references.refs[self.blocks[at].text_digest]
 
-    def find(self, ref: str) -> int | None:
-        return self.references.places.get(ref)
-
     def run_ref(self, first: int, last: int) -> str:
         return f"{_run_name(self.blocks[first])}+{last - first + 1}"
-
-    def find_run(self, ref: str) -> range | None:
-        """The blocks of a run, by its reference."""
-        name, _, count = ref.partition("+")
-        length = int(count[:9]) if count.isdecimal() else 0
-        first = self._runs.get(name) if length else None
-        return None if first is None or first + length > len(self.blocks) else range(first, first + length)
-
-    def find_first(self, name: str) -> int | None:
-        """The first block of a run, by its reference without the number of blocks."""
-        return self._runs.get(name)
 
     @property
     def beginning(self) -> str:
@@ -292,11 +275,6 @@ class Conversation:
     def previous_anchor(self) -> str:
         """The anchor of the step before the newest; empty where there is none."""
         return self.end_anchor(self.steps - 2) if self.steps > 1 else ""
-
-    @cached_property
-    def key(self) -> str:
-        """The key of the conversation where the client gives no id: a digest of all before the first answer."""
-        return self.end_anchor(0)
 
 
 def _digits(digest: bytes) -> str:

@@ -59,7 +59,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RecallRound:
     """One round of a reply in which the model called the recall tool: the calls, without their answers. `text` is how
     many characters of the reply's text belong to this round. `calls` are the calls as the model made them, each as
     JSON; `places` is the position of each among all calls of its message, empty where there were no others. `fields` is
@@ -82,8 +82,8 @@ class Insert:
 
     after: str
     reply: str
-    rounds: tuple[Exchange, ...]
-    dialect: str = "openai_chat"
+    rounds: tuple[RecallRound, ...]
+    dialect: str
 
 
 Edit = Replace | Fold

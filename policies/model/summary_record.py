@@ -1,4 +1,26 @@
-"""Summaries as they are stored, and when they no longer count.
+"""The life of a summary: its record, its states, and the moves between them.
+
+A summary is decided in the plan of one request, made beside requests, and adopted in the plan of a later one.
+
+    state       begins when                                                 decided in
+    wanted      a plan asks for it: turns are old enough, and it will pay   policies.rules.summarize (which and when),
+                                                                            policies.planning.summaries (does it pay)
+    pending     a job for it runs, here or in another replica               proxy.summaries.background, .maker
+    failed      no model gave an answer; a later plan wants it again        proxy.summaries.maker
+    rejected    the answer must not be used; it is on the bill all the      policies.text.summary_checks
+                same, and the next one is wanted after twice as many tokens
+    ready       its record is stored, and waits for the moment that pays    policies.planning.summaries
+    adopted     it stands in the request, at a checkpoint; each later       policies.planning.step
+                request repeats it
+    superseded  a newer one stands, or is ready                             here
+    branch      it covers messages that the newest request does not have    here
+    stale       policy, prompt, model, age or sources are not those under   here
+                which it was written: it is taken out of the request
+
+    wanted -> pending -> ready -> adopted -> superseded       pending -> failed | rejected -> wanted
+    ready | adopted -> stale | branch -> wanted               an adopted one may be extended: wanted beside it
+
+A reply says the state of the newest one (`reply_word`), the pages that of each (`statuses`).
 
 Laws
   A summary names its sources by anchors, which are digests: where a source message changed, nothing matches.
@@ -99,8 +121,8 @@ def stale(summary: Origin | SummaryRecord, criteria: Criteria, now: float) -> Re
 
 @dataclass(frozen=True, slots=True)
 class SummaryUse:
-    """Of the summaries of a conversation, for one request: the id of the one that stands in it, of one that is there
-    and waits for its moment, and of one that may not be used, with the reason; and what they had to be made under."""
+    """Of the summaries of a conversation, for one request: the id of the one that is adopted (`stands`), of one that is
+    ready, and of one that is stale, with the reason; and what they had to be made under."""
 
     stands: str = ""
     ready: str = ""
@@ -112,9 +134,19 @@ class SummaryUse:
 NO_USE = SummaryUse()
 
 
+def reply_word(use: SummaryUse, job: Literal["", "pending", "failed"], *, is_wanted: bool) -> str:
+    """The value of `x-narrows-summary`; empty where there is no summary. `job` is the state of the one that is being
+    written, and `is_wanted` says whether this request asks for one."""
+    if use.reason:
+        return f"stale:{use.reason}"
+    if job == "pending" or (job and (is_wanted or not use.stands)):
+        return job
+    return "ready" if use.ready else "adopted" if use.stands else ""
+
+
 class SummaryStatus(NamedTuple):
-    """What became of a summary; `reason` is why it is stale or was rejected. `branch`: it covers messages that the
-    newest request does not have. `superseded`: a newer one stands, or waits."""
+    """What became of a summary, in the words of the pages (`stands` is adopted); `reason` is why it is stale or was
+    rejected."""
 
     state: Literal["stands", "ready", "stale", "superseded", "branch", "rejected"]
     reason: str = ""

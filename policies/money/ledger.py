@@ -79,7 +79,7 @@ class Ledger:
     """The account of one history, block by block, as far as it has been served. Copy it before continuing a history."""
 
     def __init__(self, prices: Prices) -> None:
-        self._prices = prices
+        self.prices = prices
         self.sent: list[int] = []
         """Tokens of each block as it is sent."""
         self._sums = [0]
@@ -88,14 +88,15 @@ class Ledger:
         """Tokens that a pending offer would remove from a block, from now on."""
         self.waiting: Collection[int] = ()
         """The blocks with offers that no rewrite of this request carries out; none when it arrives."""
-        self._rent: dict[int, float] = {}
-        self._cached = 0
+        self.rents: dict[int, float] = {}
+        """What was paid so far for not carrying out each of these."""
+        self.cached = 0
         """How many blocks the previous request carried."""
         self._entries: list[int] = []
         """Ends of the provider's cache entries, as numbers of blocks, ascending."""
         self._in_reach = 0
         """Where the oldest entry ends that the provider looks for (policies.planning.marking)."""
-        self._requests = 0
+        self.requests = 0
         """How many requests the client has made so far: the age of the history."""
         self.original = 0
         """Tokens of the history as the client wrote it."""
@@ -114,7 +115,7 @@ class Ledger:
     def copy(self) -> "Ledger":
         twin = copy(self)
         twin.sent, twin._sums, twin._entries = list(self.sent), list(self._sums), list(self._entries)
-        twin.saving, twin._rent = dict(self.saving), dict(self._rent)
+        twin.saving, twin.rents = dict(self.saving), dict(self.rents)
         twin._recalled = list(self._recalled)
         return twin
 
@@ -132,87 +133,40 @@ class Ledger:
         the guard sees: what the model recalls must not end the saving. Cache entries that end before `in_reach` are not
         found by this request. `marked`: doing nothing would leave an entry at its end."""
         self._in_reach, self.waiting = in_reach, ()
-        self._requests += by_client
+        self.requests += by_client
         recalled = sum(tokens[at] for at in ours)
         new = sum(tokens) - recalled
         if by_client:
             uncached = self.original + new - self._baseline_cached
-            self.baseline += self._baseline_cached * self._prices.read
-            self.baseline += uncached * (self._prices.write if self._is_entry(marked) else 1.0)
+            self.baseline += self._baseline_cached * self.prices.read
+            self.baseline += uncached * (self.prices.write if marked or not self.prices.breakpoints else 1.0)
             again = sum(self.sent[at] for at in self._recalled)
-            self._exclude(again * self._prices.read + recalled * self._prices.write)
+            of_recalls = again * self.prices.read + recalled * self.prices.write
+            self.paid, self.outside = self.paid - of_recalls, self.outside + of_recalls
         self._recalled.extend(len(self.sent) + at for at in ours)
         self._by_client = by_client
         self.original += new
-        if self._is_entry(marked):
+        if marked or not self.prices.breakpoints:
             self._baseline_cached = self.original
         self.sent.extend(tokens)
 
     def charge(self) -> None:
         """Add the rent of this request to every pending offer on cached blocks."""
         for block, saving in self.saving.items():
-            if block < self._cached:
-                self._rent[block] = self._rent.get(block, 0.0) + saving * self._prices.read
-
-    def best_point(self, tail_start: int) -> int | None:
-        """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
-        sums = self.sums
-        best, point = 0.0, None
-        saved, rent = 0, 0.0
-        for block in sorted((b for b in self.saving if b < self._cached and b not in self.waiting), reverse=True):
-            saved += self.saving[block]
-            rent += self._rent.get(block, 0.0)
-            price, by_age = self._price(sums, block, saved), self._requests * saved * self._prices.read
-            value = max(rent, EARLY * by_age) - price
-            if value <= best or (block < tail_start and saved < SMALLEST):
-                continue
-            limit = _limit(price, by_age)
-            if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= limit * self.baseline:
-                best, point = value, block
-        return point
-
-    def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool, chats: float = 0.0) -> bool:
-        """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
-        the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it
-        would be the next one that is rewritten, and the cost is still to be paid. `chats`: the limit in a chat without
-        tools, else 0. There only the age counts, and what is paid for waits for no guard."""
-        sums = self.sums
-        price, by_age = self._price(sums, point, saved), self._requests * saved * self._prices.read
-        baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)
-        # one that was paid for should not wait for a little
-        if chats:
-            earned = EARLY * by_age >= price + cost if ahead else max(rent, SOON * by_age) >= price
-            limit = chats if ahead else inf
-        else:
-            earned = max(rent, EARLY * by_age) >= price + (PRUDENCE * cost if ahead else 0.0)
-            limit = _limit(price + cost, by_age)
-            limit = min(UNTRIED, limit) if ahead else limit
-        return earned and self.paid + cost + self._request_cost(sums, point, saved) <= limit * baseline
-
-    def affords(self, cost: float) -> bool:
-        """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
-        return self.paid + self._request_cost(self.sums, self._cached, 0) + cost <= GUARD * self.baseline
-
-    def bears(self, cost: float, most: float = GUARD) -> bool:
-        """Whether the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
-        than the guard."""
-        return self.paid + cost <= most * self.baseline
+            if block < self.cached:
+                self.rents[block] = self.rents.get(block, 0.0) + saving * self.prices.read
 
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""
         behind = [block for block in self.saving if block >= start and block not in self.waiting]
-        return sum(self.saving[block] for block in behind), sum(self._rent.get(block, 0.0) for block in behind)
-
-    def rent(self, tokens: int) -> float:
-        """What it costs to send so many cached tokens once more."""
-        return tokens * self._prices.read
+        return sum(self.saving[block] for block in behind), sum(self.rents.get(block, 0.0) for block in behind)
 
     def merge(self, blocks: range, saving: int) -> None:
         """Enter one offer for all of these blocks. It replaces those pending on them, and has their rent."""
-        rent = sum(self._rent.pop(block, 0.0) for block in blocks)
+        rent = sum(self.rents.pop(block, 0.0) for block in blocks)
         for block in blocks:
             self.saving.pop(block, None)
-        self.saving[blocks.start], self._rent[blocks.start] = saving, rent
+        self.saving[blocks.start], self.rents[blocks.start] = saving, rent
 
     def change(self, block: int, tokens: int) -> None:
         """Set the tokens of a block from now on, and drop what was pending on it."""
@@ -224,7 +178,7 @@ class Ledger:
     def withdraw(self, block: int) -> None:
         """Drop what was pending on a block."""
         self.saving.pop(block, None)
-        self._rent.pop(block, None)
+        self.rents.pop(block, None)
 
     @property
     def total(self) -> int:
@@ -243,15 +197,15 @@ class Ledger:
         """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves: at
         its end too where it `marks_end`. What follows the last one is not written to the cache."""
         sums, left = self.sums, sorted({*entries, len(self.sent)} if marks_end else entries)
-        cost = self._request_cost(sums, changed_from, 0)
-        if self._prices.breakpoints:
+        cost = _request_cost(self, sums, changed_from, 0)
+        if self.prices.breakpoints:
             last = max([*left, self.standing(changed_from)])
-            cost -= (sums[-1] - sums[last]) * (self._prices.write - 1.0)
+            cost -= (sums[-1] - sums[last]) * (self.prices.write - 1.0)
         self.paid += cost
         if not self._by_client:
-            self._exclude(cost)
-        self._cached = len(self.sent)
-        if self._prices.breakpoints:
+            self.paid, self.outside = self.paid - cost, self.outside + cost
+        self.cached = len(self.sent)
+        if self.prices.breakpoints:
             for entry in left:
                 at = bisect_left(self._entries, entry)
                 if entry not in self._entries[at : at + 1]:
@@ -259,27 +213,73 @@ class Ledger:
 
     def standing(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
-        point = min(point, self._cached)
-        if not self._prices.breakpoints:
+        point = min(point, self.cached)
+        if not self.prices.breakpoints:
             return point
         before = bisect_right(self._entries, point)
         entry = self._entries[before - 1] if before else 0
         return entry if entry >= self._in_reach else 0
 
-    def _is_entry(self, marked: bool) -> bool:
-        return marked or not self._prices.breakpoints
 
-    def _exclude(self, cost: float) -> None:
-        """Count a part of the bill as that of recalls."""
-        self.paid, self.outside = self.paid - cost, self.outside + cost
+# --- the rule: when a rewrite, or what a model writes, pays by this account ---
 
-    def _price(self, sums: Sequence[int], point: int, saved: int) -> float:
-        """What it costs now to rewrite from a block on, compared with sending the request as it stands."""
-        cached = sums[self._cached] - sums[self.standing(point)]
-        lost = sums[self._cached] - sums[self.standing(self._cached)]
-        return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
-    def _request_cost(self, sums: Sequence[int], point: int, saved: int) -> float:
-        """The bill of this request when it is rewritten from a block on and loses so many tokens."""
-        cached = sums[self.standing(point)]
-        return cached * self._prices.read + (sums[-1] - cached - saved) * self._prices.write
+def best_point(ledger: Ledger, tail_start: int) -> int | None:
+    """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
+    sums = ledger.sums
+    best, point = 0.0, None
+    saved, rent = 0, 0.0
+    for block in sorted((b for b in ledger.saving if b < ledger.cached and b not in ledger.waiting), reverse=True):
+        saved += ledger.saving[block]
+        rent += ledger.rents.get(block, 0.0)
+        price, by_age = _price(ledger, sums, block, saved), ledger.requests * saved * ledger.prices.read
+        value = max(rent, EARLY * by_age) - price
+        if value <= best or (block < tail_start and saved < SMALLEST):
+            continue
+        limit = _limit(price, by_age)
+        if price <= 0 or ledger.paid + _request_cost(ledger, sums, block, saved) <= limit * ledger.baseline:
+            best, point = value, block
+    return point
+
+
+def pays(ledger: Ledger, point: int, saved: int, rent: float, cost: float, *, ahead: bool, chats: float = 0.0) -> bool:
+    """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
+    the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it
+    would be the next one that is rewritten, and the cost is still to be paid. `chats`: the limit in a chat without
+    tools, else 0. There only the age counts, and what is paid for waits for no guard."""
+    sums = ledger.sums
+    price, by_age = _price(ledger, sums, point, saved), ledger.requests * saved * ledger.prices.read
+    baseline = ledger.baseline + (ledger.original * ledger.prices.read if ahead else 0.0)
+    # one that was paid for should not wait for a little
+    if chats:
+        earned = EARLY * by_age >= price + cost if ahead else max(rent, SOON * by_age) >= price
+        limit = chats if ahead else inf
+    else:
+        earned = max(rent, EARLY * by_age) >= price + (PRUDENCE * cost if ahead else 0.0)
+        limit = _limit(price + cost, by_age)
+        limit = min(UNTRIED, limit) if ahead else limit
+    return earned and ledger.paid + cost + _request_cost(ledger, sums, point, saved) <= limit * baseline
+
+
+def affords(ledger: Ledger, cost: float) -> bool:
+    """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
+    return ledger.paid + _request_cost(ledger, ledger.sums, ledger.cached, 0) + cost <= GUARD * ledger.baseline
+
+
+def bears(ledger: Ledger, cost: float, most: float = GUARD) -> bool:
+    """Whether the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
+    than the guard."""
+    return ledger.paid + cost <= most * ledger.baseline
+
+
+def _price(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
+    """What it costs now to rewrite from a block on, compared with sending the request as it stands."""
+    cached = sums[ledger.cached] - sums[ledger.standing(point)]
+    lost = sums[ledger.cached] - sums[ledger.standing(ledger.cached)]
+    return (cached - lost) * (ledger.prices.write - ledger.prices.read) - saved * ledger.prices.write
+
+
+def _request_cost(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
+    """The bill of this request when it is rewritten from a block on and loses so many tokens."""
+    cached = sums[ledger.standing(point)]
+    return cached * ledger.prices.read + (sums[-1] - cached - saved) * ledger.prices.write

@@ -74,7 +74,7 @@ def _stays(conversation: Conversation, settings: PlanSettings, context: Context)
     if settings.only_to_fit:
         return sent
     policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
-    due = (at for policy in policies for at in policy.due_next(conversation, context))
+    due = (at for policy in policies for at in policy.due(conversation, context, context.step + 1))
     return min((at for at in due if at >= fresh), default=sent)
 
 

@@ -28,7 +28,6 @@ from policies.model.memory import Memory
 from policies.money.ledger import Ledger
 from policies.planning.folding import Folding
 from policies.planning.pointers import Pointers
-from policies.planning.quiet import goes_on, needs_no_offers, policies_to_ask
 from policies.planning.shedding import AT_ONCE, OverdueError, Watch, undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.planning.step import Step
@@ -52,17 +51,14 @@ def plan(
     step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap.
     Where it returns true inside a long step, that begins some steps earlier."""
     memory = _under_same_patterns(memory or Memory(), settings)
-    if state is None or not goes_on(conversation, settings, memory, state):
-        state = PlanState(Ledger(settings.prices), offers_asked=not needs_no_offers(conversation, settings, memory))
-    settings = replace(settings, policies=policies_to_ask(conversation, settings))
-    replay = _Replay(conversation, settings, memory, state, stop)
+    replay = _Replay(conversation, settings, memory, state or PlanState(Ledger(settings.prices)), stop)
     last = replay.run()
     state = replay.state
     standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
-    edits = last.edits_before if last else dict.fromkeys(state.edits)
+    edits = last.changes.edits_before if last else dict.fromkeys(state.edits)
     new: list[Edit] = [state.edits[at] for at in sorted(edits) if state.edits[at] != edits[at]]
-    folds = last.folds_before if last else {}
+    folds = last.changes.folds_before if last else {}
     new += [fold for at, fold in sorted(state.folds.items()) if folds.get(at) != fold]
     return Plan(
         edits=tuple(map(standing.__getitem__, sorted(standing))),
@@ -118,7 +114,7 @@ class _Replay:
     def _stop_before(self, state: PlanState) -> None:
         """Decide nothing new from this state on."""
         self.cut, self.reached = state.step, None if state.step == self._start.step else state
-        self._watch.end()
+        self._watch.has_ended = True
         self._go_on_from(state)
         self.state.end_offers()
         self._folding = Folding(self._conversation, self.state, self._settings.count)
@@ -132,8 +128,7 @@ class _Replay:
                 self._stop_before(self.state)
             elif step < self.cut:
                 self._keep(step)
-            parts = self._folding, self._pointers
-            last = Step(conversation, self._settings, self.state, step, *parts, watch=self._watch)
+            last = Step(self._settings, step, self._folding, self._pointers, self._watch)
             decides = step < self.cut and step not in undecided
             try:
                 last.serve(records.get(conversation.end_anchor(step)), self._memory, decides=decides)

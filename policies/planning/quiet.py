@@ -1,4 +1,4 @@
-"""Which requests need no plan, because nothing would be decided for them, and which need no offers.
+"""Which requests need no plan, because nothing would be decided for them.
 
 Laws
   Where `is_quiet` holds, plan() without a memory changes nothing, sets no cache mark and wants nothing; and as long as
@@ -7,12 +7,13 @@ Laws
 What a memory holds may still have to be repeated: edits made under other settings, and summaries of other branches.
 """
 
-from policies.context import Policy
+from policies.context import Context
 from policies.model.conversation import Conversation
-from policies.model.memory import Memory
+from policies.model.summary_record import SummaryUse
 from policies.money.ledger import Ledger
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.rules.base import ConfiguredPolicy
+from policies.rules.summarize import Summarize
 
 _GROWTH = 3
 """What the next two requests may have at most, by which a mark counts as near, as a multiple of this one."""
@@ -37,33 +38,25 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
         return False
     if counted > high or (settings.marks and tokens >= max(floor, settings.cache.least)):
         return False
-    policies = [policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy)]
-    if len(policies) < len(settings.policies):  # what functions offer is not known
-        return False
-    pressed = _GROWTH * counted > _PRESSED * high
-    return settings.summarizing is None or not any(
-        policy.may_want(conversation, history, budget, is_chat=settings.is_chat, pressed=pressed)
-        for policy in policies
+    if not all(isinstance(policy, ConfiguredPolicy) for policy in settings.policies):
+        return False  # what functions offer is not known
+    if settings.summarizing is None:
+        return True
+    seen, pressed = conversation.steps - 1, _GROWTH * counted > _PRESSED * high
+    contexts = [
+        Context(seen, settings.prices, budget, settings.count, is_chat=settings.is_chat, pressed=pressed)
         for budget in budgets
+    ]
+    writers = [policy for policy in settings.policies if isinstance(policy, Summarize)]
+    return not any(
+        writer.is_wanted(conversation, context, history, history) for writer in writers for context in contexts
     )
-
-
-def policies_to_ask(conversation: Conversation, settings: PlanSettings) -> tuple[Policy, ...]:
-    """The policies without those that can offer nothing in this history; all of them where none can, because cache
-    marks are set where there are any."""
-    recall, text_protocol = settings.recall, settings.text_protocol
-    to_ask = (
-        policy
-        for policy in settings.policies
-        if not isinstance(policy, ConfiguredPolicy)
-        or policy.may_offer(conversation, recall=recall, text_protocol=text_protocol)
-    )
-    return tuple(to_ask) or settings.policies
 
 
 def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:
     """The plan of a quiet request: all of it stays, and its state has no step yet."""
-    tokens, state = history_tokens(conversation, settings), PlanState(Ledger(settings.prices))
+    use = SummaryUse(criteria=settings.summarizing.criteria if settings.summarizing else None)
+    tokens, state = history_tokens(conversation, settings), PlanState(Ledger(settings.prices), use=use)
     return Plan(edits=(), new=(), wants=(), reason="", marks=(), before=tokens, after=tokens, state=state)
 
 
@@ -71,20 +64,3 @@ def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:
     """Tokens of the history as the client wrote it: what stands behind its head."""
     sums, foldable = conversation.client_tokens, settings.exceptions.foldable_system(conversation)
     return sums[-1] - sums[conversation.head] + conversation.tokens(foldable)
-
-
-def goes_on(conversation: Conversation, settings: PlanSettings, memory: Memory, state: PlanState) -> bool:
-    """Whether a history can be planned on from a state: all is replayed where offers that nobody asked for may be
-    carried out now."""
-    return state.offers_asked or needs_no_offers(conversation, settings, memory)
-
-
-def needs_no_offers(conversation: Conversation, settings: PlanSettings, memory: Memory) -> bool:
-    """Whether no offer is carried out at any step, because nothing is changed as long as the request fits, and it
-    does."""
-    if not settings.only_to_fit or memory.summaries:
-        return False
-    tokens = (settings.head + history_tokens(conversation, settings)) * max(1.0, settings.factor)
-    repeated = (record for record in memory.steps.values() if record.recall == settings.recall)
-    fits = tokens <= min(settings.budget.high, (settings.learned or settings.budget).high)
-    return fits and not any(record.edits or record.dropped for record in repeated)

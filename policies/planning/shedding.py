@@ -25,7 +25,8 @@ class Watch:
     def __init__(self, stop: Callable[[], bool], count: TokenCounter) -> None:
         self._stop = stop
         self._count = count
-        self._has_ended = False
+        self.has_ended = False
+        """Whether planning was stopped: then no policy is asked any more, and nothing new is decided."""
         self._left = AT_ONCE
         self._is_long = self.was_long = False
         """Whether this step has many items, and whether the one before had."""
@@ -33,18 +34,14 @@ class Watch:
     def is_over(self) -> bool:
         """Whether planning is to stop before the next step; never once it was stopped."""
         self.was_long, self._is_long, self._left = self._is_long, False, AT_ONCE
-        return not self._has_ended and self._stop()
-
-    def end(self) -> None:
-        """It was stopped: nothing more is asked."""
-        self._has_ended = True
+        return not self.has_ended and self._stop()
 
     def pause(self, items: int = 1) -> None:
         """So many items of a step were worked on. Raises OverdueError where planning is to stop."""
         self._left -= items
         if self._left <= 0:
             self._is_long, self._left = True, AT_ONCE
-            if not self._has_ended and self._stop():
+            if not self.has_ended and self._stop():
                 raise OverdueError
 
     def count(self, text: str) -> int:

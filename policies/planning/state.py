@@ -18,6 +18,7 @@ from policies.context import (
 )
 from policies.keep import Patterns
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.summary_record import NO_USE, SummaryUse
 from policies.money.budget import Budget
 from policies.money.caches import PREFIX as ANY_PREFIX
 from policies.money.caches import CacheRule
@@ -109,21 +110,16 @@ class PlanState:
     digest_cost: float = 0.0
     """What the digests cost that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()
-    offers_asked: bool = True
-    """Whether the policies were asked at each step: else, before any offer can be carried out, all is replayed."""
 
     # of the newest step alone
     reason: str = ""
     changed: int | None = None
     """The first block that this step changed."""
-    stale: str = ""
-    """Why the summary that stood until now, or might have, does not count."""
-    stale_id: str = ""
-    """Its id."""
-    ready: str = ""
-    """The id of a summary that could stand and waits for its moment."""
+    use: SummaryUse = NO_USE
+    """What it makes of summaries; of earlier steps nothing is said."""
     dropped: bool = False
-    offered: bool = False
+    """Whether an adopted summary was taken back."""
+    has_model_text: bool = False
     """Whether a summary, or a digest by a model, could be used from this step on."""
     wants: list[Want] = field(default_factory=list)
     digests: list[DigestWant] = field(default_factory=list)
@@ -149,8 +145,7 @@ class PlanState:
 
     def begin(self, step: int) -> None:
         self.step = step + 1
-        self.reason, self.changed, self.stale, self.dropped, self.offered = "", None, "", False, False
-        self.stale_id, self.ready = "", ""
+        self.reason, self.changed, self.use, self.dropped, self.has_model_text = "", None, NO_USE, False, False
         self.wants, self.digests = [], []
 
     def refer(self, at: int, blocks: Sequence[int]) -> None:
@@ -164,8 +159,7 @@ class PlanState:
                 self.ledger.withdraw(each)
 
     def end_offers(self) -> None:
-        """From now on nothing is offered, and nothing waits: no policy is asked any more."""
-        self.offers_asked = False
+        """From now on nothing is offered, and nothing waits."""
         for at in [*self.offers, *self.offered_folds]:
             self.ledger.withdraw(at)
         self.offers, self.offered_folds = {}, {}

@@ -6,21 +6,29 @@ from functools import partial
 from itertools import takewhile
 
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
-from policies.keep import in_force
+from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
-from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.ledger import SMALLEST
-from policies.planning.folding import Folding
+from policies.money.ledger import SMALLEST, best_point
+from policies.planning.folding import (
+    Folding,
+    adopted_fold,
+    drop_summary,
+    may_put_summary,
+    put_summary,
+    summarized,
+    summary_saving,
+)
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark, oldest_in_reach
 from policies.planning.pointers import Pointers
 from policies.planning.prefix import SHED
 from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.shedding import Watch
-from policies.planning.state import PlanSettings, PlanState
+from policies.planning.state import PlanSettings
 from policies.planning.summaries import StepSummaries
-from policies.sight import SightWindow, sight_window
+from policies.sight import sight_window
+from policies.text.layout import edited_tokens
 from policies.tools import RECALL
 
 _SHARE = 10
@@ -31,20 +39,105 @@ _SOON = 0.8
 """The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
 
 
+class Changes:
+    """What one step changes: edits, folds and a summary are put into the state, and what stood before is remembered."""
+
+    def __init__(
+        self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, summaries: StepSummaries
+    ) -> None:
+        self._conversation, self._state = folding.conversation, folding.state
+        self._settings = settings
+        self._folding, self._pointers, folding.was_folded = folding, pointers, {}
+        self._summaries = summaries
+        self._start = self._conversation.start(step)
+        self._is_newest = step == self._conversation.steps - 1
+        self.edits_before: dict[int, Replace | None] = {}
+        """The blocks whose edit this step changes, with the edits that stood before."""
+        self.folds_before = dict(self._state.folds) if self._is_newest else {}
+
+    def fire(self, point: int, reason: str, context: Context) -> None:
+        """Carry out all offers from the block `point` on."""
+        fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
+        for at in fired:
+            context.pause(1)
+            if (edit := self._state.offers.pop(at, None)) is not None:  # an edit before it may have withdrawn it
+                self.change(at, edit)
+        if self._folding.fire(point, self._start) or fired:
+            self._state.reason = reason
+
+    def change(self, at: int, edit: Replace) -> None:
+        """Carry out an edit."""
+        # a digest may have a model's words, which do not follow from the history
+        self._state.has_model_text |= self._is_newest and edit.by == "digest" and self._settings.digesting is not None
+        before, index = self._state.edits.get(at), self._conversation.index
+        self.edits_before.setdefault(at, before)
+        if before and at >= self._start:  # the record of the step has the last edit alone
+            edit = replace(edit, uses=edit.uses or before.uses)
+        self._state.edits[at] = edit
+        if edit.by == REREAD and at in self._state.rereads:
+            self._state.text_in[self._state.rereads[at]] = at
+        self._pointers.change(at, edit)
+        self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
+        size = edited_tokens(self._conversation.blocks[at], edit.text, self._settings.count)
+        self._state.ledger.change(at, size)
+        self._state.touch(at)
+        self._folding.weigh(at)
+
+    def adopt(self, reason: str, context: Context) -> bool:
+        """Put the summary that is ready into the request, and carry out all offers behind it. False where none is
+        that would save anything."""
+        folds = self._summaries.ready
+        if summary_saving(self._folding, folds) <= 0 or not may_put_summary(self._folding, folds, context):
+            return False
+        put_summary(self._folding, folds)
+        self._summaries.want = None  # it was for the longer history
+        self.fire(self._folding.run(folds[0]).start, reason, context)
+        self._state.reason = reason
+        return True
+
+    def repeat(self, record: StepRecord, context: Context) -> None:
+        """Do what the record says was decided, as far as its anchors are in this history."""
+        summary: list[Fold] = []
+        for edit in record.edits:
+            at = self._conversation.index.get(edit.at if isinstance(edit, Replace) else edit.first)
+            if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):
+                continue
+            if isinstance(edit, Fold) and edit.ref and not self._settings.exchanges:
+                continue  # the request takes no exchange of ours any more, and in the model's rank it must not stand
+            if isinstance(edit, Fold) and not edit.ref and record.recall and self._settings.exchanges:
+                # release 0.2 stored none: its folds were no answers of the recall tool
+                edit = replace(edit, ref=self._conversation.run_ref(at, self._conversation.index[edit.last]))
+            if isinstance(edit, Replace):
+                if keeps_shape(self._conversation.blocks[at], edit):
+                    self._state.offers.pop(at, None)
+                    self.change(at, edit)
+            elif edit.origin is not None:
+                summary.append(edit)
+            elif may_fold(self._conversation, edit, context):
+                self._folding.fold(edit)
+        if summary and not (self._is_newest and self._summaries.reason_stale(summary[0])):
+            put_summary(self._folding, summary)
+        self._state.reason = record.reason
+
+    def reword(self) -> None:
+        """Where an edit's text points to a block whose text was removed since, its other wording takes over."""
+        for at in sorted(self._pointers.concerned((*self.edits_before, *self._folding.was_folded))):
+            edit = self._state.edits[at]
+            if at not in self._state.folded and not self._pointers.stands(edit.needs):
+                self.change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
+
+    def give_texts(self, context: Context, room: int) -> None:
+        """Give answers that point at a hidden result its text, as far as there is room: none is made for it."""
+        was_folded = self._folding.was_folded
+        for edit in texts_given(self._conversation, context, self._state, self._pointers, was_folded, room):
+            self.change(self._conversation.index[edit.at], edit)
+
+
 class Step:
     """Plans one step of a history in the `PlanState` that it is given, which it changes."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        settings: PlanSettings,
-        state: PlanState,
-        step: int,
-        folding: Folding,
-        pointers: Pointers,
-        *,
-        watch: Watch,
-    ) -> None:
+    def __init__(self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, watch: Watch) -> None:
+        conversation, state = folding.conversation, folding.state
         newest = step == conversation.steps - 1
         if newest and settings.learned is not None:
             settings = replace(settings, budget=settings.learned)
@@ -54,16 +147,14 @@ class Step:
         self._step = step
         self._watch = watch
         self._ledger = state.ledger
-        self._folding, self._pointers, folding.was_folded = folding, pointers, {}
+        self._folding, self._pointers = folding, pointers
         self._newest = newest
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
-        self.edits_before: dict[int, Replace | None] = {}
-        """The blocks whose edit this step changes, with the edits that stood before."""
-        self.folds_before = dict(state.folds) if newest else {}
         self._lossless: list[int] = []  # the blocks for which this step has an offer that loses nothing
-        self._summaries = StepSummaries(conversation, settings, state, self._folding)
+        self._summaries = StepSummaries(settings, folding)
+        self.changes = Changes(settings, step, folding, pointers, self._summaries)
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
@@ -90,14 +181,14 @@ class Step:
                 summaries=usable.sound,
                 tried=usable.tried,
                 rejected=usable.rejected,
-                summary=self._folding.summary(),
+                summary=adopted_fold(self._folding),
             )
-        if record is not None and record.dropped and self._folding.summary():
-            self._folding.drop()
-        if self._state.offers_asked:
+        if record is not None and record.dropped and adopted_fold(self._folding):
+            drop_summary(self._folding)
+        if not self._watch.has_ended:
             self._collect(self._context)
         enter_answers(self._conversation, self._context, self._state, self._pointers)
-        self._state.offered = bool(self._summaries.offered)
+        self._state.has_model_text = bool(self._summaries.ready)
         self._state.peak = max(self._state.peak, self._ledger.total)
         if not self._settings.only_to_fit:  # nothing is rewritten there because it pays
             self._ledger.charge()
@@ -105,7 +196,7 @@ class Step:
         grown = tokens >= self._state.cramped * _GROWN
         repeats = record is not None and record.recall == self._settings.recall
         if record is not None and repeats:
-            self._repeat(record)
+            self.changes.repeat(record, self._context)
         elif not decides:
             self._state.reason = SHED if self._newest else ""
         elif tokens >= self._settings.budget.floor:
@@ -114,27 +205,35 @@ class Step:
             self._state.reason = "checkpoint:summary-stale"
         self._state.drop_references(self._lossless)
         if self._state.pointers and self._state.changed is not None:
-            self._reword()
+            self.changes.reword()
         if decides and not repeats and self._state.rereads:
-            self._give_texts()
+            budget = self._settings.budget
+            made_room = self._state.reason == f"checkpoint:{budget.mark}"
+            room = int((budget.low if made_room else budget.high) / self._factor - self._tokens())
+            self.changes.give_texts(self._context, room)
         if not self._is_full():
             self._state.cramped = 0
         elif grown:
             self._state.cramped = self._tokens()
         self._send()
-        self._state.ready = self._summaries.waiting()
-        if self._state.offers_asked and not self._settings.only_to_fit and not self._is_recall_round:
+        if self._newest:
+            self._state.use = self._summaries.use()
+        if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
             self._summaries.ask(self._context)
 
     def _seen(self, arrived: int) -> Context:
         """What the policies see at this step, at which so many tokens arrived."""
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
+        toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
+        lasting = in_force(self._conversation, self._step, toolbox, window, pause)
+        share, prices = settings.sight, settings.prices
+        sight = sight_window(self._conversation, self._step, share, prices) if share else None
         return Context(
             self._step,
             settings.prices,
             settings.budget,
             self._watch.count,
-            pause=self._watch.pause,
+            pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
             head=settings.head,
@@ -148,34 +247,27 @@ class Step:
             summarizing=settings.summarizing,
             exceptions=settings.exceptions,
             peak=state.peak,
-            summary=self._folding.summary(),
+            summary=adopted_fold(self._folding),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
-            keep=settings.keep,
-            in_force=in_force(
-                self._conversation, self._step, settings.toolbox, settings.budget.window, self._watch.pause
-            ),
+            protection=Protection(settings.keep, lasting, pause),
             edits=state.edits,
             folded=state.folded,
             uses=state.uses,
             used_by=state.used_by,
             rereads=state.rereads,
-            runs=self._folding.runs() if settings.summarizing else (),
-            sight=self._window(),
+            runs=tuple(self._folding.runs) if settings.summarizing else (),
+            sight=sight,
         )
-
-    def _window(self) -> SightWindow | None:
-        settings = self._settings
-        return sight_window(self._conversation, self._step, settings.sight, settings.prices) if settings.sight else None
 
     def _collect(self, context: Context) -> None:
         """Ask each policy, which sees what stood before this step. What it answers waits for `_decide`, but folds where
         room must be made are added at once."""
         if self._folding.was_folded:
             context = replace(context, folded=self._folding.folded_before())
-        if self.edits_before:
-            before = {at: edit for at, edit in self.edits_before.items() if edit}
-            later = {at: edit for at, edit in self._state.edits.items() if at not in self.edits_before}
+        if edits_before := self.changes.edits_before:
+            before = {at: edit for at, edit in edits_before.items() if edit}
+            later = {at: edit for at, edit in self._state.edits.items() if at not in edits_before}
             context = replace(context, edits=later | before)
         for policy in self._settings.policies:
             for item in policy(self._conversation, context):
@@ -188,7 +280,7 @@ class Step:
                     if not self._is_recall_round:
                         self._summaries.want_digest(item)
                 elif item.origin is not None:
-                    self._summaries.offered.append(item)
+                    self._summaries.ready.append(item)
                 elif not may_fold(self._conversation, item, context):
                     continue
                 elif not context.excess:
@@ -205,7 +297,8 @@ class Step:
         free = at not in self._state.folded and not self._folding.offered(at)
         allowed = free and may_edit(self._conversation, at, edit.by, context, edit.lossless)
         if allowed and keeps_shape(self._conversation.blocks[at], edit):
-            saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
+            size = edited_tokens(self._conversation.blocks[at], edit.text, self._settings.count)
+            saving = self._ledger.sent[at] - size
             if saving >= max(LEAST_SAVING, self._ledger.saving.get(at, 0) + 1):
                 self._state.offers[at] = edit
                 self._ledger.saving[at] = saving
@@ -222,15 +315,15 @@ class Step:
                 self._watch.pause()
                 edit = self._state.offers.get(at)
                 if edit and (edit.lossless or self._settings.exceptions.first_sight):  # it costs no rewrite
-                    self._change(at, self._state.offers.pop(at))
+                    self.changes.change(at, self._state.offers.pop(at))
         if self._is_full():
             if grown:
                 self._make_room()
         elif self._settings.only_to_fit or self._is_recall_round:
             return
         elif self._settings.cold and self._newest:
-            self._fire(0, "checkpoint:cold")
-            self._adopt("checkpoint:cold")
+            self.changes.fire(0, "checkpoint:cold", self._context)
+            self.changes.adopt("checkpoint:cold", self._context)
         else:
             # nothing is cut in recall rounds, so what came before them may still be cut as the tail
             back = 2 + sum(
@@ -238,112 +331,34 @@ class Step:
             )
             last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
             self._ledger.waiting = self._folding.waiting(self._conversation.start(self._step))
-            point = self._ledger.best_point(since)
+            point = best_point(self._ledger, since)
             if point is not None:
-                self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
+                self.changes.fire(point, "tail-cut" if point >= last else "checkpoint:paid", self._context)
             if self._settings.aim == "context":
                 self._keep_to_moments()
             elif self._summaries.pay():
-                self._adopt("checkpoint:summary")
+                self.changes.adopt("checkpoint:summary", self._context)
 
     def _keep_to_moments(self) -> None:
         """Carry out what the preset names for this moment, whether it pays or not: a summary that is there, and offers
         once they make a batch."""
-        self._adopt("checkpoint:context")
+        self.changes.adopt("checkpoint:context", self._context)
         batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
         if self._ledger.pending(0)[0] >= batch:
-            self._fire(0, "checkpoint:context")
+            self.changes.fire(0, "checkpoint:context", self._context)
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark. Where a
         summary has made room, the next one will in time, and nothing more is removed."""
         budget, reason = self._settings.budget, f"checkpoint:{self._settings.budget.mark}"
-        self._fire(0, reason)
-        adopted = self._tokens() * self._factor > budget.low and self._adopt(reason)
+        self.changes.fire(0, reason, self._context)
+        adopted = self._tokens() * self._factor > budget.low and self.changes.adopt(reason, self._context)
         excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
         if excess > 0:
-            sizes, self._summaries.offered = tuple(self._ledger.sent), []
-            summarized = self._folding.summarized()
-            self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=summarized))
-            self._fire(0, reason)
-
-    def _fire(self, point: int, reason: str) -> None:
-        """Carry out all offers from the block `point` on."""
-        fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
-        for at in fired:
-            self._watch.pause()
-            if (edit := self._state.offers.pop(at, None)) is not None:  # an edit before it may have withdrawn it
-                self._change(at, edit)
-        if self._folding.fire(point, self._conversation.start(self._step)) or fired:
-            self._state.reason = reason
-
-    def _change(self, at: int, edit: Replace) -> None:
-        # a digest may have a model's words, which do not follow from the history
-        self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
-        before, index = self._state.edits.get(at), self._conversation.index
-        self.edits_before.setdefault(at, before)
-        if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
-            edit = replace(edit, uses=edit.uses or before.uses)
-        self._state.edits[at] = edit
-        if edit.by == REREAD and at in self._state.rereads:
-            self._state.text_in[self._state.rereads[at]] = at
-        self._pointers.change(at, edit)
-        self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
-        self._ledger.change(at, self._folding.size(at, edit.text))
-        self._state.touch(at)
-        self._folding.weigh(at)
-
-    def _adopt(self, reason: str) -> bool:
-        """Put the offered summary into the request, and carry out all offers behind it. False where there is none that
-        would save anything."""
-        folds = self._summaries.offered
-        if self._folding.saving(folds) <= 0 or not self._folding.may_stand(folds, self._context):
-            return False
-        self._folding.stand(folds)
-        self._summaries.want = None  # it was for the longer history
-        self._fire(self._folding.run(folds[0]).start, reason)
-        self._state.reason = reason
-        return True
-
-    def _repeat(self, record: StepRecord) -> None:
-        """Do what the record says was decided, as far as its anchors are in this history."""
-        summary: list[Fold] = []
-        for edit in record.edits:
-            at = self._conversation.index.get(edit.at if isinstance(edit, Replace) else edit.first)
-            if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):
-                continue
-            if isinstance(edit, Fold) and edit.ref and not self._settings.exchanges:
-                continue  # the request takes no exchange of ours any more, and in the model's rank it must not stand
-            if isinstance(edit, Fold) and not edit.ref and record.recall and self._settings.exchanges:
-                # release 0.2 stored none: its folds were no answers of the recall tool
-                edit = replace(edit, ref=self._conversation.run_ref(at, self._conversation.index[edit.last]))
-            if isinstance(edit, Replace):
-                if keeps_shape(self._conversation.blocks[at], edit):
-                    self._state.offers.pop(at, None)
-                    self._change(at, edit)
-            elif edit.origin is not None:
-                summary.append(edit)
-            elif may_fold(self._conversation, edit, self._context):
-                self._folding.fold(edit)
-        if summary and not (self._newest and self._summaries.reason_stale(summary[0])):
-            self._folding.stand(summary)
-        self._state.reason = record.reason
-
-    def _reword(self) -> None:
-        """Where an edit's text points to a block whose text was removed since, its other wording takes over."""
-        for at in sorted(self._pointers.concerned((*self.edits_before, *self._folding.was_folded))):
-            edit = self._state.edits[at]
-            if at not in self._state.folded and not self._pointers.stands(edit.needs):
-                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
-
-    def _give_texts(self) -> None:
-        """Give answers that point at a hidden result its text, as far as there is room: none is made for it."""
-        budget = self._settings.budget
-        made_room = self._state.reason == f"checkpoint:{budget.mark}"
-        room = int((budget.low if made_room else budget.high) / self._factor - self._tokens())
-        was_folded = self._folding.was_folded
-        for edit in texts_given(self._conversation, self._context, self._state, self._pointers, was_folded, room):
-            self._change(self._conversation.index[edit.at], edit)
+            sizes, self._summaries.ready = tuple(self._ledger.sent), []
+            gone = summarized(self._folding)
+            self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=gone))
+            self.changes.fire(0, reason, self._context)
 
     def _send(self) -> None:
         """Choose our cache marks, and enter the request into the ledger."""

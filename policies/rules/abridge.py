@@ -34,12 +34,9 @@ class Abridge(ConfiguredPolicy):
     keep_code: Keep = parameter("turns", "newest fenced code that stays as it is")
     keep_share: float = parameter("share of the text", "how much of a shortened text stays", below=1)
 
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return recall or text_protocol  # it may not be edited else: policies.laws
-
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Shorter texts: with their code as they leave the window `keep`, without as they leave `keep_code`."""
-        if not self.may_offer(conversation, recall=context.recall, text_protocol=context.text_protocol):
+        if not (context.recall or context.text_protocol):  # it may not be edited else: policies.laws
             return
         for window, code_stays in ((self.keep, True), (self.keep_code, False)):
             for i in context.aged(conversation, window):

@@ -11,7 +11,6 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.parameters import parameter, parameters_of
 from policies.model.windows import Large, Window, amounts, is_large
-from policies.money.budget import Budget
 from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]
@@ -48,25 +47,13 @@ class ConfiguredPolicy(ABC):
         """The edits offered at the step of `context`, and the summaries and digests that would help. Which of them are
         carried out is decided by the planner."""
 
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        """Whether it might offer anything at any step of this history; a quick guess that is never wrongly no. `recall`
-        and `text_protocol` are those of the context."""
-        return True
-
-    def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
-        """The blocks that arrived with the step of `context` and will be offered for a cut with the next one: cache
-        marks of ours stand before them."""
+    def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
+        """The new blocks that get their first cut with a step: that of the context, where `__call__` makes it, or the
+        next one, so that our cache marks stand before them."""
         return iter(())
 
     def read_ahead(self, conversation: Conversation) -> None:  # noqa: B027 - most have nothing to read
         """Read what later steps may ask of all of the history, so that it is remembered: called where nobody waits."""
-
-    def may_want(
-        self, conversation: Conversation, tokens: int, budget: Budget, *, is_chat: bool, pressed: bool
-    ) -> bool:
-        """Whether it might want a summary of a history of so many tokens at any step; a quick guess that is never
-        wrongly no. `pressed`: the hard mark may be near."""
-        return False
 
     def conflicts(self) -> Iterator[Conflict]:
         """Parameters that can never work, alone or together; only amounts of the same unit are compared. A trigger
@@ -93,14 +80,6 @@ class ConfiguredPolicy(ABC):
         return ()
 
 
-@policy
-class OutputPolicy(ConfiguredPolicy):
-    """A policy that edits outputs of tools alone."""
-
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return bool(conversation.results)
-
-
 def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
     """The outputs of tools among these blocks that are larger than `over`, but for those of the recall tool, and what
     people want left as it is."""
@@ -111,7 +90,7 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
             continue
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
             context.pause(1)
-            if not context.keeps(conversation, i):
+            if not context.protection.keeps(conversation, i):
                 yield i
 
 
@@ -123,7 +102,7 @@ def turn_runs(
     is. What people wrote and system text stand between the turns and stay."""
     run: list[list[int]] = []
     for turn in turns:
-        if context.keeps_turn(conversation, turn):
+        if context.protection.keeps_turn(conversation, turn):
             continue
         around = range(conversation.ends[turn], conversation.ends[turn + 1])
         blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in without]

@@ -32,9 +32,6 @@ class Clip(ConfiguredPolicy):
     keep_writes: Keep = parameter("turns", "newest calls that write files and stay as they are")
     when: Sequence[Trigger] = parameter("triggers", "when arguments begin to be left out", default=())
 
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return conversation.has_calls
-
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Shorter arguments of the answered calls that leave their window with this step."""
         for blocks, writing in (

@@ -23,9 +23,6 @@ class Collapse(ConfiguredPolicy):
 
     keep: int = parameter("turns", "newest answers of the recall tool that stay as they are")
 
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return recall and bool(conversation.results)
-
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """References for the answers that are `keep` turns old with this step."""
         for i in context.aged(conversation, self.keep) if context.recall else ():

@@ -15,7 +15,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.model.windows import Large, is_large
-from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
 from policies.tools import FILES, RECALL, known_by, path_of, rewrites
@@ -35,7 +35,7 @@ _LOOK_BACK = 400
 
 
 @policy
-class Dedupe(OutputPolicy):
+class Dedupe(ConfiguredPolicy):
     why = "the same output stands elsewhere in the request"
 
     over: Large = parameter("tokens", "larger outputs are compared with the rest of the request")

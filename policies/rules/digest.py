@@ -20,7 +20,7 @@ from policies.model.memory import ModelDigest
 from policies.model.parameters import parameter
 from policies.model.windows import Large, Trigger, amounts
 from policies.money.prices import Prices
-from policies.rules.base import Conflict, OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, policy
 from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
 from policies.text.sections import Sections, numbered, parts, sectioned
 from policies.text.stubs import way_back
@@ -40,7 +40,7 @@ _TRIES = 4
 
 
 @policy
-class Digest(OutputPolicy):
+class Digest(ConfiguredPolicy):
     why = "large output: what matters for its kind stays; the rest can be recalled"
 
     over: Large = parameter("tokens", "larger outputs become digests")
@@ -51,9 +51,9 @@ class Digest(OutputPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
-        aged = context.aged(conversation, context.first_cut_age, self.when)
+        aged = self._aged(conversation, context, context.step)
         older = range(conversation.ends[0], aged.start) if context.digests else range(0)
-        due = (*aged, *context.in_force.gone)
+        due = (*aged, *context.protection.in_force.gone)
         for i in large_outputs(conversation, context, (*due, *older), self.over):
             block = context.text_at(conversation, i)
             by_model = context.digests.get(block.text_digest.hex())
@@ -73,9 +73,11 @@ class Digest(OutputPolicy):
             for i in large_outputs(conversation, context, newest, self.over):
                 yield self._want(conversation, context, i, context.digesting)
 
-    def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
-        if context.first_cut_age and not self.when:
-            yield from large_outputs(conversation, context, conversation.arrived(context.step), self.over)
+    def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
+        return large_outputs(conversation, context, self._aged(conversation, context, step), self.over)
+
+    def _aged(self, conversation: Conversation, context: Context, step: int) -> range:
+        return context.aged(conversation, context.first_cut_age, self.when, step=step)
 
     def _want(self, conversation: Conversation, context: Context, at: int, prices: Prices) -> DigestWant:
         """A want for a digest of this output, with about what would stand in its place and what it would cost."""

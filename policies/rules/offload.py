@@ -15,11 +15,11 @@ from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, Trigger, begin_of
-from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.sight import DOUBLINGS
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
-from policies.tools import FILES, ToolKind, writes
+from policies.tools import FILES, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
@@ -32,7 +32,7 @@ _RECENT, _NAMED = 4, 2
 
 
 @policy
-class Offload(OutputPolicy):
+class Offload(ConfiguredPolicy):
     why = "old output: what matters stays; the rest can be recalled"
 
     over: Large = parameter("tokens", "larger outputs are shortened")
@@ -57,41 +57,44 @@ class Offload(OutputPolicy):
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
             for i in self._old(conversation, context, window, files):
-                kind = context.kind(conversation, i)
-                if context.may_save(i) and _waits(conversation, context, i, kind) == files:
-                    share = _RELEVANT_OF_FILES if kind in FILES else _RELEVANT
+                if context.may_save(i) and _waits(conversation, context, i) == files:
+                    share = _RELEVANT_OF_FILES if context.kind(conversation, i) in FILES else _RELEVANT
                     tokens = context.text_at(conversation, i).tokens
                     budget = _POINTER + max(relevant, int(share * tokens) if relevant else 0)
-                    yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)
+                    yield _shortened(conversation, context, i, budget, names=budget // 2 if relevant else 0)
 
-    def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
-        arrived = () if self.when else conversation.arrived(context.step)
-        for i in large_outputs(conversation, context, arrived, self.over):
-            unseen = context.exceptions.first_sight and conversation.blocks[i].tokens > self.first_sight_over
-            waits = _waits(conversation, context, i, context.kind(conversation, i))
-            if not unseen and (self.first_cut_files or not waits):
-                yield i
+    def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
+        """The outputs that the model has answered by then; where the preset says so, large ones that it has not seen
+        yet, too."""
+        for age in range(context.first_cut_age, 2):
+            aged = context.aged(conversation, age, self.when, step=step)
+            for i in large_outputs(conversation, context, aged, self.over):
+                is_due = self._is_cut_unseen(conversation, context, i) == (age == 0)
+                if is_due and (self.first_cut_files or not _waits(conversation, context, i)):
+                    yield i
+
+    def _is_cut_unseen(self, conversation: Conversation, context: Context, at: int) -> bool:
+        tokens = context.text_at(conversation, at).tokens
+        return context.exceptions.first_sight and tokens > self.first_sight_over
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Outputs that the model has answered, down to the share at which a rewrite is free; where the preset says so,
-        large ones that it has not seen yet, too. These were never sent, so their share does not follow from prices."""
+        """Outputs down to the share at which a rewrite is free. What the model has not seen was never sent, so that
+        share does not follow from prices."""
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
-        for age in range(context.first_cut_age, 2):
-            for i in large_outputs(conversation, context, context.aged(conversation, age, self.when), self.over):
-                kind, tokens = context.kind(conversation, i), context.text_at(conversation, i).tokens
-                unseen = context.exceptions.first_sight and tokens > self.first_sight_over
-                if unseen == (age == 0) and (self.first_cut_files or not _waits(conversation, context, i, kind)):
-                    budget = max(_POINTER, int(tokens * (self.first_sight_share if unseen else cached_share)))
-                    names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
-                    yield _shortened(conversation, context, i, kind, budget, names)
+        for i in self.due(conversation, context, context.step):
+            share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share
+            budget = max(_POINTER, int(context.text_at(conversation, i).tokens * share))
+            names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
+            yield _shortened(conversation, context, i, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
         the others are looked at again whenever they are twice as old. And what is no more in force, behind it."""
-        begin = begin_of(conversation, window, context.step, context.budget.window) if context.in_force.gone else 0
-        yield from large_outputs(conversation, context, (i for i in context.in_force.gone if i < begin), self.over)
+        lapsed = context.protection.in_force.gone
+        begin = begin_of(conversation, window, context.step, context.budget.window) if lapsed else 0
+        yield from large_outputs(conversation, context, (i for i in lapsed if i < begin), self.over)
         if not isinstance(window, int) or self.when:
-            gone = context.unreferenced(context.aged(conversation, window, self.when))
+            gone = _unreferenced(context, context.aged(conversation, window, self.when))
             yield from large_outputs(conversation, context, gone, self.over)
             return
         for doubling in range(DOUBLINGS + 1):
@@ -99,7 +102,7 @@ class Offload(OutputPolicy):
             if not turns:
                 continue
             aged = range(conversation.ends[turns.start], conversation.ends[turns.stop])
-            for i in large_outputs(conversation, context, context.unreferenced(aged), self.over):
+            for i in large_outputs(conversation, context, _unreferenced(context, aged), self.over):
                 half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
                 if doubling and not in_use(conversation, at, half, _RECENT, _NAMED):
                     continue  # it was offered when it was half as old
@@ -107,24 +110,31 @@ class Offload(OutputPolicy):
                     yield i
 
 
+def _unreferenced(context: Context, aged: range) -> Sequence[int]:
+    """The blocks that leave a window with this step and those that they point to, but for blocks that something inside
+    the window points to as well."""
+    if not context.used_by:  # nearly always
+        return aged
+    blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}
+    return sorted(at for at in blocks if context.used_by.get(at, at) < aged.stop)
+
+
 def _in_few_lines(conversation: Conversation, at: int) -> bool:
     text = conversation.blocks[at].text
     return text.count("\n") < _FEW_LINES and bool(identifiers_in(text))
 
 
-def _waits(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> bool:
+def _waits(conversation: Conversation, context: Context, at: int) -> bool:
     """Whether a result is needed for longer than the answer to it: a file or what an edit made of it, which may be
     edited next; within windows of sight a document too, by which the model works."""
-    block = conversation.blocks[at]
+    block, kind = conversation.blocks[at], context.kind(conversation, at)
     call = conversation.blocks[block.answers].text if block.answers is not None else ""
     return kind in FILES or (kind == "web" and context.sight is not None) or writes(block.tool, call)
 
 
-def _shortened(
-    conversation: Conversation, context: Context, at: int, kind: ToolKind, budget: int, names: int
-) -> Replace:
+def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
     """About `budget` tokens of the block, of which `names` list what stands in it without the lines around."""
-    block = context.text_at(conversation, at)
+    block, kind = context.text_at(conversation, at), context.kind(conversation, at)
     mentions = mentioned(conversation, at, context.step)
     visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)
     listed = hidden_identifiers(block.text, visible, mentions, names, context.count)

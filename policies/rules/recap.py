@@ -71,9 +71,6 @@ class Recap(ConfiguredPolicy):
         "share of what is sent", "size of the record, but for the names of its files", below=1
     )
 
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return recall
-
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
         """A record for each run of turns of the batch that is complete with this step."""
         gone = context.turns_gone(self.keep, in_sight=True)

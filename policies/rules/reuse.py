@@ -14,7 +14,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.lines import SHORT
 from policies.model.parameters import parameter
-from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
 from policies.tools import FILES, RECALL
 
@@ -33,7 +33,7 @@ class Passage:
 
 
 @policy
-class Reuse(OutputPolicy):
+class Reuse(ConfiguredPolicy):
     why = "the same lines stand in an earlier output of the request"
 
     lines: int = parameter("lines", "shortest run of repeated lines that becomes a reference", minimum=1)

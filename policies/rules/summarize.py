@@ -23,7 +23,6 @@ from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
 from policies.model.summary_record import short_digest
 from policies.model.windows import Keep, Trigger, begin_of
-from policies.money.budget import Budget
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.quotations import Rank, without
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
@@ -95,23 +94,21 @@ class Summarize(ConfiguredPolicy):
         covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
         first = max(start, context.tried, *(last + 1 for last in covered))
         new = context.tokens_of(first, end + 1) - _staying(conversation, context, range(first, end + 1))
-        least = context.budget.bounded(self.batch)
-        # a summarizer whose answers are rejected is asked at growing distances
-        if end >= start and new >= max(1, least) * 2**context.rejected:
-            since = max(covered, default=None)
-            when = self.triggers(is_chat=context.is_chat, is_first=not covered)
-            # what stays anyway is no reason to ask again
-            tokens = context.tokens - context.tokens_kept(conversation, range(context.step))
-            if context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when):
-                yield self._want(conversation, context, summarizing, range(start, end + 1))
+        # what stays anyway is no reason to ask again
+        tokens = context.tokens - context.protection.tokens_in(conversation, range(context.step))
+        if end >= start and self.is_wanted(conversation, context, new, tokens, max(covered, default=None)):
+            yield self._want(conversation, context, summarizing, range(start, end + 1))
 
-    def may_want(
-        self, conversation: Conversation, tokens: int, budget: Budget, *, is_chat: bool, pressed: bool
+    def is_wanted(
+        self, conversation: Conversation, context: Context, new: int, tokens: int, since: int | None = None
     ) -> bool:
-        last, room, high = conversation.steps - 1, budget.window, budget.high
-        when = self.triggers(is_chat=is_chat, is_first=True)
-        due = pressed or any(each.holds(conversation, last, tokens, room, high) for each in when)
-        return due and tokens >= budget.bounded(self.batch)
+        """Whether it is time to ask for a summary that replaces so many new tokens, in a history of so many. `since`:
+        the last block that the summary before it stands for."""
+        # a summarizer whose answers are rejected is asked at growing distances
+        if new < max(1, context.budget.bounded(self.batch)) * 2**context.rejected:
+            return False
+        when = self.triggers(is_chat=context.is_chat, is_first=since is None)
+        return context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when)
 
     def triggers(self, *, is_chat: bool, is_first: bool) -> Sequence[Trigger]:
         """From when on a summary is asked for."""
@@ -127,7 +124,7 @@ class Summarize(ConfiguredPolicy):
         elif context.sight is not None:  # it takes all at once, also what is in use: from a window twice as wide
             turns = min(turns, context.sight.now[1])
         last = _last_whole(conversation, min(turns, context.step - summarizing.waits))
-        while run := context.run_around(last):
+        while run := _run_around(context, last):
             last = _last_whole(conversation, conversation.blocks[run.start].turn)
         return last
 
@@ -179,7 +176,7 @@ class Summarize(ConfiguredPolicy):
 
     def _folds(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> Iterator[Fold]:
         """The latest summary in the place of what it covers: one message for each run between messages that stay."""
-        record = context.summaries[-1]
+        record, protection = context.summaries[-1], context.protection
         origin = Origin(
             id=record.id,
             model=record.model,
@@ -191,14 +188,13 @@ class Summarize(ConfiguredPolicy):
             cost=summarizing.cost(record, context.prices),
         )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
-        staying = (
-            frozenset(i for i in span if context.keeps_turn_of(conversation, i)) if context.keeps_any else frozenset()
-        )
+        candidates = span if protection.is_any else range(0)
+        staying = frozenset(i for i in candidates if protection.keeps_turn_of(conversation, i))
         protected = protected_users(conversation, context.step) | staying
         carried = _carried(conversation, span, protected, self.verbatim_tokens)
         before = range(span.stop - 1 if context.exceptions.system else 0)
         named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
-        named = (i for i in named if not context.keeps(conversation, i))
+        named = (i for i in named if not protection.keeps(conversation, i))
         # of system text, what the summary was made of, too
         sources = {source.partition(":")[2] for source in record.sources}
         system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
@@ -218,6 +214,13 @@ class Summarize(ConfiguredPolicy):
                 ends = first.anchor, last.anchor
                 yield Fold(*ends, text, "summarize", origin, self.as_system, words=len(repeated), ref=answers)
             content = ""
+
+
+def _run_around(context: Context, at: int) -> range | None:
+    """The fold among `context.runs` that a block is in, and not as its last."""
+    after = bisect_right(context.runs, at, key=lambda run: run.start)
+    run = context.runs[after - 1] if after else range(0)
+    return run if at in run[:-1] else None
 
 
 def _earlier(keep: Keep, one_turn: bool) -> Keep:
@@ -244,7 +247,7 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
     newest = [sum(sizes[ends[step] : ends[step + 1]]) for step in range(max(1, context.step - _AHEAD), context.step)]
     users = takewhile(ends[context.step].__gt__, conversation.kinds.get("user", ()))
     staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
-    staying += context.tokens_kept(conversation, range(max(0, context.step - _AHEAD)))
+    staying += context.protection.tokens_in(conversation, range(max(0, context.step - _AHEAD)))
     standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
     left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
@@ -257,10 +260,10 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
 
 def _staying(conversation: Conversation, context: Context, span: range) -> int:
     """Tokens of turns in a span that a summary leaves as they are."""
-    if not (context.keeps_any and span):
+    if not (context.protection.is_any and span):
         return 0
     first, last = (conversation.blocks[i].turn for i in (span[0], span[-1]))
-    return context.tokens_kept(conversation, range(first, last + 1))
+    return context.protection.tokens_in(conversation, range(first, last + 1))
 
 
 def _last_whole(conversation: Conversation, turns: int) -> int:

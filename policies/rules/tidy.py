@@ -12,13 +12,13 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
-from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import tidied_output
 from policies.tools import ToolKind
 
 
 @policy
-class Tidy(OutputPolicy):
+class Tidy(ConfiguredPolicy):
     why = "terminal codes, overwritten progress lines and white space, which have no meaning"
 
     saves: int = parameter("tokens", "what must be saved, at least")

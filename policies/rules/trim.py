@@ -49,8 +49,8 @@ class Trim(ConfiguredPolicy):
         for edit, saved in self._left_out(conversation, context, range(outside, newest), left):
             left -= saved
             yield edit
-        anyway = replace(context, in_force=NOTHING)
-        for turn in sorted(turn for turn in context.in_force.turns if turn < newest):
+        anyway = replace(context, protection=replace(context.protection, in_force=NOTHING))
+        for turn in sorted(turn for turn in context.protection.in_force.turns if turn < newest):
             for edit, saved in self._left_out(conversation, anyway, range(turn, turn + 1), left):
                 left -= saved
                 yield edit
@@ -87,7 +87,7 @@ class Trim(ConfiguredPolicy):
             block = conversation.blocks[i]
             if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
                 return
-            if not context.is_output(block) or context.keeps(conversation, i):
+            if not context.is_output(block) or context.protection.keeps(conversation, i):
                 continue
             # a recalled text is named as its call named it: the result may be new in this very reply, and calls of a
             # reply are answered from the history before it

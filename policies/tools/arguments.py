@@ -132,7 +132,7 @@ class CallArguments:
     @property
     def code(self) -> str:
         """The program that the call runs; empty where it runs none."""
-        return self._string(CODE)
+        return _string(self.values, CODE)
 
     @property
     def changes(self) -> bool:
@@ -166,10 +166,10 @@ class CallArguments:
         """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
         if not self.changes and not self._reads_around and self.has(_PLACES):
             return ""
-        paths = map(shell.normal_path, self._paths_in_lists)
-        if path := shell.normal_path(self._string(PATHS)) or shell.only(paths):
+        paths = map(shell.normal_path, _paths_in_lists(self.values))
+        if path := shell.normal_path(_string(self.values, PATHS)) or shell.only(paths):
             return path
-        return shell.only(map(shell.patched_in, self._patches))
+        return shell.only(map(shell.patched_in, _patches(self.values, self.text)))
 
     @property
     def paths(self) -> Iterator[str]:
@@ -179,25 +179,10 @@ class CallArguments:
             if key in _NAMING_PATHS:
                 several = islice(value, _MOST) if isinstance(value, list) else (value,)
                 yield from (each for each in several if isinstance(each, str))
-        yield from self._paths_in_lists
-        for text in self._patches:
+        yield from _paths_in_lists(self.values)
+        for text in _patches(self.values, self.text):
             yield from shell.all_patched_in(text)
         yield from shell.operands_in(self.command)
-
-    @property
-    def _paths_in_lists(self) -> Iterator[str]:
-        """A list of edits may name the path in each."""
-        lists = (value for value in self.values.values() if isinstance(value, list))
-        entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
-        pairs = chain.from_iterable(islice(entry.items(), _MOST) for entry in entries)
-        return (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
-
-    @property
-    def _patches(self) -> Iterator[str]:
-        """The strings that may be patches; a program holds one with the ends of its lines escaped."""
-        strings = (value for value in self.values.values() if isinstance(value, str)) if self.values else (self.text,)
-        patches = (text for text in strings if "*** " in text or "+++ " in text)
-        return (text.replace("\\n", "\n") if "\\n*** " in text else text for text in patches)
 
     @property
     def kind(self) -> ToolKind | None:
@@ -206,9 +191,9 @@ class CallArguments:
         firsts = (value[0] if isinstance(value, list) and value else value for value in urls)
         if any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts):
             return "web"
-        if self.has(SQL) or _SELECT.match(self._string(QUERIES)):
+        if self.has(SQL) or _SELECT.match(_string(self.values, QUERIES)):
             return "data"
-        if pattern := self._string(PATTERNS):
+        if pattern := _string(self.values, PATTERNS):
             asks_for_names = "*" in pattern and _GLOB.match(pattern) and not _NO_GLOB.search(pattern)
         else:
             asks_for_names = self.has(GLOBS) and not self.has(QUERIES)
@@ -232,19 +217,35 @@ class CallArguments:
     @property
     def reads_file(self) -> bool:
         """Whether the arguments name a file and no directory."""
-        return bool(shell.SUFFIX.search(basename(self._string(PATHS)[-256:]))) and not self.has(DIRECTORIES)
+        return bool(shell.SUFFIX.search(basename(_string(self.values, PATHS)[-256:]))) and not self.has(DIRECTORIES)
 
     def has(self, keys: AbstractSet[str]) -> bool:
         return not keys.isdisjoint(self.values)
-
-    def _string(self, keys: frozenset[str]) -> str:
-        """The first of these arguments that is a string, in the order of the call."""
-        return next((value for key, value in self.values.items() if key in keys and isinstance(value, str)), "")
 
     @property
     def _reads_around(self) -> bool:
         """Whether a search shows a part of one file, which may be edited next."""
         return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
+
+
+def _string(values: Mapping[str, object], keys: frozenset[str]) -> str:
+    """The first of these arguments that is a string, in the order of the call."""
+    return next((value for key, value in values.items() if key in keys and isinstance(value, str)), "")
+
+
+def _paths_in_lists(values: Mapping[str, object]) -> Iterator[str]:
+    """A list of edits may name the path in each."""
+    lists = (value for value in values.values() if isinstance(value, list))
+    entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
+    pairs = chain.from_iterable(islice(entry.items(), _MOST) for entry in entries)
+    return (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
+
+
+def _patches(values: Mapping[str, object], text: str) -> Iterator[str]:
+    """The strings that may be patches; a program holds one with the ends of its lines escaped."""
+    strings = (value for value in values.values() if isinstance(value, str)) if values else (text,)
+    patches = (each for each in strings if "*** " in each or "+++ " in each)
+    return (each.replace("\\n", "\n") if "\\n*** " in each else each for each in patches)
 
 
 def call_of(arguments: str) -> CallArguments:

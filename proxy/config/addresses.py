@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
+from policies.dialects import DIALECTS
 from proxy.config.errors import refused
 
 _BASES: Mapping[str, str] = {
@@ -24,7 +25,7 @@ _BASES: Mapping[str, str] = {
     "127.0.0.1:1234": "/v1",
 }
 """Below which path the API is, where a host has only one."""
-_ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings")
+_ENDPOINTS = (*(api.http.path for api in DIALECTS.values()), "/completions", "/embeddings")
 _BARE = re.compile(
     r"(localhost|[a-z0-9-]{1,40}(\.[a-z0-9-]{1,40}){1,5}|[a-z0-9-]{1,40}(?=:))(:\d{1,5})?(/[\w./-]{0,40})?"
 )

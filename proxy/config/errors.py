@@ -46,47 +46,34 @@ def meant(word: str, names: Sequence[str], mark: str = "") -> str:
     return f" (did you mean {mark}{near[0]}?)" if near else ""
 
 
-_PLAIN: Mapping[str, str] = {
-    "bool_parsing": "give true or false",
-    "bool_type": "give true or false",
-    "byte_size": "give a number of bytes, or a size such as 64MiB, 1GiB or 1.5GB",
-    "byte_size_unit": "give a number of bytes, or a size such as 64MiB, 1GiB or 1.5GB",
+_FORMS: Mapping[str, str] = {
+    "key_sha256": "give the SHA-256 of a credential (64 hexadecimal digits)",
+    "model": "give a name, with one * at its end at most",
+    "sha256": "give the SHA-256 that `narrows keys new` printed (64 hexadecimal digits), not the key",
+    "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
+}
+"""The form of texts that are no plain names, by their setting."""
+_WORDS: Mapping[str, str] = {
+    "byte_size": "give a number of bytes, or a size such as 64MiB",
+    "byte_size_unit": "give a number of bytes, or a size such as 64MiB",
     "dict_type": "give a table",
     "extra_forbidden": "there is no such setting",
-    "finite_number": "give a finite number",
-    "float_parsing": "give a number",
-    "float_type": "give a number",
-    "greater_than": "give more than {gt:.12g}",
-    "greater_than_equal": "give {ge:.12g} or more",
-    "int_from_float": "give a whole number",
-    "int_parsing": "give a whole number",
-    "int_parsing_size": "give a whole number of fewer digits",
-    "int_type": "give a whole number",
-    "less_than": "give less than {lt:.12g}",
-    "less_than_equal": "give {le:.12g} or less",
-    "list_type": "give a list",
-    "missing": "it is missing; add it",
     "model_type": "give a table",
-    "path_type": "give the name of a file",
-    "string_too_short": "it is empty; give a text, or leave it out",
-    "string_type": "give a text",
-    "timezone_aware": "give a time with its zone, such as 2027-01-31T00:00:00Z",
+    "string_pattern_mismatch": "give 1 to 64 letters, digits and . _ -",
     "too_short": "it is empty; give one at least",
     "tuple_type": "give a list",
 }
-"""What to do about a value of the wrong kind, by pydantic's name of the fault."""
+"""Where pydantic's words are those of Python, and not those of a file."""
 
 
 def plain(fault: ErrorDetails) -> str:
-    """What to do about a fault, without a word of pydantic."""
-    kind, context = fault["type"], fault.get("ctx", {})
+    """What is wrong, or what to give instead."""
+    kind, text = fault["type"], fault["msg"].removeprefix("Value error, ")
     if kind == "literal_error":
-        choices = re.findall(r"'([^']*)'", str(context["expected"]))
-        listed = " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
-        return f"give {listed}{meant(str(fault['input']), choices)}"
-    if kind.startswith(("datetime_", "timezone_", "date_")):
-        kind = "timezone_aware"
-    return _PLAIN[kind].format(**context) if kind in _PLAIN else fault["msg"].removeprefix("Value error, ")
+        return text + meant(str(fault["input"]), re.findall("'([^']*)'", str(fault["ctx"]["expected"])))
+    if kind == "string_pattern_mismatch":
+        return next((_FORMS[str(step)] for step in reversed(fault["loc"]) if step in _FORMS), _WORDS[kind])
+    return _WORDS.get(kind, text)
 
 
 class Table(BaseModel):

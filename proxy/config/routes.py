@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from policies.dialects import DIALECTS
+
 Kind = Literal["chat", "count", "relay", "compress"]
 
 
@@ -23,20 +25,19 @@ class Route:
     implied: bytes = b""
 
 
-_CHAT, _RESPONSES, _MESSAGES = "openai_chat", "openai_responses", "anthropic_messages"
-
+CHATS: Mapping[str, str] = {f"/v1{api.http.path}": name for name, api in DIALECTS.items()}
+"""The paths of what is compacted, and the APIs that are spoken there."""
 ROUTES: Mapping[str, Route] = {
-    "/v1/chat/completions": Route(_CHAT, "chat"),
-    "/v1/responses": Route(_RESPONSES, "chat"),
-    "/v1/responses/input_tokens": Route(_RESPONSES, "count", b'"store":false'),
-    "/v1/messages": Route(_MESSAGES, "chat"),
-    "/v1/messages/count_tokens": Route(_MESSAGES, "count"),
+    **{path: Route(name, "chat") for path, name in CHATS.items()},
+    **{
+        f"/v1{api.http.counting_path}": Route(name, "count", api.http.counting_implies)
+        for name, api in DIALECTS.items()
+        if api.http.counting_path
+    },
 }
 """By the path that is posted to. What is below one of these paths belongs to the same API."""
 COMPRESS, RETRIEVE = "/v1/compress", "/v1/retrieve/"
 """The paths of the compress API, where it is served; elsewhere they are relayed as any other."""
-CHATS: Mapping[str, str] = {path: route.dialect for path, route in ROUTES.items() if route.kind == "chat"}
-"""The paths of what is compacted, and the APIs that are spoken there."""
 _OTHERS = ("/v1/models", "/v1/embeddings", "/v1/completions")
 """Other paths at which clients ask first."""
 _HAS_V1 = "let base_url (OPENAI_BASE_URL) end in /v1 and in nothing else."
@@ -48,10 +49,14 @@ def _mistakes() -> Iterator[tuple[str, tuple[str, str]]]:
     for path in (*ROUTES, *_OTHERS):
         bare = path.removeprefix("/v1")
         yield bare, (path, _HAS_V1)
-        yield f"/v1{path}", (path, _ADDS_V1 if path.startswith("/v1/messages") else _HAS_V1)
+        yield f"/v1{path}", (path, _remedy(ROUTES[path].dialect) if path in ROUTES else _HAS_V1)
         for chat, dialect in CHATS.items():  # a base_url that names what is asked, too
             yield f"{chat}{bare}", (path, _HAS_V1)
-            yield f"{chat}{path}", (path, _ADDS_V1 if dialect == _MESSAGES else _HAS_V1)
+            yield f"{chat}{path}", (path, _remedy(dialect))
+
+
+def _remedy(dialect: str) -> str:
+    return _ADDS_V1 if DIALECTS[dialect].http.adds_version else _HAS_V1
 
 
 MISTAKES: Mapping[str, tuple[str, str]] = {wrong: meant for wrong, meant in _mistakes() if wrong not in ROUTES}
@@ -59,5 +64,5 @@ MISTAKES: Mapping[str, tuple[str, str]] = {wrong: meant for wrong, meant in _mis
 
 def spoken(headers: Mapping[str, str]) -> tuple[str, ...]:
     """The APIs whose requests may come with these headers; their bodies tell which it is."""
-    # every request in Anthropic's API must bring this header (Claude docs, "Versions"), and no other does
-    return (_MESSAGES,) if "anthropic-version" in headers else (_CHAT, _RESPONSES)
+    own = tuple(name for name, api in DIALECTS.items() if any(each in headers for each in api.http.version))
+    return own or tuple(name for name, api in DIALECTS.items() if not api.http.version)

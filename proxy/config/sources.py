@@ -10,7 +10,6 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tomllib import TOMLDecodeError, loads
@@ -18,12 +17,10 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     PydanticBaseSettingsSource,
-    SettingsConfigDict,
     SettingsError,
 )
 
@@ -34,16 +31,6 @@ PREFIX = "NARROWS_"
 """How the names of environment variables begin."""
 _CLOSERS = ("", "]", "]]", "]}", "]}]")
 """What may end a list that the line before leaves open."""
-_PATTERNS: Mapping[str, str] = {
-    "key_sha256": "give the SHA-256 of a credential (64 hexadecimal digits)",
-    "model": "give a name, with one * at its end at most",
-    "name": "give 1 to 64 letters, digits and . _ -",
-    "presets": "give names of 1 to 64 letters, digits and . _ -",
-    "sha256": "give the SHA-256 that `narrows keys new` printed (64 hexadecimal digits), not the key",
-    "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
-    "tenant": "give 1 to 64 letters, digits and . _ -",
-}
-"""What to give where the text has not the form that its setting needs."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
 
 
@@ -99,12 +86,8 @@ def _text_of(path: Path) -> str:
         loads(text)
     except OSError as error:
         raise ConfigurationError(f"config: cannot read {path} ({error.strerror}); name a TOML file") from error
-    except (TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"config: {path} holds a number of thousands of digits; make it smaller") from error
-    except RecursionError as error:
-        raise ConfigurationError(f"config: {path} holds {_DEEP}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"config: {path} cannot be read as TOML: {error}") from error
     return text
 
 
@@ -132,70 +115,38 @@ class Configured(BaseSettings):
 _Kind = TypeVar("_Kind", bound=Configured)
 
 
-class _ConfigFile(BaseSettings):
-    """The file that flags or the environment name."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
-
-    config: Path | None = None
-
-
 def loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
     """The settings of all sources together. Raises ConfigurationError, one line for each fault."""
     try:
-        try:
-            return kind(**flags)
-        except SettingsError as error:  # around a variable that cannot even be read
-            raise ConfigurationError(str(error.__cause__)) from error
-        except ValidationError as error:
-            path = _ConfigFile(**{name: value for name, value in flags.items() if name == "config"}).config
-            explainer = _Explainer(tuple(kind.model_fields), frozenset(flags), path, _text_of(path) if path else "")
-            raise ConfigurationError("\n".join(explainer.sentences(error))) from error
+        return kind(**flags)
+    except SettingsError as error:  # around a variable that cannot even be read
+        raise ConfigurationError(str(error.__cause__)) from error
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_sentences(error, kind, flags))) from error
     except RecursionError as error:
         raise ConfigurationError(f"a setting holds {_DEEP}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Explainer:
-    """Explains faults: it has the names of all settings, and the sources that they may come from."""
-
-    names: tuple[str, ...]
-    flags: frozenset[str]
-    path: Path | None
-    text: str
-
-    def sentences(self, error: ValidationError) -> Iterator[str]:
-        """What is wrong with each setting, and where it is set. One that follows from a fault inside it is left out."""
-        # a fault in the name of a table counts as one of the table
-        faults = [
-            (tuple(step for step in fault["loc"] if step != "[key]"), fault)
-            for fault in error.errors(include_url=False)
-        ]
-        around = {path[:end] for path, _ in faults for end in range(1, len(path))}
-        for path, fault in faults:
-            if path not in around:
-                sentence = self._sentence(path, fault)  # a file may hold line breaks and control characters
-                yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
-
-    def _sentence(self, path: tuple[str | int, ...], fault: ErrorDetails) -> str:
+def _sentences(error: ValidationError, kind: type[Configured], flags: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with each setting, and where it is set. One that follows from a fault inside it is left out."""
+    variables = {name.upper(): value for name, value in os.environ.items()}
+    file = flags.get("config") or variables.get(f"{PREFIX}CONFIG")
+    text = _text_of(Path(file)) if file else ""
+    faults = [(tuple(step for step in fault["loc"] if step != "[key]"), fault) for fault in error.errors()]
+    around = {path[:end] for path, _ in faults for end in range(1, len(path))}
+    for path, fault in faults:
         if not path:  # refused by a rule about several settings, which names them itself
-            return fault["msg"]
-        name, message = ".".join(map(str, path)), plain(fault)
-        if fault["type"] == "string_pattern_mismatch":
-            message = next((_PATTERNS[str(step)] for step in reversed(path) if step in _PATTERNS), message)
-        if fault["type"] == "extra_forbidden":
-            message += f"{meant(name, self.names)}; see narrows serve --help"
-        return f"{name}: {message} ({self._place(path)})"
-
-    def _place(self, path: errors.Path) -> str:
-        """The flag, the variable or the line of the file that sets it, or of a table all that do; else all that may."""
-        name = str(path[0])
-        option, variable = f"--{name.replace('_', '-')}", PREFIX + name.upper()
-        line = line_of(self.text, path)
-        places = [option] if name in self.flags else []
-        places += [variable] if variable in map(str.upper, os.environ) else []
-        places += [f"{self.path}, line {line}"] if line else []
-        return " or ".join(places[: len(path)]) or f"{option}, {variable} or `{name}` in the file"
+            yield fault["msg"]
+        elif path not in around:
+            setting, name = str(path[0]), ".".join(map(str, path))
+            option, variable, line = f"--{setting.replace('_', '-')}", PREFIX + setting.upper(), line_of(text, path)
+            places = [option] * (setting in flags) + [variable] * (variable in variables)
+            places += [f"{file}, line {line}"] * bool(line)
+            place = " or ".join(places[: len(path)]) or f"{option}, {variable} or `{setting}` in the file"
+            hint = f"{meant(name, [*kind.model_fields])}; see narrows serve --help"
+            sentence = f"{name}: {plain(fault)}{hint if fault['type'] == 'extra_forbidden' else ''} ({place})"
+            # a file may hold line breaks and control characters
+            yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
 
 
 def line_of(text: str, path: errors.Path) -> int:

@@ -11,45 +11,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.catalog import Overrides, check_overrides
 from policies.money.marks import OwnMarks
 from proxy.config.addresses import Url, is_local, whole_url
 from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, refused, refused_at
+from proxy.config.headers import CREDENTIALS
 from proxy.config.presets import NAME
 from proxy.config.units import Seconds
 
 # clients of Anthropic's API are told a base_url without /v1, and add it themselves
 VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
-Api = Literal["chat", "responses", "messages"]
-APIS: Mapping[str, Api] = {
-    "openai_chat": "chat",
-    "openai_responses": "responses",
-    "anthropic_messages": "messages",
-}
-"""The names of the APIs in a row, by dialect."""
-Auth = Literal["passthrough", "bearer", "api-key", "x-api-key"]
-AUTH_HEADERS: Mapping[Auth, tuple[str, str]] = {
+AUTH_HEADERS: Mapping[str, tuple[str, str]] = {
     "bearer": ("Authorization", "Bearer "),
-    "api-key": ("api-key", ""),
-    "x-api-key": ("x-api-key", ""),
+    **{name: (name, "") for name in CREDENTIALS if name != "Authorization"},
 }
 """The header for a key, and what stands in it before the key."""
+if TYPE_CHECKING:
+    Api = str
+    Auth = str
+else:
+    Api = Literal[tuple(api.label for api in DIALECTS.values())]
+    Auth = Literal["passthrough", *AUTH_HEADERS]
 MODEL = "{model}"
 """In the path of a URL: the model that is asked."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
-_STRANGE: Mapping[str, tuple[Api, ...]] = {
-    ".api.openai.com": ("messages",),
-    ".openai.azure.com": ("messages",),
-    ".anthropic.com": ("responses",),
-}
-"""APIs that a provider does not speak, by how the names of its hosts end."""
 _PLACEHOLDER = "narrows-model-here"
 _RESERVED = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-.*|host|expect|x-narrows.*"
@@ -139,7 +132,8 @@ class UpstreamRow(Table):
         if self.key_env and self.key_file:
             raise refused_at([(("key_file",), "leave it out, or leave key_env out: one key is enough")])
         if self.has_key and self.auth == "passthrough":
-            reason = 'say in which header the key goes: "bearer", "api-key" or "x-api-key"'
+            *names, last = (f'"{name}"' for name in AUTH_HEADERS)
+            reason = f"say in which header the key goes: {', '.join(names)} or {last}"
             raise refused_at([(("auth",), reason)])
         if self.auth != "passthrough" and not self.has_key:
             raise refused_at(
@@ -150,7 +144,7 @@ class UpstreamRow(Table):
                 key_in(self)
             except ValueError as error:
                 raise refused_at([(("key_env" if self.key_env else "key_file",), str(error))]) from error
-            own = [name for name in self.headers if name.lower() in ("authorization", "api-key", "x-api-key")]
+            own = [name for name in self.headers if name.lower() in map(str.lower, CREDENTIALS)]
             if own:
                 raise refused_at([(("headers", own[0]), "the key stands there; leave the header or the key out")])
         return self
@@ -166,7 +160,7 @@ class UpstreamRow(Table):
 
     def fits(self, dialect: str, model: str | None) -> bool:
         """Whether it serves requests in this API to this model; None where no model is known."""
-        speaks = not self.apis or APIS[dialect] in self.apis
+        speaks = not self.apis or DIALECTS[dialect].label in self.apis
         return speaks and (model is None or not self.models or any(fnmatchcase(model, each) for each in self.models))
 
     def covers(self, other: "UpstreamRow") -> bool:
@@ -194,11 +188,11 @@ def key_in(row: UpstreamRow) -> str:
     return key
 
 
-def spoken_at(row: UpstreamRow) -> set[Api]:
+def spoken_at(row: UpstreamRow) -> set[str]:
     """The APIs that an upstream is likely to speak: those of its row, but for those that its provider does not have."""
     host = f".{urlsplit(row.url).hostname}"
-    strange = next((apis for end, apis in _STRANGE.items() if host.endswith(end)), ())
-    return {*(row.apis or APIS.values())}.difference(strange)
+    spoken = {api.label for api in DIALECTS.values() if not host.endswith(api.http.missing_at)}
+    return spoken.intersection(row.apis or spoken)
 
 
 def is_public(host: str) -> bool:

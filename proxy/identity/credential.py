@@ -12,14 +12,12 @@ from hashlib import sha256
 
 from aiohttp import web
 
+from proxy.config.headers import ACCOUNTS, CREDENTIALS, SIGN_INS, VERSIONS, words_in
 from proxy.config.keys import KEY_SHAPE
 
 _LONGEST_KEY = 1_000
 """Characters of a credential whose hash is remembered."""
-_AUTH_HEADERS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
-_BETAS = "anthropic-beta"
-_OAUTH_BETA = "oauth-"
-"""How the name of the beta begins without which Anthropic takes no OAuth token. No other beta is about who asks."""
+_AUTH_HEADERS = (*CREDENTIALS, *ACCOUNTS, *VERSIONS)
 _TOKENS = (
     *("sk-ant-oat", "sk-ant-ort", "sk-ant-sid"),  # Anthropic: Claude Code, claude.ai
     "eyJ",  # JSON web tokens: Sign in with ChatGPT (Codex), Entra ID, and whoever else signs people in
@@ -43,8 +41,8 @@ def received_credential(request: web.BaseRequest) -> str:
     """The client's credential, as the APIs carry it; "" for none. Several are joined, one on each line: one of them may
     be the same for everybody, and the upstream decides which of them it looks at."""
     headers = request.headers
-    scheme, _, token = headers.get("Authorization", "").partition(" ")
-    values = (token.strip() or scheme, headers.get("api-key", ""), headers.get("x-api-key", ""))
+    scheme, _, token = headers.get(CREDENTIALS[0], "").partition(" ")
+    values = (token.strip() or scheme, *(headers.get(name, "") for name in CREDENTIALS[1:]))
     return "\n".join(dict.fromkeys(filter(None, values)))
 
 
@@ -53,13 +51,16 @@ def auth_of(request: web.BaseRequest, *, has_key: bool) -> dict[str, str]:
     headers = {name: request.headers[name] for name in _AUTH_HEADERS if name in request.headers}
     if has_key:
         headers = {name: value for name, value in headers.items() if not KEY_SHAPE.search(value)}
-    betas = _sign_in_betas(request)
-    return headers | ({_BETAS: betas} if betas else {})
+    return headers | _sign_ins(request)
 
 
-def _sign_in_betas(request: web.BaseRequest) -> str:
-    betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
-    return ",".join(beta for beta in betas if beta.startswith(_OAUTH_BETA))
+def _sign_ins(request: web.BaseRequest) -> dict[str, str]:
+    """The headers in which a sign-in has to stand, with that word alone: no other is about who asks."""
+    words = {
+        name: ",".join(word for word in words_in(request.headers.getall(name, ())) if word.startswith(start))
+        for name, start in SIGN_INS
+    }
+    return {name: value for name, value in words.items() if value}
 
 
 def is_plain_key(request: web.BaseRequest) -> bool:
@@ -69,9 +70,7 @@ def is_plain_key(request: web.BaseRequest) -> bool:
     if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
         return False
     words = received_credential(request).replace('"', " ").split()  # whatever space an upstream takes before the token
-    if _BETAS in headers and _sign_in_betas(request):
-        return False
-    return not any(word.startswith(_TOKENS) for word in words)
+    return not _sign_ins(request) and not any(word.startswith(_TOKENS) for word in words)
 
 
 def is_allowed(credential: str, digests: Collection[str]) -> bool:

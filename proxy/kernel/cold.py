@@ -31,7 +31,7 @@ from policies.model.memory import Memory
 from policies.model.tokens import Counter
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
-from policies.render import RenderCache, Rendering, render
+from policies.render import Rendering, render
 from proxy.event_loop import in_thread
 from proxy.kernel.turns import Deadline, LeftError, Turns
 from proxy.warmup import trim, tune
@@ -86,11 +86,10 @@ class ColdProcess:
         conversation: Conversation,
         settings: PlanSettings,
         memory: Memory,
-        rendered: RenderCache,
         owner: str,
         is_accepted: bool = True,
     ) -> tuple[Plan, Rendering] | None:
-        """The plan of a history from its first step on; None where it is to be made here. Fills `rendered`. `owner`:
+        """The plan of a history from its first step on; None where it is to be made here. `owner`:
         who takes a turn; `is_accepted`: whether its credential was accepted."""
         if not self._is_on or len(request.body) < FEWEST_BYTES:
             return None
@@ -111,7 +110,7 @@ class ColdProcess:
                 self._turns.give()
             self._indexes, result = answer
             await in_thread(_index, conversation, self._indexes)
-            rendering = await in_thread(render, dialect, request, conversation, result, rendered)
+            rendering = await in_thread(render, dialect, request, conversation, result)
         except asyncio.CancelledError:
             self._count("cold_replays", "left")
             raise

@@ -1,4 +1,4 @@
-"""What answers each request that reaches Narrows: its flow, a page of our own, or an error.
+"""What answers each request that reaches Narrows: its flow, an addon, or an error.
 
 Laws
   Every error has the form of the API that was asked, also before anything of the request was read.
@@ -11,30 +11,29 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from unicodedata import normalize
 from urllib.parse import unquote
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
-from proxy.config.routes import COMPRESS, MISTAKES, RETRIEVE, ROUTES, Route, spoken
+from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.identity.place import has_other_name
-from proxy.identity.who import IDENTITY
 from proxy.kernel.admission import VISIT
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.flow import Flow, ms_since
-from proxy.kernel.parts import FlowParts
-from proxy.kernel.wire.downstream import SERVER
-from proxy.telemetry.record import ID_HEADER, RequestRecord
+from proxy.kernel.parts import KernelParts
+from proxy.kernel.receive import receive
+from proxy.kernel.wire.responder import Responder
+from proxy.requests import request_id
 
 PREFIX = "/v1"
 _INSIDE = re.compile(r"/v1(?=/|$)|/openai/deployments/([^/]+)(?=/)|/openai/v1(?=/|$)|/openai(?=/)(?!/+v1(?:/|$))")
 """How paths of the API begin: OpenAI's own, and Azure's, whose client names the model there."""
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-_FOR_ALL = ("/", "/healthz", "/readyz")
-"""Pages at which nobody's key is looked at."""
 _NOT_RELAYED = frozenset({"TRACE", "PURGE"})
 """Methods by which an upstream would return a credential in its reply, or take Narrows for an administrator."""
 _FAREWELL_SECONDS = 2.0
@@ -82,50 +81,37 @@ class Target:
         return cls("/".join((PREFIX, *filter(None, below))), rest + question + query, deployment)
 
 
-class OwnPages(Protocol):
-    """Narrows' own pages: health, metrics and what is stored of conversations."""
-
-    ready: bool
-    """Whether new requests are welcome: false from the beginning of a shutdown."""
-
-    def has(self, path: str, /) -> bool:
-        """Whether there is a page at this path."""
-
-    async def answer(self, request: web.BaseRequest, path: str, /) -> web.Response:
-        """The page. Raises ApiError."""
-
-
 class Gateway:
-    def __init__(self, parts: FlowParts, pages: OwnPages) -> None:
+    """Answers requests under the same settings."""
+
+    def __init__(self, parts: KernelParts) -> None:
         self._parts = parts
-        self.shadows = parts.shadows
-        self.admission = parts.admission
-        self.limits, self.price_book = parts.limits, parts.price_book
-        self._pages = pages
-        self._telemetry = parts.telemetry
         self._running: set[asyncio.Task[Any]] = set()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
         self._ending = False
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        flow = Flow(self._parts, request, lambda: self._ending)
-        began = perf_counter()
-        task = asyncio.current_task()
+        parts, began, task = self._parts, perf_counter(), asyncio.current_task()
+        exchange = Exchange(request, request_id(), partial(receive, parts))
+        responder = Responder(
+            exchange, lambda: self._ending, parts.admission, parts.telemetry, parts.settings.body_limit
+        )
         assert task is not None
         self._running.add(task)
         self._is_quiet.clear()
-        visit = request[VISIT] = self.admission.visit(request)
+        visit = request[VISIT] = parts.admission.visit(request)
         try:
-            return await self._answer(request, flow)
+            return await self._answer(exchange, responder)
         finally:
-            visit.close()
-            self._running.discard(task)
-            if not self._running:
-                self._is_quiet.set()
-            flow.record.ms = ms_since(began)
-            flow.close()
-            self._telemetry.request(flow.record)
+            try:
+                visit.close()
+                exchange.ms = ms_since(began)
+                await parts.addons.finished(exchange)
+            finally:
+                self._running.discard(task)
+                if not self._running:
+                    self._is_quiet.set()
 
     @property
     def running(self) -> int:
@@ -136,8 +122,7 @@ class Gateway:
         await self._is_quiet.wait()
 
     async def drain(self, grace: float) -> None:
-        """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""
-        self._pages.ready = False
+        """What runs has `grace` seconds to finish, is then ended, and says so to its client."""
         await self._quiet_within(grace)
         self._ending = True
         for task in self._running:
@@ -151,77 +136,73 @@ class Gateway:
             async with asyncio.timeout(seconds):
                 await self._is_quiet.wait()
 
-    async def _answer(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
-        """Run the flow; an error response where that fails."""
+    async def _answer(self, exchange: Exchange, responder: Responder) -> web.StreamResponse:
+        """The answer, or an error response where there is none."""
         try:
-            return await self._run(request, flow)
+            return await self._run(exchange, responder)
         except ApiError as error:
             refusal = error.with_traceback(None)  # which refers to all that the request had
         except (asyncio.CancelledError, ConnectionError) as error:
             if not self._ending or isinstance(error, ConnectionError):
-                flow.record.status, flow.record.trouble = 499, "client_left"
+                exchange.status, exchange.trouble = 499, "client_left"
                 raise
             refusal = shutting_down()
         except Exception as error:
-            self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+            self._parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
             refusal = internal_error()
-        return await flow.refuse(refusal)
+        return await responder.refuse(refusal)
 
-    async def _run(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
-        """A page of our own, or the flow of a request for the upstream. Raises ApiError."""
-        try:
-            _check_head(request)
-            target = Target.read(request.raw_path)
-        except ApiError:
-            flow.route = route_of("", request.raw_path.partition("?")[0], request.headers)
-            raise
-        flow.route = route_of(request.method, target.path, request.headers)
-        if target.path in MISTAKES:
-            path, remedy = MISTAKES[target.path]
-            flow.route = route_of(request.method, path, request.headers)
-            raise ApiError(404, f"There is nothing at {target.path}, but at {path}: {remedy}", "wrong_base_url")
-        if target.rest is None:
-            if not self._pages.has(target.path):
-                raise ApiError(
-                    404, "There is nothing here: the API is under /v1, the live page at /narrows/.", "not_found"
-                )
-            flow.record.route = "page"
-            if target.path not in _FOR_ALL:
-                await self._parts.gate.recognize(request)
-            response = await self._pages.answer(request, target.path)
-            response.headers.update(SERVER)
-            response.headers[ID_HEADER] = flow.record.request_id
-            flow.record.status = response.status
-            return response
-        if "Origin" in request.headers and has_other_name(request, self._parts.settings.host):
-            message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
-            raise ApiError(403, message, "forbidden")
-        if "websocket" in request.headers.get("Upgrade", "").lower():
-            if route_of("POST", target.path, {}).kind != "chat":
-                raise ApiError(
-                    501, "Narrows does not relay websockets; connect to the upstream directly.", "no_websockets"
-                )
-            # clients that could ask by HTTP take 426 for an order to do so at once; after any other status some try
-            # again for a while
-            message = "Narrows does not speak websockets: send the request with POST, and `stream` for events."
-            instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
-            raise ApiError(426, message, "no_websockets", headers=instead)
-        await self._parts.gate.enter(request)
-        _identify(request, flow.record)
-        is_compress = target.path == COMPRESS or target.path.startswith(RETRIEVE)
-        if is_compress and self._parts.compress_api is not None:
-            flow.route = Route(flow.route.dialect, "compress")
-        flow.rest, flow.deployment = target.rest, target.deployment
-        request[VISIT].enter()
-        return await flow.run()
+    async def _run(self, exchange: Exchange, responder: Responder) -> web.StreamResponse:
+        """Let the request in, and answer it. Raises ApiError."""
+        addons = self._parts.addons
+        _read_target(exchange)
+        if not exchange.is_api:
+            await addons.knock(exchange)
+            if exchange.answer is None:
+                message = "There is nothing here: the API is under /v1, the live page at /narrows/."
+                raise ApiError(404, message, "not_found")
+            return await exchange.answer()
+        _check_origin(exchange, self._parts.settings.host)
+        await addons.knock(exchange)
+        exchange.visit.enter()
+        exchange.kind = exchange.route.kind
+        await addons.admit(exchange)
+        if exchange.answer is not None:
+            return await exchange.answer()
+        return await Flow(self._parts, exchange, responder).run()
 
 
-def _identify(request: web.BaseRequest, record: RequestRecord) -> None:
-    """Note who asks, as the entrance has found out."""
-    access = request.get(IDENTITY)
-    if access is not None:
-        record.request_id = access.request_id or record.request_id
-        record.key = access.key.name if access.key is not None else ""
+def _read_target(exchange: Exchange) -> None:
+    """Read what is asked. Raises ApiError."""
+    request = exchange.request
+    try:
+        _check_head(request)
+        target = Target.read(request.raw_path)
+    except ApiError:
+        exchange.route = route_of("", request.raw_path.partition("?")[0], request.headers)
+        raise
+    exchange.path, exchange.route = target.path, route_of(request.method, target.path, request.headers)
+    if target.path in MISTAKES:
+        path, remedy = MISTAKES[target.path]
+        exchange.route = route_of(request.method, path, request.headers)
+        raise ApiError(404, f"There is nothing at {target.path}, but at {path}: {remedy}", "wrong_base_url")
+    exchange.rest, exchange.deployment, exchange.is_api = target.rest or "", target.deployment, target.rest is not None
+
+
+def _check_origin(exchange: Exchange, host: str) -> None:
+    """Raises ApiError for what is no request of a client that means this API."""
+    request = exchange.request
+    if "Origin" in request.headers and has_other_name(request, host):
+        message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
+        raise ApiError(403, message, "forbidden")
+    if "websocket" not in request.headers.get("Upgrade", "").lower():
+        return
+    if route_of("POST", exchange.path, {}).kind != "chat":
+        raise ApiError(501, "Narrows does not relay websockets; connect to the upstream directly.", "no_websockets")
+    # clients that could ask by HTTP take 426 for an order to do so at once; after any other status some try again for a
+    # while
+    message = "Narrows does not speak websockets: send the request with POST, and `stream` for events."
+    raise ApiError(426, message, "no_websockets", headers={"Upgrade": "HTTP/1.1", "Connection": "Upgrade"})
 
 
 def _check_head(request: web.BaseRequest) -> None:

@@ -26,7 +26,7 @@ from proxy.config.rules import FEWEST_TOKENS, Mode
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
 from proxy.identity.who import IDENTITY, Identity, who
-from proxy.kernel.wire.upstream import readable_encodings, request_headers
+from proxy.upstreams.upstream import readable_encodings, request_headers
 
 MODES: tuple[Mode, ...] = ("on", "observe", "off")
 """From the mode that does most to the one that does least."""

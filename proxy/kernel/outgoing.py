@@ -1,16 +1,11 @@
 """Requests as they go upstream: as the client wrote them, or as planned."""
 
-from collections.abc import Callable, Sequence
-
 from msgspec import structs
 
-from policies.dialects import DIALECTS, Reply
-from policies.dialects.overflow import Overflow
 from policies.money.bills import Arm
 from policies.render import body_of
 from proxy.kernel.warnings import warning_header
-from proxy.requests import ClientRequest, PlannedRequest, ReplyRound, UpstreamRequest
-from proxy.summaries.services import Waiting
+from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 
 
 def in_arm(upstream_request: UpstreamRequest, arm: Arm) -> UpstreamRequest:
@@ -44,52 +39,13 @@ def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
     )
 
 
-# --- `mode = off` for all requests: what stands in the place of compaction ---
-
-
-class Bypass:
-    """`mode = off`: plans nothing, remembers nothing and needs no store."""
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        return unchanged(client_request, "bypassed", "bypassed")
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        return unchanged(client_request, "bypassed", "bypassed")
-
-    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply], /) -> Reply:
-        """A reader that only tells where a reply breaks off."""
-        return around(DIALECTS[upstream_request.client_request.dialect].reply(None))
-
-    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """The same request: nothing is recalled."""
-        return upstream_request
-
-    def without_marks(self, upstream_request: UpstreamRequest, /) -> UpstreamRequest:
-        """The same request, because it has no marks of ours."""
-        return upstream_request
-
-    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
-        """Nothing to learn: there were no marks of ours."""
-
-    def may_overflow(self, upstream_request: UpstreamRequest, /) -> bool:
-        """Nothing would follow."""
-        return False
-
-    async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow, /) -> UpstreamRequest | None:
-        """Nothing is ever taken out."""
-        return None
-
-    async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
-        """Nothing was recalled."""
-
-    async def answered(
-        self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /
-    ) -> UpstreamRequest:
-        """Nothing is learned."""
-        return upstream_request
-
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        """Nothing is learned."""
-
-    def bill(self, rounds: Sequence[ReplyRound], /) -> None:
-        """Nothing is counted."""
+def without_marks(upstream_request: UpstreamRequest) -> UpstreamRequest:
+    """The same request without cache marks of ours, for an upstream that answers 400 to them."""
+    planned, spent = upstream_request.planned, upstream_request.spent
+    assert planned is not None  # else there are none
+    body, edits = rendered_body(planned, marked=False), planned.plan.edits
+    if spent is not None:
+        body = planned.context.dialect.recall.next_round(body, spent)
+    headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
+    warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
+    return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))

@@ -1,32 +1,24 @@
-"""What every flow needs, made once for all requests under the same settings."""
+"""What every exchange needs, made once for all under the same settings."""
 
 from dataclasses import dataclass
 
-from proxy.addons.access.gate import Gate
-from proxy.addons.compress.compress import CompressApi
-from proxy.addons.limits.limits import Limits
-from proxy.addons.shadows.shadows import Shadows
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
+from proxy.kernel.addons import Addons
 from proxy.kernel.admission import Admission
-from proxy.kernel.recall_loop import Compaction
-from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.modes import Prepare
+from proxy.kernel.reply import Compaction
 from proxy.telemetry import Telemetry
+from proxy.upstreams.table import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
-class FlowParts:
-    """What every flow needs."""
-
+class KernelParts:
     settings: Settings
     upstreams: Upstreams
-    compaction: Compaction
+    prepare: Prepare
+    compaction: Compaction | None
+    """Follows up the requests that were planned; None where none ever is."""
     telemetry: Telemetry
     secret: bytes
     admission: Admission
-    gate: Gate
-    price_book: PriceBook
-    shadows: Shadows | None = None
-    """None where no request is sampled."""
-    limits: Limits | None = None
-    compress_api: CompressApi | None = None
+    addons: Addons

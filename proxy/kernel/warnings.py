@@ -2,17 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
-from cachetools import LRUCache
-
 from policies.laws import protected_users
 from policies.planning.out_of_sight import was_out_of_sight
 from policies.text.stubs import MARK
 from policies.tools import writes
-from proxy.memory import Key
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.telemetry import Telemetry
 
-_CONVERSATIONS = 4_096
 _FEWEST_HIDDEN = 3
 """Actions that needed something out of sight before that is warned of."""
 _IN_A_ROW = 3
@@ -25,16 +21,12 @@ class ReplyWarnings:
     def __init__(self, telemetry: Telemetry, context_tokens_of: Callable[[ClientRequest], int | None]) -> None:
         self._telemetry = telemetry
         self._context_tokens_of = context_tokens_of
-        self._rows: LRUCache[Key, tuple[int, int]] = LRUCache(_CONVERSATIONS)
-        """The newest step of each conversation for which room was made, and how many steps in a row that is."""
-        self._hidden: LRUCache[Key, tuple[int, int]] = LRUCache(_CONVERSATIONS)
-        """The newest step of each conversation that was looked at, and how many actions needed what was hidden."""
 
     def header(self, planned: PlannedRequest) -> dict[str, str]:
         """The header for a request; none where there is nothing to warn of."""
         context = planned.context
         limit = self._context_tokens_of(context.client_request)
-        hides = planned.plan.edits and context.tool is None and context.client_request.mode == "on"
+        hides = planned.plan.edits and context.tool is None and not context.client_request.is_dry
         is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
         return warning_header(
             [
@@ -66,9 +58,9 @@ class ReplyWarnings:
         budget = settings.learned or settings.budget
         if planned.plan.reason != f"checkpoint:{budget.mark}":
             return ""
-        before, row = self._rows.get(key, (-1, 0))
+        before, row = context.live.cramped
         row = row if before == step else row + 1 if before == step - 1 else 1
-        self._rows[key] = step, row
+        context.live.cramped = step, row
         protected = int(protected_tokens(planned) * settings.factor) if row >= _IN_A_ROW else 0
         if protected <= budget.low:  # room could be made for more than one request
             return ""
@@ -84,18 +76,17 @@ class ReplyWarnings:
         """A word for a conversation in which more actions than the preset allows needed what was out of sight."""
         context, most = planned.context, planned.context.plan_settings.sight
         step = context.conversation.steps - 1
-        before, hidden = self._hidden.get(context.key, (-1, 0))
+        before, hidden = context.live.hidden
         if step < before:  # another history has begun under this name, or the client has gone back
-            before, hidden = -1, 0
-            del self._hidden[context.key]
-        if not most or not planned.plan.edits or context.client_request.mode != "on":
+            before, hidden = context.live.hidden = -1, 0
+        if not most or not planned.plan.edits or context.client_request.is_dry:
             return ""
         was_beyond = hidden >= _FEWEST_HIDDEN and hidden > most * (step - 1)
         needs_it = was_out_of_sight(context.conversation, planned.plan) if before < step else None
         if needs_it is not None:
             hidden += needs_it
             self._telemetry.metrics.count("actions", "hidden" if needs_it else "shown")
-        self._hidden[context.key] = step, hidden
+        context.live.hidden = step, hidden
         if hidden < _FEWEST_HIDDEN or hidden <= most * step:
             return ""
         if not was_beyond:

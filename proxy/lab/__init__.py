@@ -1,4 +1,4 @@
-"""What replays, explains, draws and simulates. Nothing that serves requests imports it.
+"""What replays, explains, measures and simulates. Nothing else imports it: `console/cli` loads its commands by name.
 
 provider/   the strict provider that stands in for a real one, and judges what is valid
 sessions/   recorded sessions that come with Narrows
@@ -7,7 +7,7 @@ replay/     sessions through a real Narrows: its environment, the runs, the repo
 load/       many conversations at once through a target, and what they cost it
 reports/    results drawn as text for a terminal, or as a page
 explain     the dry run of one request; breakdown, quality and needs measure sizes, and what stays in sight
-audit, demo, preset_descriptions
-results     how values are printed as JSON and added up
-commands    the options of all commands but `serve`, and what they do
+demo        the first minute of a newcomer
+results     how runs are added up, and what to know of their figures
+arguments   the options that its commands share
 """

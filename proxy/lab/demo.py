@@ -8,13 +8,18 @@ Then a long chat, made by rule, goes through the default preset: its old turns a
 an edit of an old message makes the summary stale, and another one is made.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import openai
+import typer
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
+from proxy.console.output import console, progress, refusing
 from proxy.lab import sessions
+from proxy.lab.arguments import Html, check_prices
 from proxy.lab.breakdown import Breakdown, break_down
 from proxy.lab.generators.chats import chat
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
@@ -23,6 +28,7 @@ from proxy.lab.replay.environment import Options, ReplayEnvironment, environment
 from proxy.lab.replay.recorded import ClientEdit, Json, Session, requests
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, Progress, replay, replay_all
+from proxy.lab.reports.page_file import open_page, print_place
 
 SHOWN = ("write_once", "long_day")
 CHAT_SEED, CHAT_TURNS, CHAT_ANSWER = 5, 60, 780
@@ -77,7 +83,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
     completions: list[int] = []
 
     async def ask(body: Json, headers: Mapping[str, str]) -> ClientReply:
-        reader = DIALECTS["openai_chat"].reply()
+        reader = DIALECTS[DEFAULT].reply(None)
         # as `extra_body`: the client would look at every field of the history, which takes longer than all the rest
         create = client.chat.completions.with_raw_response.create
         try:
@@ -94,7 +100,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 
     async with client:
         report = await replay(session, run, environment, ask, progress)
-    last = environment.compaction.newest[run]
+    last = environment.observer.newest[run]
     environment.forget(run)
     assert last is not None
     sizes = break_down(last.context.conversation, last.plan.edits, environment.count, last.tokens_received)
@@ -104,7 +110,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:
     """What the session costs where each request carries only the newest messages."""
     bill, rule = SessionBill(environment.prices), rule_for(environment.prices.model, environment.prices)
-    read, cache = PromptReader(environment.count, APIS["openai_chat"]), PromptCache(environment.count)
+    read, cache = PromptReader(environment.count, APIS[DEFAULT]), PromptCache(environment.count)
     for body, completion in zip(requests(session, environment.model, environment.marks), completions, strict=False):
         usage = cache.charge("", read(newest_only(body)), rule)
         bill.add(replace(usage, completion=completion))
@@ -124,3 +130,53 @@ def newest_only(body: Json) -> Json:
 def total() -> int:
     """How many requests it makes."""
     return sum(len(recorded(name).turns) for name in SHOWN) + CHAT_TURNS
+
+
+# --- the command ---
+
+NAME = "narrows-demo"
+
+
+def demo(
+    prices: Annotated[str, typer.Option(metavar="MODEL", help="Bill by this model's prices.")] = "gpt-5.4",
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="Where the long chat's summaries are stored. Default: nowhere for long.")
+    ] = "",
+    html: Html = None,
+    is_opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Run two shipped sessions and a long chat through Narrows.
+
+    With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Then a
+    chat whose old turns are summed up: a summary, an edit that makes it stale, another one. Needs no network and no
+    key, and ends by itself; exit code 1 where the prefix did not hold.
+
+    All of it is on a page, too: narrows-demo.html in this folder, unless --html names another file. No file that is
+    there already is changed: the page then has a number in its name.
+    """
+    from proxy.lab import demo
+    from proxy.lab.replay.comparison import averages, preset_results
+    from proxy.lab.reports import page
+    from proxy.lab.reports.page_file import new_page, writable, write
+    from proxy.lab.reports.text import print_demo, print_long_chat
+
+    with refusing():
+        check_prices([prices])
+        path = writable(html)
+    with refusing(), progress(demo.total()) as advance:
+        results = asyncio.run(demo.demonstrate(prices, advance))
+        report = asyncio.run(demo.chat_at_length(prices, store, advance))
+    print_demo(console(), results)
+    print_long_chat(console(), report)
+    reports = [*(result.report for result in results), report]
+    drawn = page.replayed(reports, averages(reports), preset_results(reports))
+    with refusing():
+        if path is None:
+            path = new_page(NAME, drawn)
+        else:
+            write(path, drawn)
+    print_place(path)
+    print("With a client of your own: narrows run -- COMMAND")
+    if is_opened:
+        open_page(path)
+    raise typer.Exit(int(not all(result.is_held for result in results) or report.faults > 0))

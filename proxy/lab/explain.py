@@ -9,21 +9,28 @@ Laws
   session costs lies between and depends on its past; that is what a replay is for.
 """
 
+import asyncio
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
+import typer
 
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
 from policies.context import Aim
-from policies.keep import Patterns, names
+from policies.dialects import DIALECTS
+from policies.keep import Patterns, names, patterns_of
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
+from policies.model.tokens import HIGHEST, LOWEST
 from policies.model.windows import Trigger, is_large
 from policies.money.budget import BudgetLimits
+from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from policies.presets import Preset
 from policies.recall import answer, original, read
@@ -32,11 +39,30 @@ from policies.rules.summarize import Summarize
 from policies.text.stubs import MARK
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
+from proxy.console.arguments import AsJson, Config
+from proxy.console.output import as_json as values_of
+from proxy.console.output import console, explains_columns, print_json, progress, refusing
 from proxy.drawing.words import REASONS, WHY
+from proxy.lab.arguments import (
+    PRESET,
+    AimOption,
+    ContextTokens,
+    Html,
+    Keep,
+    PresetName,
+    TextProtocol,
+    check_preset,
+    check_prices,
+    custom_presets,
+)
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
-from proxy.lab.client_apis import CLIENT_APIS
+from proxy.lab.reports.page_file import print_page, writable
 from proxy.lab.request_file import content_of, request_in
 from proxy.lab.results import notes_on
+
+if TYPE_CHECKING:  # they load all that a replay needs
+    from proxy.lab.replay.environment import Options
+    from proxy.lab.replay.report import Report
 
 _SOME_PLACES = 3
 """So many places of what a pattern names are in a sentence."""
@@ -205,7 +231,7 @@ def explained(
 
 def _effect(result: Compacted, pattern: str) -> PatternEffect:
     """What a pattern names in a request."""
-    conversation, history = result.conversation, CLIENT_APIS[result.dialect].history
+    conversation, history = result.conversation, DIALECTS[result.dialect].fields.history
     places = [at for at in range(len(conversation.blocks)) if names((pattern,), conversation, at)]
     tokens = sum(conversation.blocks[at].tokens for at in places)
     return PatternEffect(len(places), tokens, [_place(history, conversation.blocks[at].path) for at in places])
@@ -269,13 +295,13 @@ def _verdict(result: Compacted) -> str:
         edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
         why_not = "rewriting what the provider has in its cache has not paid for itself yet"
         return f"{edits} would save {saving:,} tokens, but {why_not}"
-    if not result.conversation.has_calls and not settings.text_protocol:
+    if "call" not in result.conversation.kinds and not settings.text_protocol:
         return "it has no tool calls, so no tool could bring back what is hidden; --text-protocol shortens all the same"
     return "nothing in it is large, or old, or repeated enough"
 
 
 def _edits(result: Compacted, sizes: Sequence[BeforeAfter]) -> Iterator[EditSummary]:
-    history = CLIENT_APIS[result.dialect].history
+    history = DIALECTS[result.dialect].fields.history
     conversation, new = result.conversation, set(result.plan.new)
     for edit, tokens in zip(result.plan.edits, sizes, strict=True):
         blocks = span(conversation, edit)
@@ -327,3 +353,107 @@ def _moment(result: Compacted, trigger: Trigger) -> str:
         ("turns", trigger.turns, step),
     )
     return " and ".join(f"at {limit:,} {unit} ({count:,} so far)" for unit, limit, count in limits if limit)
+
+
+# --- the command ---
+
+RequestFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|-",
+        help="The body of a request, or a session that `narrows serve --record FOLDER` wrote; - is stdin.",
+    ),
+]
+
+
+@explains_columns(
+    """
+    Bars: one for each message by its place in the history, with its tokens, and behind -> those that would be sent.
+
+    Columns: policy, what shortens it; where, its place in the body; what, its kind and tool; ref, what --ref takes;
+    before and after, tokens; since, now (decided in this request) or earlier (in one before it, as the history
+    shows).
+    """
+)
+def explain(
+    file: RequestFile,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="The model to ask, in place of the file's.")] = "",
+    preset: PresetName = PRESET,
+    config: Config = None,
+    aim: AimOption = None,
+    context_tokens: ContextTokens = None,
+    keep: Keep = None,
+    prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
+    text_protocol: TextProtocol = False,
+    calibration: Annotated[
+        float,
+        typer.Option(
+            min=LOWEST, max=HIGHEST, metavar="RATIO", help="Tokens that the provider reports for each one counted."
+        ),
+    ] = 1.0,
+    html: Html = None,
+    ref: Annotated[str, typer.Option(metavar="REF", help="Print what this reference stands for, unchanged.")] = "",
+    part: Annotated[
+        str, typer.Option(metavar="PART", help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what would become of one saved request.
+
+    What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
+    With --html all of it as a page; what its history has cost so far is found out by replaying that.
+    With --ref, the original that a reference stands for in it.
+    """
+    if ref or part:
+        return _print_original(file, model, ref, part, html, as_json)
+    from proxy.lab.reports.text import print_explanation
+
+    with refusing():
+        own = custom_presets(config)
+        check_preset(preset, own)
+        check_prices([prices] if prices else [])
+        path, body = writable(html, [file]), request_from(file, model)
+        table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
+        choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
+        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ())}
+        explanation = explained(body, prices=table, calibration=calibration, own=chosen, **choices)
+    if as_json:
+        print_json(values_of(explanation))
+    else:
+        print_explanation(console(), explanation)
+    if path is not None:
+        from proxy.lab.replay.environment import Options
+        from proxy.lab.reports import page
+
+        options = Options((prices,) if prices else (), own=own, **choices)
+        name = "a request" if file == "-" else Path(file).name
+        print_page(path, page.explained(name, explanation, _past(body, name, options)), as_json)
+    return None
+
+
+def _past(body: bytes, name: str, options: "Options") -> "Report | str":
+    """What the history of a request has cost so far; a sentence why that cannot be said."""
+    from proxy.lab.replay.runs import replay_all, session_until
+
+    session = session_until(body, name)
+    if isinstance(session, str):
+        return session
+    with progress(options.requests([session])) as advance:
+        (report,) = asyncio.run(replay_all([session], options, advance))
+    return report
+
+
+def _print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:
+    """What a reference stands for in a request: the bytes, and no more."""
+    with refusing():
+        if not ref:
+            raise ValueError("--part is a part of what --ref names; give that too")
+        if html is not None:
+            raise ValueError("--html shows the whole request; give it without --ref")
+        original = original_text(request_from(file, model), ref, part)
+        if as_json:
+            print_json(values_of(original))
+        if original.text is None:
+            raise ValueError(original.error)
+    if not as_json:
+        sys.stdout.buffer.write(original.text.encode("utf-8", "surrogatepass"))

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from policies.dialects import dialect_of
+from policies.dialects import DIALECTS, dialect_of
 from proxy.addons.archive.recordings import opened
-from proxy.lab.client_apis import CLIENT_APIS
 
 _WISH = (
     'give the JSON body of a request, or a session, such as {"model": "gpt-5.4", "messages": [...]}; '
@@ -101,7 +100,7 @@ def _fault(value: Any) -> str:
         return 'it is a list; where that is the history, write {"model": "gpt-5.4", "messages": ...} around it'
     if not isinstance(value, dict):
         return "it is not a JSON object"
-    field = CLIENT_APIS[dialect_of(value)].history
+    field = DIALECTS[dialect_of(value)].fields.history
     history = value.get(field)
     if not history:
         return f"its `{field}` is empty" if field in value else "it holds no `messages` and no `input`"

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
-from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from policies.model.tokens import encoding_for
@@ -71,28 +70,6 @@ class ComparedBill(Compared):
     @property
     def dollars_without(self) -> float | None:
         return self.without if self.prices_known else None
-
-
-def as_json(value: Any, digits: int = 6) -> Any:
-    """A value as `--json` prints it: of a dataclass its fields, or the attributes that its `JSON` lists.
-
-    A name may end with an underscore where Python needs that. An entry of `JSON` may be `key=path`, where the value
-    belongs to an attribute. Shares and ratios have 4 decimal places, all other fractions `digits`, or the `DIGITS` of
-    their dataclass.
-    """
-    if is_dataclass(value):
-        digits = getattr(value, "DIGITS", digits)
-        row = {}
-        for entry in getattr(value, "JSON", [field.name for field in fields(value)]):
-            key, _, path = entry.rstrip("_").partition("=")
-            places = 4 if "ratio" in key or "share" in key else digits
-            row[key] = as_json(attrgetter(path or entry)(value), places)
-        return row
-    if isinstance(value, Mapping):
-        return {key: as_json(each, digits) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(each, digits) for each in value]
-    return round(value, digits) if isinstance(value, float) else value
 
 
 def joined(values: Sequence[T]) -> T:

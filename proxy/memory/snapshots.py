@@ -20,9 +20,7 @@ _LEVEL = 1
 _MOST = 64 * 2**20
 """Bytes of a state that is unpacked."""
 
-OF_NEWEST_STEP = frozenset(
-    ["reason", "changed", "stale", "stale_id", "ready", "dropped", "offered", "wants", "digests"]
-)
+OF_NEWEST_STEP = frozenset(["reason", "changed", "use", "dropped", "has_model_text", "wants", "digests"])
 """Fields of PlanState that the next step begins anew."""
 OF_STATE = {
     name: kind for name, kind in get_type_hints(PlanState).items() if name not in OF_NEWEST_STEP and name != "ledger"
@@ -30,11 +28,11 @@ OF_STATE = {
 OF_LEDGER: dict[str, Any] = {
     "sent": list[int],
     "saving": dict[int, int],
-    "_rent": dict[int, float],
-    "_cached": int,
+    "rents": dict[int, float],
+    "cached": int,
     "_entries": list[int],
     "_in_reach": int,
-    "_requests": int,
+    "requests": int,
     "original": int,
     "paid": float,
     "outside": float,

@@ -1,8 +1,11 @@
 """Summaries and digests are written in the background, beside requests, by two writers of one interface: rolling
 summaries of old turns, and digests of single large outputs of tools.
 
-For each request whose mode is `on`, a writer is called in this order: `before_plan` with what is remembered,
-`after_plan` and `wait` with the plan, `report` with the plan that is carried out.
+For each request whose mode is `on`, a writer is called in this order:
+  before_plan   adds to the request what the writer can be asked for, and to the memory what it has written
+  after_plan    starts what the plan wants
+  wait          the memory to plan with again, after a wait for what is being written; None where there was no wait
+  report        notes the events of its texts, each once; the value of `x-narrows-summary`, empty for none
 
 Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
@@ -15,11 +18,13 @@ Laws
   A digest stands where its text was claimed first: no two replicas send different ones.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Protocol
+from typing import Any
 
 from cachetools import LRUCache
 from msgspec import structs
@@ -28,42 +33,132 @@ from policies.context import Summarizing
 from policies.model.conversation import Block
 from policies.model.edits import Replace
 from policies.model.memory import Memory, ModelDigest
-from policies.model.summary_record import SummaryRecord, stale
+from policies.model.summary_record import Criteria, SummaryRecord, reply_word, stale
 from policies.model.windows import is_large
+from policies.money.prices import Prices
 from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described
 from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
+from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.memory import Key
+from proxy.memory.audit_log import AuditLog
+from proxy.memory.cached import CachedStore
 from proxy.requests import PlannedRequest, RequestContext
-from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, digest_place, prompt_of
-from proxy.summaries.maker import State
-from proxy.summaries.services import SummaryServices, Waiting
+from proxy.summaries.clients import ModelRequest
+from proxy.summaries.jobs import (
+    DIGEST_PROMPTS,
+    DigestJob,
+    Place,
+    SummaryJob,
+    SummaryPrompt,
+    digest_place,
+    prompt_of,
+)
+from proxy.summaries.maker import State, SummaryMaker
+from proxy.summaries.payments import EVERYTHING, Payment, Payments
+from proxy.summaries.summarizer import Summarizer, criteria_for
+from proxy.telemetry import Telemetry
 
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered around a wait on behalf of a client that streams, to keep its connection alive."""
 Replan = Callable[[PlannedRequest, Memory], Awaitable[PlannedRequest]]
 
 _LOOKUPS = 16_384
 """Outputs of which it is remembered that the store was asked for their digests."""
+_EVENTS = 1024
+"""Events that are remembered, so that none is noted twice."""
 
 
-class BackgroundWriter(Protocol):
-    """Writes something in the background that later plans use."""
+@dataclass(frozen=True, slots=True)
+class SummaryServices:
+    """What the writers share."""
 
-    async def before_plan(
-        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
-    ) -> tuple[RequestContext, Memory]:
-        """The request with what the writer can be asked for, and the memory with what it has written."""
+    settings: Settings
+    summarizer: Summarizer
+    maker: SummaryMaker
+    cached_store: CachedStore
+    audit_log: AuditLog
+    telemetry: Telemetry
+    payments: Payments
+    clock: Callable[[], float]
+    _noted: LRUCache[tuple[Key, str], bool] = field(default_factory=lambda: LRUCache(_EVENTS), repr=False)
 
-    def after_plan(self, planned: PlannedRequest) -> None:
-        """Start what the plan wants."""
+    def _payment(self, context: RequestContext) -> Payment:
+        """With which credentials something may be written for it now."""
+        client_request = context.client_request
+        return self.payments.possible(client_request.credential, client_request.is_plain_key)
 
-    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
-        """The memory to plan with again, after a wait for what is being written; None where there was no wait."""
+    def may_ask(self, context: RequestContext) -> bool:
+        """Whether any model may be asked for it now."""
+        return self.summarizer.first(self._model_request(context, self._payment(context))) is not None
 
-    def report(self, planned: PlannedRequest) -> str:
-        """The value of `x-narrows-summary`, empty for none. Notes the events of its texts, each once."""
+    def job_fields(self, context: RequestContext) -> dict[str, Any]:
+        """What every job for this request holds."""
+        return {
+            "key": context.key,
+            "conversation": context.conversation,
+            "received": context.received.conversation,
+            "request": self._model_request(context, self._payment(context)),
+            "count": context.plan_settings.count,
+            "policy": context.policy,
+        }
+
+    def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
+        """What a record with this prompt must have been written under to count for this request."""
+        request = self._model_request(context, EVERYTHING)
+        return criteria_for(self.settings, self.summarizer, request, context.policy, prompt.version)
+
+    def prices(self, context: RequestContext) -> Prices | None:
+        """The prices of the model that is asked first for this conversation; None where no model may be asked."""
+        if not self.settings.summaries:
+            return None
+        client_request = context.client_request
+        allowed = self.payments.allowed(client_request.credential, client_request.is_plain_key)
+        first = self.summarizer.first(self._model_request(context, allowed))
+        if first is None:
+            self._refuse_once()
+        return first[1] if first else None
+
+    async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
+        """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
+        seconds = self.settings.summary_wait / 1000
+        pending = [place for place in places if self.maker.state(*place) == "pending"] if seconds else []
+        if not pending:
+            return False
+        async with waiting() if waiting is not None and context.request.streams else nullcontext():
+            await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))
+        return True
+
+    def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
+        """Note an event of a conversation, unless it was noted already of this subject, for the same reason."""
+        name = (key, f"{event} {subject} {details.get('reason', '')}")
+        if name not in self._noted:
+            self._noted[name] = True
+            self.audit_log.note(key, event, **details)
+
+    def _model_request(self, context: RequestContext, payment: Payment) -> ModelRequest:
+        client_request = context.client_request
+        return ModelRequest(
+            model=context.request.model,
+            auth=client_request.auth,
+            owner=client_request.owner,
+            payment=payment,
+            dialect=client_request.dialect,
+            upstream=client_request.upstream,
+            writing=context.preset.writing,
+        )
+
+    def _refuse_once(self) -> None:
+        """Count a request for which no credential may be used, and say so in the log the first time."""
+        self.telemetry.metrics.count("summaries", "no_credential")
+        name = (Key("", ""), "no_credential")
+        if name not in self._noted:
+            self._noted[name] = True
+            effect = "no summaries: the client sends no plain API key, and no key of the gateway's own may be used"
+            self.telemetry.log.warning("summary_no_credential", effect=effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +166,7 @@ class BackgroundWriters:
     """All writers, in the order in which they start and wait; in the reply a later one takes precedence."""
 
     _services: SummaryServices
-    _writers: Sequence[BackgroundWriter]
+    _writers: "Sequence[RollingSummaries | OutputDigests]"
 
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
@@ -99,7 +194,7 @@ class BackgroundWriters:
     def meet_stale(self, planned: PlannedRequest) -> None:
         """Notes a stale summary of this conversation. Raises ApiError where that is to be an error."""
         context, plan, services = planned.context, planned.plan, self._services
-        reason, id = plan.state.stale, plan.state.stale_id
+        reason, id = plan.state.use.reason, plan.state.use.stale
         if not reason:
             return
         services.note_once(context.key, "summary.stale", id, id=id, reason=reason)
@@ -162,19 +257,13 @@ class RollingSummaries:
         return self._merged(context, replace(planned.memory, summaries=summaries))
 
     def report(self, planned: PlannedRequest) -> str:
-        """Notes a summary that stands from this request on: `stale:REASON`, `pending`, `failed`, `ready`, `adopted` or
-        nothing for the reply."""
-        context, plan = planned.context, planned.plan
-        key, beginning, reason = context.key, context.conversation.beginning, plan.state.stale
+        """Notes a summary that stands from this request on."""
+        context, plan, key = planned.context, planned.plan, planned.context.key
         origin = plan.summary.origin if plan.summary else None
         if plan.adopted and origin is not None:
             self._services.note_once(key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
-        if reason:
-            return f"stale:{reason}"
-        state = self._maker.state(key, beginning) if context.preset.summarizes else ""
-        if state == "pending" or (state and (plan.wants or plan.summary is None)):
-            return state
-        return "ready" if plan.state.ready else "adopted" if plan.summary else ""
+        job = self._maker.state(key, context.conversation.beginning) if context.preset.summarizes else ""
+        return reply_word(plan.state.use, job, is_wanted=bool(plan.wants))
 
     def _merged(self, context: RequestContext, memory: Memory) -> Memory:
         """The memory with the summaries that were written here: the store may not have them yet."""
@@ -187,7 +276,7 @@ class RollingSummaries:
     def _may_start(self, context: RequestContext, plan: Plan) -> bool:
         if not plan.wants or not self._services.may_ask(context):
             return False
-        return not plan.state.stale or context.preset.writing.stale.then == "regenerate"
+        return not plan.state.use.reason or context.preset.writing.stale.then == "regenerate"
 
 
 # a pure function of its arguments, so remembering changes nothing but the time it takes

@@ -12,9 +12,12 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 import msgspec
 
-from proxy.catalog.outbound import Outbound, trust
+from policies.dialects import Dialect
+from policies.dialects.writing import Writing
 from proxy.config import ConfigurationError, Settings, UpstreamRow
+from proxy.config.headers import VERSIONS
 from proxy.summaries.clients import SdkClient
+from proxy.upstreams.outbound import Outbound, trust
 
 _LARGEST_REPLY = 4 * 2**20
 """Bytes of a reply, at most."""
@@ -28,7 +31,7 @@ _HEADERS = (
     ("content-type", "application/json"),
     ("user-agent", "narrows"),
 )
-_FROM_SDK = frozenset({"anthropic-version", "content-length", "transfer-encoding"})
+_FROM_SDK = frozenset({*VERSIONS, "content-length", "transfer-encoding"})
 _ROOT = "/v1"
 """What the SDKs ask below; the transport puts the path of the upstream in its place."""
 
@@ -36,8 +39,9 @@ _ROOT = "/v1"
 class Endpoint:
     """An API at a URL, with the SDK for it."""
 
-    def __init__(self, row: UpstreamRow, client_type: type[SdkClient], settings: Settings) -> None:
-        self.client_type = client_type
+    def __init__(self, row: UpstreamRow, api: Dialect, writing: Writing, settings: Settings) -> None:
+        self.api = api
+        self._writing = writing
         self.outbound = Outbound(row)
         connecting = row.connect_timeout or settings.connect_timeout
         self.http = httpx2.AsyncClient(
@@ -47,7 +51,6 @@ class Endpoint:
             trust_env=False,
         )
         self.base = row.url
-        self._root = f"{self.outbound.origin}{_ROOT}"
         self._client: SdkClient | None = None
 
     async def client(self) -> SdkClient:
@@ -55,13 +58,14 @@ class Endpoint:
         if self.outbound.row.key_file is not None:
             await self.outbound.reread()
         if self._client is None:
-            self._client = await asyncio.to_thread(self.client_type, self._root, self.http)
+            self._client = await asyncio.to_thread(SdkClient, self.api, self._writing, self.outbound.origin, self.http)
         return self._client
 
     async def models(self, headers: Mapping[str, str]) -> frozenset[str]:
         """The names of the models that this API lists. Raises where it lists none."""
-        url = f"{self._root}/models{self.client_type.listing}"
-        reply = await self.http.get(url, headers={"anthropic-version": "2023-06-01", **headers})
+        listing = self.api.http.models.whole
+        url = f"{self.outbound.origin}{_ROOT}/models{'?' if listing else ''}{listing}"
+        reply = await self.http.get(url, headers={**VERSIONS, **headers})
         reply.raise_for_status()
         return frozenset(each.id for each in msgspec.json.decode(reply.content, type=_ModelList).data)
 

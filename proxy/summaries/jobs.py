@@ -7,26 +7,27 @@ Laws
   The instructions are versioned files: another text is another version, and what the old one gave is stale.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter, Want
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, sources_of
 from policies.money.bills import Labels
-from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.rules.digest import section, source_text
 from policies.text.quotations import Quotations
 from policies.text.summary_checks import End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
 from proxy.memory import Key
-from proxy.summaries.payments import EVERYTHING, Payment
+from proxy.summaries.clients import ModelRequest
+from proxy.summaries.summarizer import GeneratedText
 
 _WORDS_PER_TOKEN = 0.7
 """Few: names and numbers take more tokens than prose."""
@@ -98,19 +99,13 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(ABC):
     key: Key
     conversation: Conversation
-    model: str
-    auth: Mapping[str, str] = field(repr=False)
-    """The client's own headers that prove who it is."""
-    owner: str
-    payment: Payment = EVERYTHING
+    request: ModelRequest
+    """For whom a model is asked; what is to be written is added when the job is done (`write_request`)."""
     count: TokenCounter
     policy: str
-    dialect: str = "openai_chat"
-    upstream: str = ""
-    writing: WritingOptions = AS_CONFIGURED
     records: tuple[SummaryRecord, ...] = ()
     """Records that may satisfy the job, or that it may extend."""
     received: Conversation | None = None
@@ -121,18 +116,20 @@ class _Job:
         return sources_of(self.conversation, messages, self.received or self.conversation)
 
     @property
-    def request_fields(self) -> dict[str, Any]:
-        """The fields of a ModelRequest that say for which conversation a model is asked, and who pays."""
-        return {name: getattr(self, name) for name in ("model", "auth", "owner", "payment", "dialect", "upstream")}
-
-    @property
     def labels(self) -> Labels:
         """Whose bill its cost is on."""
-        preset = self.policy.rpartition(":")[0]
-        return Labels(tenant=self.key.tenant, owner=self.owner, model=self.model, preset=preset, api=self.dialect)
+        asks, preset = self.request, self.policy.rpartition(":")[0]
+        return Labels(tenant=self.key.tenant, owner=asks.owner, model=asks.model, preset=preset, api=asks.dialect)
 
-    def _ends(self, first: int, last: int) -> dict[str, int]:
-        """The indexes of the first and the last message, in the request of the client."""
+    @property
+    @abstractmethod
+    def blocks(self) -> range:
+        """The blocks that it is about."""
+
+    @property
+    def span(self) -> Mapping[str, int]:
+        """The indexes of the first message that it is about, and of the last, in the request of the client."""
+        first, last = (self.conversation.blocks[at].message for at in (self.blocks[0], self.blocks[-1]))
         ends = [int(source.partition(":")[0]) for source in self.sources(range(first, last + 1))]
         return {"since": ends[0], "until": ends[-1]} if ends else {}
 
@@ -161,12 +158,17 @@ class SummaryJob(_Job):
         return self.want.last
 
     @property
+    def blocks(self) -> range:
+        places = self.conversation.index
+        return range(places[self.first], places[self.last] + 1)
+
+    @property
     def prompt(self) -> SummaryPrompt:
-        return prompt_of(self.kind, self.writing.prompt)
+        return prompt_of(self.kind, self.request.writing.prompt)
 
     def most(self, tokens: int) -> int:
         """Tokens that the answer may have, where the settings say `tokens`."""
-        allowed = self.writing.tokens or tokens
+        allowed = self.request.writing.tokens or tokens
         limit = self.want.most if self.kind == "compaction" else _HISTORY_TOKENS
         return min(allowed, limit or allowed)
 
@@ -180,22 +182,16 @@ class SummaryJob(_Job):
 
     def details(self) -> Details:
         """The details of its events."""
-        span, blocks = self._span, self.conversation.blocks
-        messages = blocks[span.stop - 1].message - blocks[span.start].message + 1
-        return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages, **self.span}
-
-    @property
-    def span(self) -> Mapping[str, int]:
-        """The index of the first message that it is about, and of the last."""
-        span, blocks = self._span, self.conversation.blocks
-        return self._ends(blocks[span.start].message, blocks[span.stop - 1].message)
+        first, last = (self.conversation.blocks[at].message for at in (self.blocks[0], self.blocks[-1]))
+        ends: Details = {"first": self.first, "last": self.last, "messages": last - first + 1}
+        return {"reason": self.want.reason, **ends, **self.span}
 
     def draft(self, records: Sequence[SummaryRecord]) -> Draft:
         """The material; the summary to extend is one of the records. Takes time that grows with the history."""
         conversation = self.conversation
         previous = next((record for record in records if self._extends(record)), None)
         # system text only where the preset says that a summary may stand for it, too
-        own, may_fold = self._span, self.exceptions.may_fold_system
+        own, may_fold = self.blocks, self.exceptions.may_fold_system
         all_before = enumerate(conversation.blocks[: own.stop])
         span = [i for i, block in all_before if (may_fold(block) if block.kind == "system" else i in own)]
         since, before = (conversation.index[self.want.since], previous.content) if previous else (0, "")
@@ -220,11 +216,6 @@ class SummaryJob(_Job):
         previous = draft.previous.content if draft.previous else ""
         return Quotations(draft.blocks, previous).of(text, most, self.count)
 
-    @property
-    def _span(self) -> range:
-        places = self.conversation.index
-        return range(places[self.first], places[self.last] + 1)
-
     def _extends(self, record: SummaryRecord) -> bool:
         """Whether this is the summary to extend, and no block is left out between it and the new ones."""
         want, places = self.want, self.conversation.index
@@ -245,7 +236,7 @@ class DigestJob(_Job):
 
     @property
     def place(self) -> Place:
-        return digest_place(self.key.tenant, self.owner, self.first)
+        return digest_place(self.key.tenant, self.request.owner, self.first)
 
     @property
     def first(self) -> str:
@@ -254,6 +245,11 @@ class DigestJob(_Job):
     @property
     def last(self) -> str:
         return self.want.at
+
+    @property
+    def blocks(self) -> range:
+        at = self.conversation.index[self.last]
+        return range(at, at + 1)
 
     @property
     def prompt(self) -> SummaryPrompt:
@@ -268,10 +264,6 @@ class DigestJob(_Job):
     def details(self) -> Details:
         characters = len(self._block.text)
         return {"tool": self.want.kind, "first": self.first, "last": self.last, "characters": characters, **self.span}
-
-    @property
-    def span(self) -> Mapping[str, int]:
-        return self._ends(self._block.message, self._block.message)
 
     def draft(self, records: Sequence[SummaryRecord]) -> Draft:
         conversation, block, want = self.conversation, self._block, self.want
@@ -296,10 +288,52 @@ class DigestJob(_Job):
 
     @property
     def _block(self) -> Block:
-        return self.conversation.blocks[self.conversation.index[self.want.at]]
+        return self.conversation.blocks[self.blocks.start]
 
 
 Job = SummaryJob | DigestJob
+
+
+def write_request(job: Job, records: Sequence[SummaryRecord], tokens: int) -> tuple[Draft, ModelRequest]:
+    """The material, and what a model is asked for it; `tokens` are those that the settings allow for a summary. Takes
+    time that grows with the history."""
+    draft, most = job.draft(records), job.most(tokens)
+    instructions = job.prompt.filled(most)
+    size = job.count(instructions) + job.count(draft.text)
+    return draft, replace(job.request, instructions=instructions, text=draft.text, tokens=size, most=most)
+
+
+def record_of(job: Job, draft: Draft, answer: GeneratedText, most: int, at: float) -> SummaryRecord:
+    """The record of an answer that came at this time (in seconds since 1970). Takes time that grows with the
+    history."""
+    previous, content = draft.previous, job.content(answer.text.strip(), draft, most)
+    before = sum(block.tokens + block.frame for block in draft.blocks)
+    after = job.count(content)
+    rejected = job.verdict(answer.text, answer.end, draft, content, before, after, most)
+    record = SummaryRecord(
+        id="",
+        conversation=job.key.conversation,
+        first=job.first,
+        last=job.last,
+        sources=draft.messages,
+        model=answer.model,
+        content="" if rejected else content,
+        tokens_before=before,
+        tokens_after=0 if rejected else after,
+        created_at=at,
+        policy=job.policy,
+        prompt=job.prompt.version,
+        kind=job.kind,
+        generation=job.want.generation if isinstance(job, SummaryJob) and previous else 1,
+        previous=previous.id if previous else "",
+        rejected=rejected,
+        owner=job.request.owner,
+        spent=answer.spent,
+        lines=draft.lines,
+    )
+    name = (job.key, record.first, record.last, record.generation, record.policy, record.prompt, record.kind)
+    answered = (record.model, record.content, record.rejected, record.created_at)
+    return replace(record, id=sha256(repr((name, answered)).encode("utf-8", "surrogatepass")).hexdigest()[:16])
 
 
 def digest_place(tenant: str, owner: str, digest: str) -> Place:

@@ -15,26 +15,25 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from typing import Literal, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
-from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
-from policies.presets import AS_CONFIGURED, WritingOptions
-from proxy.addons.billing.billing import Billing
+from policies.model.summary_record import SummaryCost, SummaryRecord, stale
+from policies.money.bills import Labels
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.event_loop import in_thread
 from proxy.memory import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.cached import NEAR_SECONDS, weight
+from proxy.memory.cached import NEAR_SECONDS
+from proxy.memory.conversation import summaries_weight
 from proxy.memory.forgetting import ForgetRegistry, forget_in
-from proxy.summaries.clients import ModelRequest, WriteRequest
-from proxy.summaries.jobs import Details, Draft, Job, Place, SummaryJob, SummaryPrompt
+from proxy.summaries.clients import ModelRequest
+from proxy.summaries.jobs import Details, Job, Place, SummaryJob, record_of, write_request
 from proxy.summaries.payments import SpendingLimits
-from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError
+from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError, criteria_for
 from proxy.telemetry import Telemetry
 
 _CONCURRENT, _QUEUED = 4, 64
@@ -59,7 +58,7 @@ class RejectedError(SummarizerError):
 
 
 class SummaryMaker:
-    """Runs jobs, and caches their records."""
+    """Runs jobs in the background, and knows which are pending and which have failed."""
 
     def __init__(
         self,
@@ -71,10 +70,151 @@ class SummaryMaker:
         forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
         *,
-        billing: Billing,
+        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
+    ) -> None:
+        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billed=billed)
+        self.summarizer, self.recent = summarizer, self._writer.recent.of
+        self._running: dict[Place, tuple[Job, asyncio.Task[SummaryRecord]]] = {}
+        self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
+        self._telemetry = telemetry
+        forgets.register(self._forget)
+
+    def start(self, job: Job) -> bool:
+        """Run a job in the background, unless there is a record for it; whether it is running. Never raises."""
+        place = job.place
+        if place in self._running:
+            return True
+        if self._writer.fitting(job, (*job.records, *self.recent(*place))):
+            return False
+        if obstacle := self._writer.obstacle(job):
+            self._failed[place] = True
+            self._writer.count(obstacle)
+            return False
+        with suppress(SummarizerError):
+            self._task(job)
+        return place in self._running
+
+    async def wait(self, key: Key, first: str, seconds: float) -> None:
+        """Wait until the job at this place is over, here or in another replica, at most so many seconds."""
+        if (key, first) in self._running:
+            await asyncio.wait([self._running[key, first][1]], timeout=seconds)
+
+    def state(self, key: Key, first: str) -> State:
+        """The state of the job at this place; empty where none ran. One that has failed stays so until one succeeds."""
+        if (key, first) in self._failed:
+            return "failed"
+        return "pending" if (key, first) in self._running else ""
+
+    async def history(self, job: SummaryJob) -> SummaryRecord:
+        """A summary for people of exactly these messages: the one that counts, or a new one.
+
+        Raises SummarizerError, also as RejectedError, and StoreTrouble.
+        """
+        job = replace(job, kind="history")
+        task = self._running[job.place][1] if job.place in self._running else self._task(job)
+        await asyncio.wait([task])  # a caller that leaves does not end it for the others
+        if task.cancelled():
+            raise SummarizerError("stopped")
+        record = task.result()
+        if record.rejected:
+            raise RejectedError(record.rejected)
+        return record
+
+    def written_for(self, tenant: str, owner: str) -> set[Key]:
+        """The conversations of a tenant of which something is being written for this owner."""
+        jobs = [job for job, _ in self._running.values()]
+        return {job.key for job in jobs if job.key.tenant == tenant and job.request.owner == owner}
+
+    async def settled(self) -> None:
+        """Wait until nothing runs."""
+        while self._running:
+            await asyncio.wait([task for _, task in self._running.values()])
+
+    async def close(self) -> None:
+        """Start nothing more, give running jobs a moment, and end them. The store must still be open."""
+        self._writer.is_closing = True
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_MOMENT)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _forget(self, tenant: str, conversation: str | None) -> None:
+        """End what runs for a conversation, or for all of a tenant, and drop what is cached of it."""
+        for job, task in list(self._running.values()):
+            if job.key.tenant == tenant and conversation in (None, job.key.conversation):
+                task.cancel()
+        forget_in(self._failed, tenant, conversation)
+        self._writer.recent.forget(tenant, conversation)
+
+    def _task(self, job: Job) -> asyncio.Task[SummaryRecord]:
+        """Raises SummarizerError where too many jobs wait."""
+        if self._writer.is_closing or len(self._running) >= _CONCURRENT + _QUEUED:
+            self._writer.count("dropped")
+            raise SummarizerError("busy")
+        task = asyncio.create_task(self._writer.write_once(job))
+        self._running[job.place] = job, task
+        task.add_done_callback(partial(self._end, job.place))
+        return task
+
+    def _end(self, place: Place, task: asyncio.Task[SummaryRecord]) -> None:
+        """Remember what came of a job."""
+        self._running.pop(place, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None and not task.result().rejected:
+            self._failed.pop(place, None)
+        else:
+            self._failed[place] = True
+        if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
+            self._writer.count("fault")
+            self._telemetry.log.error("summary_failed", exc_info=error)
+
+
+class RecentRecords:
+    """The records that were written or found here lately, by place: the store may not have them yet."""
+
+    def __init__(self) -> None:
+        self._records: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
+            _CACHE_BYTES, NEAR_SECONDS, getsizeof=summaries_weight
+        )
+
+    def of(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
+        """The records of a place, rejected ones too, oldest first."""
+        return self._records.get((key, first), ())
+
+    def add(self, job: Job, record: SummaryRecord) -> None:
+        """Remember what came of a job; those for people are looked up in the store."""
+        if job.kind != "history":
+            others = (other for other in self.of(*job.place) if other.id != record.id)
+            self._records[job.place] = (*others, record)[-SUMMARIES:]
+
+    def forget(self, tenant: str, conversation: str | None) -> None:
+        """Drop the records of a conversation, or of all of a tenant: also digests, whose places have none."""
+        for place, records in list(self._records.items()):
+            if place[0].tenant == tenant and any(conversation in (None, each.conversation) for each in records):
+                self._records.pop(place, None)
+
+
+class SummaryWriter:
+    """Does one job, once over all replicas: takes its lease, asks the summarizer, and stores and charges the answer."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        summarizer: Summarizer,
+        store: Store,
+        audit_log: AuditLog,
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+        *,
+        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]],
     ) -> None:
         self._settings = settings
-        self._billing = billing
+        self._billed = billed
+        """Are told what each summary has cost."""
         self._summarizer = summarizer
         self._store = store
         self._guarded = GuardedStore(store, telemetry, "summaries_store")
@@ -85,132 +225,27 @@ class SummaryMaker:
         self._lease_seconds = settings.summary_timeout + _MARGIN
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
         self._slots = asyncio.Semaphore(_CONCURRENT)
-        self._running: dict[Place, asyncio.Task[SummaryRecord]] = {}
-        self._jobs: dict[Place, Job] = {}
-        """Those that are running."""
-        self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
-        self._recent: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
-            _CACHE_BYTES, NEAR_SECONDS, getsizeof=weight
-        )
-        self._closing = False
-        forgets.register(self._forget)
+        self.recent = RecentRecords()
+        self.is_closing = False
+        """Whether no model is asked any more."""
+        self.count = partial(telemetry.metrics.count, "summaries")
+        """Counts an outcome."""
 
-    def criteria(
-        self, dialect: str, model: str, policy: str, prompt: SummaryPrompt, writing: WritingOptions = AS_CONFIGURED
-    ) -> Criteria:
-        """What a record must have been written under to count now."""
-        options = writing.stale.over(self._settings.stale)
-        required = self._summarizer.models(dialect, model, writing) if options.same_model else ()
-        return Criteria(policy, prompt.version, required, options.ttl or self._settings.summary_ttl)
+    def fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
+        """The newest record that satisfies the job."""
+        settings, now = self._settings, self._clock()
+        criteria = criteria_for(settings, self._summarizer, job.request, job.policy, job.prompt.version)
+        fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
+        return fitting[-1] if fitting else None
 
-    def start(self, job: Job) -> bool:
-        """Run a job in the background, unless there is a record for it; whether it is running. Never raises."""
-        place = job.place
-        if place in self._running:
-            return True
-        if self._fitting(job, (*job.records, *self.recent(*place))):
-            return False
-        is_used_up = self._budget.is_used_up(job.key)
-        if is_used_up or self._breaker(job).is_paused or self._guarded.is_paused or not self.may_ask(job):
-            self._failed[place] = True
-            self._count("budget" if is_used_up else "paused")
-            return False
-        with suppress(SummarizerError):
-            self._task(job)
-        return place in self._running
+    def obstacle(self, job: Job) -> Literal["", "budget", "paused"]:
+        """Why a job could not be done now, as an outcome that is counted; empty where it could."""
+        if self._budget.is_used_up(job.key):
+            return "budget"
+        is_paused = self._breaker(job).is_paused or self._guarded.is_paused
+        return "paused" if is_paused or not self._summarizer.may_ask(job.request) else ""
 
-    async def wait(self, key: Key, first: str, seconds: float) -> None:
-        """Wait until the job at this place is over, here or in another replica, at most so many seconds."""
-        task = self._running.get((key, first))
-        if task is not None:
-            await asyncio.wait([task], timeout=seconds)
-
-    def state(self, key: Key, first: str) -> State:
-        """The state of the job at this place; empty where none ran. One that has failed stays so until one succeeds."""
-        if (key, first) in self._failed:
-            return "failed"
-        return "pending" if (key, first) in self._running else ""
-
-    def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
-        """The records of this place that are cached, rejected ones too, oldest first."""
-        return self._recent.get((key, first), ())
-
-    def may_ask(self, job: Job) -> bool:
-        """Whether any model may be asked now with the credentials that pay for a job."""
-        return self._summarizer.may_ask(ModelRequest(**job.request_fields))
-
-    async def history(self, job: SummaryJob) -> SummaryRecord:
-        """A summary for people of exactly these messages: the one that counts, or a new one.
-
-        Raises SummarizerError, also as RejectedError, and StoreTrouble.
-        """
-        job = replace(job, kind="history")
-        task = self._running.get(job.place) or self._task(job)
-        await asyncio.wait([task])  # a caller that leaves does not end it for the others
-        if task.cancelled():
-            raise SummarizerError("stopped")
-        record = task.result()
-        if record.rejected:
-            raise RejectedError(record.rejected)
-        return record
-
-    def _forget(self, tenant: str, conversation: str | None) -> None:
-        """End what runs for a conversation, or for all of a tenant, and drop what is cached of it."""
-
-        def is_meant(key: Key) -> bool:
-            return key.tenant == tenant and conversation in (None, key.conversation)
-
-        for place in [place for place, job in self._jobs.items() if is_meant(job.key)]:
-            self._running[place].cancel()
-        forget_in(self._failed, tenant, conversation)
-        for place, records in list(self._recent.items()):  # also digests, cached for all conversations of a tenant
-            if any(is_meant(Key(place[0].tenant, record.conversation)) for record in records):
-                self._recent.pop(place, None)
-
-    def written_for(self, tenant: str, owner: str) -> set[Key]:
-        """The conversations of a tenant of which something is being written for this owner."""
-        return {job.key for job in self._jobs.values() if job.key.tenant == tenant and job.owner == owner}
-
-    async def settled(self) -> None:
-        """Wait until nothing runs."""
-        while self._running:
-            await asyncio.wait(self._running.values())
-
-    async def close(self) -> None:
-        """Start nothing more, give running jobs a moment, and end them. The store must still be open."""
-        self._closing = True
-        tasks = list(self._running.values())
-        if tasks:
-            await asyncio.wait(tasks, timeout=_MOMENT)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    def _task(self, job: Job) -> asyncio.Task[SummaryRecord]:
-        """Raises SummarizerError where too many jobs wait."""
-        if self._closing or len(self._running) >= _CONCURRENT + _QUEUED:
-            self._count("dropped")
-            raise SummarizerError("busy")
-        task = asyncio.create_task(self._run(job))
-        self._running[job.place], self._jobs[job.place] = task, job
-        task.add_done_callback(partial(self._ended, job.place))
-        return task
-
-    def _ended(self, place: Place, task: asyncio.Task[SummaryRecord]) -> None:
-        self._running.pop(place, None)
-        self._jobs.pop(place, None)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None and not task.result().rejected:
-            self._failed.pop(place, None)
-        else:
-            self._failed[place] = True
-        if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
-            self._count("fault")
-            self._telemetry.log.error("summary_failed", exc_info=error)
-
-    async def _run(self, job: Job) -> SummaryRecord:
+    async def write_once(self, job: Job) -> SummaryRecord:
         """The record, written here or by the replica that holds the lease. Raises SummarizerError, StoreTrouble."""
         waited, pause = 0.0, _SOONEST
         name = f"{'summary' if job.kind == 'compaction' else job.kind}:{job.first}"
@@ -218,25 +253,25 @@ class SummaryMaker:
             async with self._slots:
                 lease = await self._ask("lease", lambda store: store.lease(job.key, name, self._lease_seconds))
                 if lease is not None:
-                    return await self._run_alone(job, lease)
+                    return await self._write_alone(job, lease)
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, _LATEST)
-        self._count("failed")
+        self.count("failed")
         raise SummarizerError("timeout")
 
-    async def _run_alone(self, job: Job, lease: Lease) -> SummaryRecord:
+    async def _write_alone(self, job: Job, lease: Lease) -> SummaryRecord:
         """The record, where this replica holds the lease; an earlier holder may have written it."""
         try:
             if job.kind == "history":
                 records = tuple(await self._ask("summaries", lambda store: store.summaries(job.key)))
             else:
                 memory = await self._ask("memory", lambda store: store.memory(job.key, [job.first]))
-                records = (*job.records, *self.recent(*job.place), *memory.summaries)
-            record = self._fitting(job, records)
+                records = (*job.records, *self.recent.of(*job.place), *memory.summaries)
+            record = self.fitting(job, records)
             if record is None:
                 return await self._write(job, lease, records)
-            self._count("found")
-            self._cache(job, record)
+            self.count("found")
+            self.recent.add(job, record)
             return record
         finally:
             with suppress(StoreTrouble, TimeoutError):  # it expires by itself
@@ -246,15 +281,40 @@ class SummaryMaker:
     async def _write(self, job: Job, lease: Lease, records: Sequence[SummaryRecord]) -> SummaryRecord:
         """Ask the summarizer, check its answer, and store the record, used or rejected."""
         breaker, started = self._breaker(job), asyncio.get_running_loop().time()
-        if self._closing or not breaker.admits():
-            self._count("paused")
+        if self.is_closing or not breaker.admits():
+            self.count("paused")
             raise SummarizerError("paused")
         with job.conversation.carried.held():
-            draft, request = await in_thread(self._request, job, records)
+            draft, request = await in_thread(write_request, job, records, self._settings.summary_tokens)
+        answer = await self._answer(job, request, breaker)
+        with job.conversation.carried.held():
+            record = await in_thread(record_of, job, draft, answer, request.most, self._clock())
+        if record.rejected:  # a model whose answers are of no use is not better than one that gives none
+            breaker.failed(record.rejected)
+        else:
+            breaker.succeeded()
+        has_lease = await self._put(job, record, lease)
+        milliseconds = round((asyncio.get_running_loop().time() - started) * 1000)
+        details: Details = {"id": record.id, "model": record.model, "ms": milliseconds}
+        if has_lease:
+            self.recent.add(job, record)
+        if not has_lease:
+            self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
+        elif record.rejected:
+            self._note(job, "rejected", record.spent, {**details, "reason": record.rejected})
+        else:
+            origin: Details = {"prompt": record.prompt, "generation": record.generation}
+            sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
+            self._note(job, "made", record.spent, {**details, **origin, **sizes})
+        await self._charge(job, record.spent)
+        return record
+
+    async def _answer(self, job: Job, request: ModelRequest, breaker: Breaker) -> GeneratedText:
+        """The summarizer's answer, within the budget. Raises SummarizerError, StoreTrouble."""
         await self._summarizer.look_up(request)
         reservation = await self._budget.reserve(job.key, self._summarizer.estimate(request))
         if reservation is None:
-            self._count("budget")
+            self.count("budget")
             raise SummarizerError("budget")
         self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
         try:
@@ -266,104 +326,29 @@ class SummaryMaker:
             await self._budget.settle(reservation, error.charged)
             raise
         await self._budget.settle(reservation, answer.charged)
-        with job.conversation.carried.held():
-            record = await in_thread(self._record, job, draft, answer, request.most)
-        if record.rejected:  # a model whose answers are of no use is not better than one that gives none
-            breaker.failed(record.rejected)
-        else:
-            breaker.succeeded()
-        counts = await self._put(job, record, lease)
-        if counts is None:
-            await asyncio.sleep(_AGAIN)
-            counts = await self._put(job, record, lease)
-        milliseconds = round((asyncio.get_running_loop().time() - started) * 1000)
-        details: Details = {"id": record.id, "model": record.model, "ms": milliseconds}
-        if counts is not False:  # the lease has not passed on; a record that the store could not take counts here
-            self._cache(job, record)
-        if counts is False:
-            self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
-        elif record.rejected:
-            self._note(job, "rejected", record.spent, {**details, "reason": record.rejected})
-        else:
-            origin: Details = {"prompt": record.prompt, "generation": record.generation}
-            sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
-            self._note(job, "made", record.spent, {**details, **origin, **sizes})
-        await self._charge(job, record.spent)
-        return record
+        return answer
 
-    def _request(self, job: Job, records: Sequence[SummaryRecord]) -> tuple[Draft, WriteRequest]:
-        """The material, and what is asked of the summarizer. Takes time that grows with the history."""
-        draft, most = job.draft(records), job.most(self._settings.summary_tokens)
-        instructions = job.prompt.filled(most)
-        request = WriteRequest(
-            instructions=instructions,
-            text=draft.text,
-            tokens=job.count(instructions) + job.count(draft.text),
-            most=most,
-            writing=job.writing,
-            **job.request_fields,
-        )
-        return draft, request
-
-    def _record(self, job: Job, draft: Draft, answer: GeneratedText, most: int) -> SummaryRecord:
-        """The record of an answer. Takes time that grows with the history."""
-        previous, content = draft.previous, job.content(answer.text.strip(), draft, most)
-        before = sum(block.tokens + block.frame for block in draft.blocks)
-        after = job.count(content)
-        rejected = job.verdict(answer.text, answer.end, draft, content, before, after, most)
-        record = SummaryRecord(
-            id="",
-            conversation=job.key.conversation,
-            first=job.first,
-            last=job.last,
-            sources=draft.messages,
-            model=answer.model,
-            content="" if rejected else content,
-            tokens_before=before,
-            tokens_after=0 if rejected else after,
-            created_at=self._clock(),
-            policy=job.policy,
-            prompt=job.prompt.version,
-            kind=job.kind,
-            generation=job.want.generation if isinstance(job, SummaryJob) and previous else 1,
-            previous=previous.id if previous else "",
-            rejected=rejected,
-            owner=job.owner,
-            spent=answer.spent,
-            lines=draft.lines,
-        )
-        name = (job.key, record.first, record.last, record.generation, record.policy, record.prompt, record.kind)
-        answered = (record.model, record.content, record.rejected, record.created_at)
-        return replace(record, id=sha256(repr((name, answered)).encode("utf-8", "surrogatepass")).hexdigest()[:16])
-
-    async def _put(self, job: Job, record: SummaryRecord, lease: Lease) -> bool | None:
-        """Whether the record was stored: False where the lease has passed on, None where the store is in trouble."""
-        try:
-            return await self._store.put_summary(job.key, record, lease)
-        except StoreTrouble:
-            self._telemetry.metrics.store_trouble("put_summary")
-            return None
+    async def _put(self, job: Job, record: SummaryRecord, lease: Lease) -> bool:
+        """Store a record; False where the lease has passed on. One that the store could not take, not even at a second
+        try, counts in this process."""
+        for pause in (0.0, _AGAIN):
+            try:
+                await asyncio.sleep(pause)
+                return await self._store.put_summary(job.key, record, lease)
+            except StoreTrouble:
+                self._telemetry.metrics.store_trouble("put_summary")
+        return True
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
         """Add a cost to the conversation that caused it."""
         if spent == SummaryCost():
             return
-        self._billing.summary(job.key, job.labels, spent)
+        for bill in self._billed:
+            bill(job.key, job.labels, spent)
         try:
             await self._store.spend(job.key, job.kind, spent)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("spend")
-
-    def _fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
-        """The newest record that satisfies the job."""
-        criteria, now = self.criteria(job.dialect, job.model, job.policy, job.prompt, job.writing), self._clock()
-        fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
-        return fitting[-1] if fitting else None
-
-    def _cache(self, job: Job, record: SummaryRecord) -> None:
-        if job.kind != "history":
-            others = (other for other in self.recent(*job.place) if other.id != record.id)
-            self._recent[job.place] = (*others, record)[-SUMMARIES:]
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble, at once while the store is left alone."""
@@ -371,22 +356,19 @@ class SummaryMaker:
         try:
             return await self._guarded.ask(operation, question)
         except StoreTrouble:
-            self._count(outcome)
+            self.count(outcome)
             raise
 
     def _breaker(self, job: Job) -> Breaker:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
-        owner = "" if all(each.key_env for each in self._settings.summarizers) else job.owner
+        owner = "" if all(each.key_env for each in self._settings.summarizers) else job.request.owner
         if owner not in self._breakers:
             self._breakers[owner] = reported_breaker("summarizer", self._telemetry, self._lease_seconds, owner=owner)
         return self._breakers[owner]
 
     def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:
-        self._count(outcome)
+        self.count(outcome)
         name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
         tokens = spent.prompt + spent.completion
         bill: Details = {"dollars": spent.dollars} if spent.known_dollars is not None else {"price": "unknown"}
         self._audit_log.note(job.key, name, kind=job.kind, **details, **job.span, tokens=tokens, **bill)
-
-    def _count(self, outcome: str) -> None:
-        self._telemetry.metrics.count("summaries", outcome)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -21,18 +21,20 @@ from urllib.parse import quote
 
 import httpx2
 
-from policies.model.summary_record import SummaryCost
+from policies.dialects import DIALECTS, Dialect
+from policies.dialects.writing import is_completion_limited, limit
+from policies.model.summary_record import Criteria, SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
-from proxy.catalog.price_book import PriceBook
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
 from proxy.identity.states import CredentialStates, seconds_of
-from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
+from proxy.summaries.clients import Completion, ModelRequest
 from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
+from proxy.upstreams.price_book import PriceBook
 
 _REFUSED_KEY = 600.0
 """Seconds in which a key of the gateway's own is not used after it was refused."""
@@ -75,64 +77,54 @@ class Summarizer:
     ) -> None:
         for name in ("openai", "anthropic"):  # at their debug level the SDKs log what they send
             logging.getLogger(name).setLevel(logging.WARNING)
-        self._settings = settings
+        self._seconds = settings.summary_timeout
         self._states = states or CredentialStates()
         self._knowledge = ModelKnowledge()
-        self._price_book = price_book or PriceBook(settings)
-        self._endpoints: dict[tuple[str, str, type[SdkClient]], Endpoint] = {}
-        rows = settings.upstream_rows
-        self._chains = {
-            (dialect, ""): self._chain_of(dialect, settings.upstream_row_of(dialect)) for dialect in CLIENTS
-        }
-        for dialect, row in product(CLIENTS, rows):
-            self._chains[dialect, row.name] = self._chain_of(dialect, row)
+        self._endpoints: _Endpoints = {}
+        self._chains = _chains(settings, price_book or PriceBook(settings), self._endpoints)
 
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
         """The models that may be asked, whoever pays, for a conversation in this API with `model`."""
         chain = self._chains[dialect, ""]
         return tuple(name for entry in chain for name in entry.candidates(model, writing))
 
-    def first(self, request: ModelRequest) -> str | None:
-        """The model that is asked first, as far as is known; None where none may be."""
-        return next((name for name, _ in self._in_order(request)), None)
-
-    def first_prices(self, request: ModelRequest) -> Prices | None:
-        """What that model costs; None where none may be asked."""
-        return next((entry.prices(name) for name, entry in self._in_order(request)), None)
+    def first(self, request: ModelRequest) -> tuple[str, Prices] | None:
+        """The model that is asked first, as far as is known, and its prices; None where none may be."""
+        return next(((name, entry.prices(name)) for name, entry in self._in_order(request)), None)
 
     def may_ask(self, request: ModelRequest) -> bool:
         """Whether any may be asked now: not with a credential that was refused, or is over its rate limit."""
-        return not all(self._is_blocked(entry, request) for entry in self._chain(request))
+        return not all(self._states.is_blocked(entry.payer(request)) for entry in self._chain(request))
 
     async def look_up(self, request: ModelRequest) -> None:
         """Learn which models the upstream has, where a sibling of the model would be asked. Takes a few seconds."""
         for entry in self._chain(request):
-            if len(self._usable(entry, request)) > 1 and not self._is_blocked(entry, request):
+            if len(self._usable(entry, request)) > 1 and not self._states.is_blocked(entry.payer(request)):
                 await self._knowledge.look_up(entry.upstream(request), partial(entry.models, request))
 
-    def estimate(self, request: WriteRequest) -> float:
+    def estimate(self, request: ModelRequest) -> float:
         """The most dollars that one answer is likely to cost. Where no price is known, one is assumed."""
-        return max((self._estimate(entry, model, request) for model, entry in self._in_order(request)), default=0.0)
+        return max((entry.estimate(model, request) for model, entry in self._in_order(request)), default=0.0)
 
-    async def write(self, request: WriteRequest) -> GeneratedText:
+    async def write(self, request: ModelRequest) -> GeneratedText:
         """The answer of the first model in the chain that gives one. Raises SummarizerError."""
         now = asyncio.get_running_loop().time
-        end, spent, charged, reason = now() + self._settings.summary_timeout, SummaryCost(), 0.0, "paused"
+        end, spent, charged, reason = now() + self._seconds, SummaryCost(), 0.0, "paused"
         chain = self._chain(request)
         for at, entry in enumerate(chain):
-            models = [] if self._is_blocked(entry, request) else self._usable(entry, request)
+            models = [] if self._states.is_blocked(entry.payer(request)) else self._usable(entry, request)
             for model in models:
                 try:
                     completion = await entry.ask(request, model, (end - now()) / (len(chain) - at))
                 except _NoAnswerError as error:
-                    reason, spent = error.reason, spent + self._cost(entry, model, error.billed)
-                    charged += self._charge(entry, model, request, error.billed, reason)
+                    reason, spent = error.reason, spent + entry.cost(model, error.billed)
+                    charged += entry.charge(model, request, error.billed, reason)
                     if not self._may_go_on(entry, model, request, error):
                         break
                 else:
                     self._knowledge.confirm(entry.upstream(request), model)
-                    spent += self._cost(entry, model, completion)
-                    charged += self._charge(entry, model, request, completion)
+                    spent += entry.cost(model, completion)
+                    charged += entry.charge(model, request, completion)
                     return GeneratedText(completion.text, model, completion.end, spent, charged)
         raise SummarizerError(reason, spent, charged)
 
@@ -141,42 +133,9 @@ class Summarizer:
         for endpoint in self._endpoints.values():
             await endpoint.http.aclose()
 
-    def _chain_of(self, dialect: str, row: UpstreamRow | None) -> "tuple[_ChainEntry, ...]":
-        """Who is asked for a conversation in this API at this upstream."""
-        provider = CLIENTS[dialect].provider
-        pairs = ((entry, self._endpoint(entry, dialect, row)) for entry in self._settings.summarizers)
-        return tuple(
-            _ChainEntry(entry, endpoint, entry.provider or provider, self._price_book)
-            for entry, endpoint in pairs
-            if endpoint is not None
-        )
-
-    def _endpoint(self, entry: SummarizerSettings, dialect: str, row: UpstreamRow | None) -> "Endpoint | None":
-        """Where an entry is asked for a conversation in this API; None where it is not. Without a key of its own it is
-        asked where the conversation is, with the credential that goes there, so it must be of the same provider."""
-        client = CLIENTS[dialect]
-        if entry.key_env:
-            client = KEY_CLIENTS[entry.provider or "openai"]
-            row = self._settings.upstream_row_of(client.dialect)
-            if entry.base_url is not None:
-                row = UpstreamRow(name="summaries", url=client.versioned(entry.base_url))
-            elif row is not None:  # the entry's key takes the place of the row's
-                row = row.model_copy(update={"auth": "passthrough", "key_env": "", "key_file": None})
-            if row is None:
-                raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
-        elif entry.provider not in (None, client.provider) or row is None:
-            return None
-        name = (row.name, row.url, client) if not row.has_key else (f"${row.name}", row.url, client)
-        if name not in self._endpoints:
-            self._endpoints[name] = Endpoint(row, client, self._settings)
-        return self._endpoints[name]
-
-    def _chain(self, request: ModelRequest) -> list["_ChainEntry"]:
+    def _chain(self, request: ModelRequest) -> "list[_ChainEntry]":
         """The entries that may be asked for this request, with the credentials that pay for it."""
         return [entry for entry in self._chains[request.dialect, request.upstream] if entry.is_paid(request.payment)]
-
-    def _is_blocked(self, entry: "_ChainEntry", request: ModelRequest) -> bool:
-        return self._states.is_blocked(entry.payer(request))
 
     def _in_order(self, request: ModelRequest) -> "Iterator[tuple[str, _ChainEntry]]":
         """The models in the order in which they are asked, each with its entry."""
@@ -196,7 +155,7 @@ class Summarizer:
                     return usable
         return [*usable, last]
 
-    def _may_go_on(self, entry: "_ChainEntry", model: str, request: WriteRequest, error: "_NoAnswerError") -> bool:
+    def _may_go_on(self, entry: "_ChainEntry", model: str, request: ModelRequest, error: "_NoAnswerError") -> bool:
         """Whether another model may be asked with the same credential. What was refused is remembered."""
         if error.refuses_model:
             self._knowledge.refuse(entry.upstream(request), model)
@@ -206,27 +165,14 @@ class Summarizer:
             self._states.note(entry.payer(request), 429 if is_for_long else error.status, after)
         return error.refuses_model or error.status == 400  # as where the material is too long for a sibling
 
-    def _cost(self, entry: "_ChainEntry", model: str, completion: Completion | None) -> SummaryCost:
-        """The cost of a completion; where it has no usage, only that there was one."""
-        if completion is None or completion.usage is None:
-            return SummaryCost(calls=int(completion is not None))
-        usage, prices = completion.usage, entry.prices(model)
-        dollars = prices.cost(usage).total if prices.listed else 0.0
-        return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
-    def _charge(
-        self, entry: "_ChainEntry", model: str, request: WriteRequest, completion: Completion | None, reason: str = ""
-    ) -> float:
-        """What a call takes from the budget, at assumed prices where these are not known. One without usage counts as
-        estimated where it may have been billed."""
-        if completion is not None and completion.usage is not None:
-            return entry.prices(model).cost(completion.usage).total
-        is_free = completion is None and reason in ("refused", "limited", "server", "unreachable")
-        return 0.0 if is_free else self._estimate(entry, model, request)
-
-    def _estimate(self, entry: "_ChainEntry", model: str, request: WriteRequest) -> float:
-        usage = Usage(request.tokens, 0, 0, entry.limit(request.most, model))
-        return entry.prices(model).cost(usage).total
+def criteria_for(
+    settings: Settings, summarizer: Summarizer, request: ModelRequest, policy: str, prompt: str
+) -> Criteria:
+    """What a record must have been written under to count now; `prompt` is the version of the instructions."""
+    options = request.writing.stale.over(settings.stale)
+    required = summarizer.models(request.dialect, request.model, request.writing) if options.same_model else ()
+    return Criteria(policy, prompt, required, options.ttl or settings.summary_ttl)
 
 
 class _NoAnswerError(Exception):
@@ -278,15 +224,32 @@ class _ChainEntry:
             return *siblings(model, self.prices), model
         return (model if name == SAME else name,)
 
-    def limit(self, most: int, model: str) -> int:
-        """Tokens that an answer may take."""
-        return self._endpoint.client_type.limit(most, model)
+    def cost(self, model: str, completion: Completion | None) -> SummaryCost:
+        """The cost of a completion; where it has no usage, only that there was one."""
+        if completion is None or completion.usage is None:
+            return SummaryCost(calls=int(completion is not None))
+        usage, prices = completion.usage, self.prices(model)
+        dollars = prices.cost(usage).total if prices.listed else 0.0
+        return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
+
+    def charge(self, model: str, request: ModelRequest, completion: Completion | None, reason: str = "") -> float:
+        """What a call takes from the budget, at assumed prices where these are not known. One without usage counts as
+        estimated where it may have been billed."""
+        if completion is not None and completion.usage is not None:
+            return self.prices(model).cost(completion.usage).total
+        is_free = completion is None and reason in ("refused", "limited", "server", "unreachable")
+        return 0.0 if is_free else self.estimate(model, request)
+
+    def estimate(self, model: str, request: ModelRequest) -> float:
+        """The most dollars that a call is likely to cost."""
+        most = limit(request.most, model, is_completion_limited(model))
+        return self.prices(model).cost(Usage(request.tokens, 0, 0, most)).total
 
     async def models(self, request: ModelRequest) -> frozenset[str]:
         """The names of the models that the upstream lists. Raises what says that there is no list."""
         return await self._endpoint.models(self._headers(request))
 
-    async def ask(self, request: WriteRequest, model: str, seconds: float) -> Completion:
+    async def ask(self, request: ModelRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
         client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
         errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OSError, UnicodeError)
@@ -310,9 +273,59 @@ class _ChainEntry:
         raise _NoAnswerError(reason, refusal=refusal)
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
-        header, before = self._endpoint.client_type.key_header
+        header, before = self._endpoint.api.http.key
         auth = {header: before + self._key} if self._key else self._endpoint.outbound.proof or request.auth
         return {PROOF + name: value for name, value in auth.items()}
+
+
+_Endpoints = dict[tuple[str, str, Dialect], Endpoint]
+_Chains = Mapping[tuple[str, str], Sequence[_ChainEntry]]
+"""Who is asked for a conversation in an API at an upstream, by both names; "" is the first upstream of the API."""
+
+
+def _chains(settings: Settings, price_book: PriceBook, endpoints: _Endpoints) -> _Chains:
+    """All chains; their endpoints, which are to be closed, are put into `endpoints`."""
+
+    def chain(dialect: str, row: UpstreamRow | None) -> Sequence[_ChainEntry]:
+        provider = DIALECTS[dialect].provider
+        pairs = ((entry, _endpoint(settings, entry, dialect, row, endpoints)) for entry in settings.summarizers)
+        return tuple(
+            _ChainEntry(entry, endpoint, entry.provider or provider, price_book)
+            for entry, endpoint in pairs
+            if endpoint is not None
+        )
+
+    first = {(dialect, ""): chain(dialect, settings.upstream_row_of(dialect)) for dialect in DIALECTS}
+    rows = product(DIALECTS, settings.upstream_rows)
+    return first | {(dialect, row.name): chain(dialect, row) for dialect, row in rows}
+
+
+def _endpoint(
+    settings: Settings, entry: SummarizerSettings, dialect: str, row: UpstreamRow | None, endpoints: _Endpoints
+) -> Endpoint | None:
+    """Where an entry is asked for a conversation in this API; None where it is not. Without a key of its own it is
+    asked where the conversation is, with the credential that goes there, so it must be of the same provider."""
+    api = DIALECTS[dialect]
+    if entry.key_env:
+        maker = entry.provider or "openai"
+        api = next(each for each in DIALECTS.values() if each.provider == maker and each.writing is not None)
+        row = settings.upstream_row_of(api.name)
+        if (url := entry.base_url) is not None:
+            if api.http.adds_version:  # people leave it out for clients that add it themselves
+                url = url.removesuffix("/v1") + "/v1"
+            row = UpstreamRow(name="summaries", url=url)
+        elif row is not None:  # the entry's key takes the place of the row's
+            row = row.model_copy(update={"auth": "passthrough", "key_env": "", "key_file": None})
+        if row is None:
+            raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
+    elif entry.provider not in (None, api.provider) or row is None:
+        return None
+    if api.writing is None:
+        return None
+    name = (row.name, row.url, api) if not row.has_key else (f"${row.name}", row.url, api)
+    if name not in endpoints:
+        endpoints[name] = Endpoint(row, api, api.writing, settings)
+    return endpoints[name]
 
 
 def _reason(error: Exception) -> str:

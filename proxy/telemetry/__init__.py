@@ -9,14 +9,14 @@ Laws
 
 import os
 import sys
+from collections.abc import Mapping
 from time import monotonic, time
-from typing import TextIO
+from typing import Any, TextIO
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Usage
 from proxy.telemetry.log import LogWriter, logger
 from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.record import RequestRecord as RequestRecord
 from proxy.telemetry.tracing import Tracing, open_tracing
 
 QUIET = 60.0
@@ -45,18 +45,12 @@ class Telemetry:
         self.tracing.close()
         self._writer.close()
 
-    def request(self, record: RequestRecord) -> None:
-        """Count and log one request that was answered, or whose client left."""
-        count = self.metrics.count
-        count("requests", record.mode, f"{record.status // 100}xx")
-        if record.trouble:
-            count("trouble", record.trouble)
-        if record.route == "chat" and record.prefix:
-            count("prefix", record.prefix)
-            self.metrics.observe("overhead_seconds", record.added_ms / 1000)
-        is_page = record.route not in ("chat", "count", "relay")
+    def request(self, fields: Mapping[str, Any]) -> None:
+        """Log one request that was answered, or whose client left."""
+        is_page = fields["route"] not in ("chat", "count", "relay")
         if self._logs_debug if is_page else self._logs_info:
-            self._writer.put({"record": record, "level": "debug" if is_page else "info", "timestamp": time()})
+            level = "debug" if is_page else "info"
+            self._writer.put({**fields, "event": "request", "level": level, "timestamp": time()})
 
     def shed(self, reason: str, **fields: int) -> None:
         """Count a request for which nothing new was planned, and log the first of a series."""

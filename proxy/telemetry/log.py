@@ -62,7 +62,7 @@ class LogWriter:
         self.flush()
 
     def put(self, line: Line) -> None:
-        """Take a line in: the fields of an event, or the record of a request."""
+        """Take a line in: the fields of an event."""
         if len(self._lines) >= _MOST_LINES:
             self._lost += 1
             return
@@ -157,9 +157,6 @@ def _without_text(_: Any, __: str, event: Line) -> Line:
 def _readable(line: Line) -> Line:
     """The fields of a line without empty ones, times rounded, and with no value that starts a line or moves the cursor
     of a terminal."""
-    record = line.pop("record", None)
-    if record is not None:
-        line = {**record.line(), **line}
     line["timestamp"] = datetime.fromtimestamp(line["timestamp"], UTC).isoformat().replace("+00:00", "Z")
     for key, value in list(line.items()):
         if value == "" or value is None:

@@ -1,10 +1,7 @@
-"""What one request came to: the fields of the `request` line, and the line itself for people at a terminal."""
+"""The line of a request, for people at a terminal."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
-
-from policies.money.bills import RequestBill
 
 ID_HEADER = "x-narrows-request-id"
 DOLLARS = frozenset({"baseline", "dollars", "paid", "saved"})
@@ -13,67 +10,6 @@ _LEAST = 0.0005
 """Dollars that are none on a terminal."""
 _DIGEST = 32
 """Characters of the id of a conversation that no client has named: its first few tell it from others."""
-
-
-@dataclass(slots=True)
-class RequestRecord:
-    """What one request came to, filled in on its way."""
-
-    method: str
-    route: str = "other"
-    """chat, count, relay or page."""
-    request_id: str = ""
-    mode: str = "relayed"
-    prefix: str = ""
-    tenant: str = ""
-    key: str = ""
-    """The name of the key of this gateway that was shown."""
-    upstream: str = ""
-    """The name of the upstream that was asked."""
-    conversation: str = ""
-    status: int = 0
-    before: int = 0
-    after: int = 0
-    """Tokens before and after compaction, as the reply's headers report them."""
-    edits: str = ""
-    summary: str = ""
-    rounds: int = 0
-    """How often the upstream was asked again to answer recalls."""
-    model: str = ""
-    paid: float | None = None
-    """Dollars for all rounds; None where they are not known."""
-    baseline: float | None = None
-    """Dollars that doing nothing would have cost, an estimate."""
-    saved: float | None = None
-    received: int = 0
-    replied: int = 0
-    """Bytes of the bodies, as they were on the wire."""
-    added_ms: float = 0.0
-    ms: float = 0.0
-    trouble: str = ""
-    unread: str = ""
-    """Why the reply could not be read while it was forwarded."""
-
-    def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Copy what the x-narrows-* headers of the reply report."""
-        self.mode = headers.get("x-narrows-mode", self.mode)
-        self.prefix = headers.get("x-narrows-prefix", "")
-        self.conversation = headers.get("x-narrows-conversation", "")
-        self.before = _number(headers.get("x-narrows-tokens-before", ""))
-        self.after = _number(headers.get("x-narrows-tokens-after", ""))
-        self.edits = headers.get("x-narrows-edits", "")
-        self.summary = headers.get("x-narrows-summary", "")
-
-    def read_bill(self, bill: RequestBill | None) -> None:
-        """Copy what the reply cost, if anything was billed."""
-        if bill is not None:
-            self.model = bill.labels.model
-            if not bill.sums.unpriced:
-                self.paid, self.baseline, self.saved = bill.sums.paid, bill.sums.baseline, bill.sums.saved
-
-    def line(self) -> dict[str, Any]:
-        """The fields of the log line."""
-        return {**{name: getattr(self, name) for name in self.__slots__}, "event": "request"}
 
 
 def in_words(line: Mapping[str, Any]) -> str:
@@ -114,7 +50,3 @@ def _money(paid: float, saved: float) -> str:
     if abs(saved) < _LEAST:
         return f"${paid:.3f}"
     return f"${abs(saved):.3f} {'less' if saved > 0 else 'more'}"
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 16 else 0

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from threading import Thread
 from time import monotonic
+from typing import Any
 
 import structlog
 from multidict import CIMultiDict, MultiMapping
@@ -21,9 +22,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from policies.dialects import DIALECTS
 from policies.money.prices import Usage
 from policies.tools.kinds import RECALL
-from proxy.telemetry.record import RequestRecord
 from proxy.telemetry.tracing import RequestTrace, Tracing
 
 METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
@@ -45,8 +46,7 @@ OWN = {
     "narrows.cost.baseline.usd": "baseline",
     CONVERSATION: "conversation",
 }
-"""What the span of a request says of it, by the fields of its record."""
-_PROVIDERS = {"openai_chat": "openai", "openai_responses": "openai", "anthropic_messages": "anthropic"}
+"""What the span of a request says of it, by the fields of its line in the log."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _W3C = TraceContextTextMapPropagator()
 _PARENTS = ("traceparent", "tracestate")
@@ -116,7 +116,7 @@ class _Spans(RequestTrace):
         if address and port.isdecimal():
             attributes[PORT] = int(port)
         if api:
-            attributes |= {OPERATION: "chat", PROVIDER: _PROVIDERS[api]}
+            attributes |= {OPERATION: "chat", PROVIDER: DIALECTS[api].provider}
         if model:
             attributes[MODEL] = model[:_LONGEST]
         name = f"chat {model[:_LONGEST]}".rstrip() if api else self._method
@@ -144,11 +144,11 @@ class _Spans(RequestTrace):
             )
         client.end()
 
-    def end(self, record: RequestRecord, usage: Usage | None) -> None:
+    def end(self, fields: Mapping[str, Any], usage: Usage | None) -> None:
         self.round_over(usage)
-        values = {name: getattr(record, field) for name, field in OWN.items()}
+        values = {name: fields[field] for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})
-        _note(self._server, record.status, record.trouble, record.status >= 500)
+        _note(self._server, fields["status"], fields["trouble"], fields["status"] >= 500)
         self._server.end()
 
 

@@ -7,12 +7,12 @@ Laws
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import structlog
 from multidict import CIMultiDict, MultiMapping
 
 from policies.money.prices import Usage
-from proxy.telemetry.record import RequestRecord
 
 _NOTHING = nullcontext()
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -40,7 +40,7 @@ class RequestTrace:
     def round_over(self, usage: Usage | None) -> None:
         """The upstream's reply is over; what it was billed."""
 
-    def end(self, record: RequestRecord, usage: Usage | None) -> None:
+    def end(self, fields: Mapping[str, Any], usage: Usage | None) -> None:
         """The request is over, and so is the last round."""
 
 

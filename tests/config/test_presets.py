@@ -16,11 +16,11 @@ from policies.rules.clip import Clip
 from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
-from proxy.lab.cli_output import WIDE
-from proxy.lab.preset_descriptions import describe
+from proxy.console.output import WIDE
+from proxy.console.presets import describe
+from tests.console.test_cli import SHIPPED, told
 from tests.docs.preset_tables import parameter_table
 from tests.kit.settings import settings_with
-from tests.lab.test_cli import SHIPPED, told
 
 MINE = """\
 preset = "mine"
@@ -169,35 +169,35 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         ('port = 1\npreset = "gentel"\n', "preset", 2, "did you mean gentle?"),
         ('request_presets = [\n  "chat",\n  "caht",\n]\n', "request_presets.1", 3, "did you mean chat?"),
         ("\nprot = 1\n", "prot", 2, "did you mean port?"),
-        ('[tool_kinds]\n"mcp__*" = "data"\nx = "fil"\n', "tool_kinds.x", 3, "give file, search"),
+        ('[tool_kinds]\n"mcp__*" = "data"\nx = "fil"\n', "tool_kinds.x", 3, "'file', 'search'"),
         ("low = 0.5\nhigh = 0.5\n", "low", 1, "must be below high"),
         ("presets = 5\n", "presets", 1, "give a table"),
         ("[presets]\nmine = 5\n", "presets.mine", 2, "give a table"),
         ('[presets.chat]\nbase = "gentle"\n', "presets.chat", 1, "choose another name"),
-        ('[presets."a b"]\nbase = "chat"\n', "presets.a b", 1, "names of 1 to 64 letters"),
+        ('[presets."a b"]\nbase = "chat"\n', "presets.a b", 1, "give 1 to 64 letters"),
         ('[presets.all]\nbase = "chat"\n', "presets.all", 1, "choose another name"),
         ('[presets.mine]\nabout = "x"\n', "presets.mine", 1, "give a `base`"),
         ('[presets.mine]\nbase = "mine"\n', "presets.mine.base", 2, "there is no preset 'mine'"),
         (based("sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),  # codespell:ignore sytem
-        (based("system = ['']"), "presets.mine.system.0", 3, "it is empty"),
+        (based("system = ['']"), "presets.mine.system.0", 3, "at least 1 character"),
         (based("policies = []"), "presets.mine.policies", 3, "give one at least"),
         (based("policies = ['clip']"), "presets.mine.policies.0", 3, "name its `policy`"),
-        (based("first_sight = 1"), "presets.mine.first_sight", 3, "give true or false"),
-        (based("summary_tokens = 5"), "presets.mine.summary_tokens", 3, "give 100 or more"),
+        (based("first_sight = 1"), "presets.mine.first_sight", 3, "a valid boolean"),
+        (based("summary_tokens = 5"), "presets.mine.summary_tokens", 3, "greater than or equal to 100"),
         (based("summary_model = 5"), "presets.mine.summary_model", 3, "name a model"),
         (based("summary_model = {}"), "presets.mine.summary_model", 3, "name a model"),
         (
             based("summary_model.opnai = 'x'"),
             "presets.mine.summary_model.opnai",
             3,
-            "give openai or anthropic",
+            "'openai' or 'anthropic'",
         ),
         (entry("clop", ""), "presets.mine.policies.0.policy", 3, "did you mean clip?"),
         (entry("clip", "kep = 1"), "presets.mine.policies.0.kep", 4, "did you mean keep?"),
         (entry("clip", "keep = '6'"), "presets.mine.policies.0.keep", 4, "a number (turns)"),
         (entry("clip", "keep = true"), "presets.mine.policies.0.keep", 4, "turns, messages, share"),
         (entry("clip", "over = 1.5"), "presets.mine.policies.0.over", 4, "a number (tokens)"),
-        (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "give 0 or more"),
+        (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "greater than or equal to 0"),
         (entry("clip", "keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
         (entry("clip", "over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
         (entry("clip", "keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever be edited"),
@@ -209,11 +209,11 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (entry("digest", "over.bytes = 800"), "presets.mine.policies.0.max_chars", 2, "800 bytes"),
         # codespell:ignore-next-line
         (entry("clip", "keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
-        (entry("clip", "keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "give 1 or less"),
+        (entry("clip", "keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "less than or equal to 1 "),
         (entry("clip", "when = 5"), "presets.mine.policies.0.when", 4, "give a list"),
-        (entry("trim", "keep.messages = 2"), "presets.mine.policies.0.keep", 4, "give a whole number"),
-        (entry("abridge", "keep_share = nan"), "presets.mine.policies.0.keep_share", 4, "finite"),
-        (entry("summarize", "as_system = 1"), "presets.mine.policies.0.as_system", 4, "give true or false"),
+        (entry("trim", "keep.messages = 2"), "presets.mine.policies.0.keep", 4, "a valid integer"),
+        (entry("abridge", "keep_share = nan"), "presets.mine.policies.0.keep_share", 4, "finite number"),
+        (entry("summarize", "as_system = 1"), "presets.mine.policies.0.as_system", 4, "a valid boolean"),
         (entry("summarize", "frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
         (entry("summarize", "when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
         (entry("summarize", "keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "when_after?"),

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from policies.dialects import anthropic_messages
+from policies.dialects import DIALECTS
 from policies.dialects.anthropic_messages.binding import is_bound
+
+anthropic_messages = DIALECTS["anthropic_messages"]
 
 DROP = {"prefix_mismatch_behavior": "drop_block"}
 ASKED = {"role": "user", "content": "Go on."}

@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.compact import compact
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
@@ -17,6 +17,8 @@ from tests import examples
 from tests.kit.forms import plain, to_anthropic
 from tests.kit.histories import CHEAP, EAGER, Json, sessions
 from tests.kit.messages import BASH, MARK, body_of, raws, result, says, split, talk_of, text, thinks, user, uses
+
+dialect = DIALECTS["anthropic_messages"]
 
 STUB = "left out"
 HOUR = {"type": "ephemeral", "ttl": "1h"}

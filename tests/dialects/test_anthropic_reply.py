@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from policies.dialects import anthropic_messages as dialect
-from policies.model.edits import Exchange
+from policies.dialects import DIALECTS
+from policies.model.edits import RecallRound
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from tests.kit.messages import (
@@ -32,6 +32,8 @@ from tests.kit.messages import (
     thinks,
     uses,
 )
+
+dialect = DIALECTS["anthropic_messages"]
 
 ASKS = stream(thinks("hm"), text("Let me look. "), asks(), reason="tool_use")
 SAYS = stream(thinks("so"), text("found 🙂"), name="two", output=9)
@@ -55,7 +57,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert reader.result(0).text == "Let me look. found 🙂"
     fields = json.dumps([thinks("hm"), {"type": "text", "text": 13}], separators=(",", ":"))
     call = json.dumps(asks(), separators=(",", ":"))
-    assert reader.result(0).rounds == (Exchange(13, (call,), fields=fields),)
+    assert reader.result(0).rounds == (RecallRound(13, (call,), fields=fields),)
     assert reader.result(1).rounds == ()
 
 
@@ -180,7 +182,7 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out_without_a_gap() -> None:
     assert (list(reader.pending), list(reader.over)) == ([], [0])
     said = reader.result(0)
     assert (said.text, said.call_ids) == ("Both.", ("a", "c"))
-    assert said.rounds == (Exchange(5, (json.dumps(asks("b"), separators=(",", ":")),), (1,)),)
+    assert said.rounds == (RecallRound(5, (json.dumps(asks("b"), separators=(",", ":")),), (1,)),)
 
 
 def test_r4_a_call_cut_off_in_a_mixed_turn_goes_as_a_whole() -> None:
@@ -270,7 +272,7 @@ def test_r6_a_call_with_input_that_is_none_gets_an_empty_one(pieces: list[str]) 
     good = pieces and pieces[-1].endswith("}")
     call = asks(caller={"type": "direct"})
     assert json.loads(exchange(reader).calls[0]) == {**call, "input": call["input"] if good else {}}
-    assert json.loads(dialect.arguments(exchange(reader).calls[0])) == (call["input"] if good else {})
+    assert json.loads(dialect.recall.arguments(exchange(reader).calls[0])) == (call["input"] if good else {})
 
 
 def test_t2_the_halves_of_a_character_may_come_apart() -> None:

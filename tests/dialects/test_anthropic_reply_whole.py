@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.dialects.base import Fault
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.money.prices import Usage
 from policies.tools import RECALL
 from tests.kit.messages import asks, exchange, feed, play, text, thinks, uses, whole
+
+dialect = DIALECTS["anthropic_messages"]
 
 ASKS = whole(thinks("hm"), text("Let me look. "), asks(), reason="tool_use", cache_creation_input_tokens=90)
 SAYS = whole(text("found"), name="two", output=9, cache_read_input_tokens=90)
@@ -29,7 +31,7 @@ def test_r3_the_rounds_are_one_reply() -> None:
     assert (reader.usage, reader.completion, list(reader.over)) == (Usage(100, 90, 0, 9), 16, [0])
     assert reader.result(0).text == "Let me look. found"
     fields = json.dumps([thinks("hm"), {"type": "text", "text": 13}], separators=(",", ":"))
-    assert reader.result(0).rounds == (Exchange(13, (json.dumps(asks(), separators=(",", ":")),), fields=fields),)
+    assert reader.result(0).rounds == (RecallRound(13, (json.dumps(asks(), separators=(",", ":")),), fields=fields),)
 
 
 def test_law_1_blocks_are_handed_on_as_they_are_written() -> None:

@@ -1,7 +1,7 @@
 """Recall exchanges of Anthropic Messages put back: what the model was sent is what it is sent again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.dialects import anthropic_messages as dialect
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, digest_of, reply_digest, restore
 from proxy.lab.provider import find_violation
@@ -34,6 +33,9 @@ from tests.kit.messages import (
 )
 from tests.kit.talk import letters
 
+NAME = "anthropic_messages"
+dialect = DIALECTS[NAME]
+
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), says(uses()), user(result(LONG))]
 
@@ -50,13 +52,13 @@ def ours(call_id: str = "r0", **more: Any) -> Json:
     return asks(call_id, REF, **more)
 
 
-def restored(reply: Json, rounds: Sequence[Exchange], *then: Json, digest: str = "") -> RestoredBody:
+def restored(reply: Json, rounds: Sequence[RecallRound], *then: Json, digest: str = "") -> RestoredBody:
     message = dialect.read(json.dumps(reply).encode(), letters)
-    inserts: Mapping[str, Sequence[Insert]] = {AFTER: (Insert(AFTER, digest or digest_of([message]), tuple(rounds)),)}
-    return restore(reading(body_of([*START, reply, *then])), inserts, {})
+    insert = Insert(AFTER, digest or digest_of([message]), tuple(rounds), NAME)
+    return restore(reading(body_of([*START, reply, *then])), {AFTER: (insert,)}, {})
 
 
-def put_back(reply: Json, rounds: Sequence[Exchange], *then: Json) -> list[Json]:
+def put_back(reply: Json, rounds: Sequence[RecallRound], *then: Json) -> list[Json]:
     """What stands for the reply, and what the client says then."""
     whole = restored(reply, rounds, *(then or (user("on"),)))
     assert not whole.lost
@@ -65,7 +67,7 @@ def put_back(reply: Json, rounds: Sequence[Exchange], *then: Json) -> list[Json]
     return found
 
 
-def rounds_of(*rounds: Sequence[Json]) -> tuple[tuple[Exchange, ...], Json]:
+def rounds_of(*rounds: Sequence[Json]) -> tuple[tuple[RecallRound, ...], Json]:
     """What is remembered of rounds in which the model said these blocks, and the reply that the client has."""
     streams = [stream(*blocks, reason="tool_use") for blocks in rounds]
     reader, _ = play(*streams)
@@ -163,8 +165,8 @@ def test_r4_several_calls_of_ours_among_the_clients() -> None:
 def test_r4_after_a_mixed_turn_the_next_one_is_asked_with_all_that_was_put_back() -> None:
     rounds, reply = rounds_of((uses("a"), ours()))
     body = body_of([*START, reply, user(result("made", "a"))])
-    inserts = {AFTER: (Insert(AFTER, reply_digest("", ["a"]), rounds),)}
-    flight = ReplyInProgress("", (Exchange(0, (json.dumps(asks("r9", "999999")),)),))
+    inserts = {AFTER: (Insert(AFTER, reply_digest("", ["a"]), rounds, NAME),)}
+    flight = ReplyInProgress("", (RecallRound(0, (json.dumps(asks("r9", "999999")),)),))
     whole = restore(reading(body), inserts, {}, flight)
     found = json.loads(whole.body)["messages"]
     assert found[3:5] == [says(uses("a"), ours()), user(result(LONG, "r0"), result("made", "a"))]
@@ -180,7 +182,7 @@ def test_r4_a_reply_that_the_client_began_goes_on_behind_its_beginning(begun: st
     assert json.loads(whole.body)["messages"] == [*asked, *sent(FIRST)]
     assert find_violation(json.loads(whole.body), dialect="anthropic_messages") is None
     after = talk_of(body_of(asked)).end_anchor(-1)
-    inserts = {after: (Insert(after, reply_digest("Let me look. It is done.", ()), rounds),)}
+    inserts = {after: (Insert(after, reply_digest("Let me look. It is done.", ()), rounds, NAME),)}
     returned = restore(reading(body_of([*asked, reply, user("on")])), inserts, {})
     assert json.loads(returned.body)["messages"] == [*asked, *sent(FIRST), says(*LAST), user("on")]
 
@@ -199,7 +201,7 @@ def test_s5_what_cannot_be_taken_apart_is_lost(reply: Json) -> None:
     assert restored(reply, rounds, user("on")).lost
     mixed, _ = rounds_of((uses("a"), ours()))
     with pytest.raises(UnreadableError):
-        dialect.put_back(mixed, [[LONG]], "", [json.dumps(reply).encode()])
+        dialect.recall.put_back(mixed, [[LONG]], "", [json.dumps(reply).encode()])
 
 
 def test_v7_a_mark_on_what_is_left_stays() -> None:
@@ -241,7 +243,7 @@ def test_s2_whatever_is_recalled_the_prompt_extends_byte_for_byte(
     kept = [b for blocks in [*asked, end] for b in blocks if b.get("name") != "narrows_recall"]
     reply = says(*(b for b in kept if not strips or b["type"] in ("text", "tool_use")))
     then = user(result("made", "a")) if mixed else user("on")
-    inserts = {AFTER: (Insert(AFTER, reply_digest(said.text, said.call_ids), said.rounds),)}
+    inserts = {AFTER: (Insert(AFTER, reply_digest(said.text, said.call_ids), said.rounds, NAME),)}
     whole = restore(reading(body_of([*START, reply, then])), inserts, {})
     assert not whole.lost
     assert raws(whole.body)[: len(before)] == before
@@ -276,7 +278,7 @@ def text_of(blocks: Sequence[Json]) -> str:
 )
 def test_r3_the_next_round_is_for_what_is_left(fields: Json, spent: int, expected: Json) -> None:
     body = body_of(START, temperature=0.70, **fields, stream=True)
-    after = dialect.next_round(body, spent)
+    after = dialect.recall.next_round(body, spent)
     assert json.loads(after) == {**json.loads(body), **expected}
     if "thinking" not in expected:
         written = (

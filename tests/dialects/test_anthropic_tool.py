@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 
 from policies.compact import Compacted, compact
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.dialects.anthropic_messages.exchange import TOOL
 from policies.recall import PARAMETERS
 from policies.text.stubs import refs_named
@@ -19,6 +19,8 @@ from tests.kit.forms import plain, to_anthropic
 from tests.kit.histories import BASH as CHAT_BASH
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, sessions
 from tests.kit.messages import BASH, body_of, result, says, split, user, uses
+
+dialect = DIALECTS["anthropic_messages"]
 
 LONG = "\n".join(f"{i} lines of output" for i in range(300))
 TALK = [user("go")]
@@ -61,7 +63,7 @@ def test_r8_the_tool_is_added_and_every_other_byte_stays(written: str, always: b
     body = with_tools(written, tool_choice={"type": "none"}, context_management={"edits": [1]})
     request = split(body)
     expected = expected or f"{written[:-1]},OURS]"
-    added = dialect.joined(request, {}, dialect.recall_tool(request, always))
+    added = dialect.joined(request, {}, dialect.recall.tool(request, always))
     assert added == body.replace(written.encode(), expected.replace("OURS", TOOL.decode()).encode())
     assert json.loads(TOOL) == {"name": RECALL, "description": "Text left out at [narrows: ref N]"} | {
         "input_schema": json.loads(PARAMETERS)
@@ -71,17 +73,17 @@ def test_r8_the_tool_is_added_and_every_other_byte_stays(written: str, always: b
 def test_r7_always_brings_the_tool_where_the_client_brings_none() -> None:
     body = body_of(TALK)
     request = split(body)
-    assert dialect.recall_tool(request, False) is None
-    added = dialect.joined(request, {}, dialect.recall_tool(request, True))
+    assert dialect.recall.tool(request, False) is None
+    added = dialect.joined(request, {}, dialect.recall.tool(request, True))
     assert added == body[:-1] + b',"tools":[' + TOOL + b"]}"
-    assert dialect.recall_tool(split(with_tools("null")), True) is None
+    assert dialect.recall.tool(split(with_tools("null")), True) is None
 
 
 def test_r7_a_stub_of_a_request_with_tools_names_its_reference() -> None:
     done = eagerly(body_of(TALK, tools=[BASH]))
     named = frozenset[str]().union(*(refs_named(edit.text) for edit in done.plan.edits))
     assert named
-    assert all(done.conversation.find(ref) is not None for ref in named)
+    assert all(done.conversation.references.places.get(ref) is not None for ref in named)
 
 
 @settings(deadline=None, max_examples=examples(12), phases=[Phase.explicit, Phase.reuse, Phase.generate])

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from policies.dialects.openai_chat import reply
-from policies.model.edits import Exchange
+from policies.dialects.openai_chat.reply import ChatReply
+from policies.model.edits import RecallRound
 from tests.kit.replies import (
     ASKS,
     DONE,
@@ -45,12 +45,12 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert reader.over
     call = {"id": "c0", "type": "function", "function": {"name": NAME, "arguments": REF}}
     assert json.loads(exchange(reader).calls[0]) == call
-    assert exchange(reader) == Exchange(0, (json.dumps(call, separators=(",", ":")).replace('{\\"', '{\\"'),))
+    assert exchange(reader) == RecallRound(0, (json.dumps(call, separators=(",", ":")).replace('{\\"', '{\\"'),))
 
 
 def test_r3_text_flows_at_once_and_is_counted_by_round() -> None:
     first = [chunk({"role": "assistant", "content": "Let me "}), chunk({"content": "look 🙂."})]
-    reader = reply(2)
+    reader = ChatReply(2)
     assert [reader.feed(given) for given in first] == [[given] for given in first]
     assert feed(reader, [*ASKS[1:], *ENDS]) == []
     reader.resume(0)
@@ -97,14 +97,14 @@ def test_r3_text_flows_at_once_and_is_counted_by_round() -> None:
     ],
 )
 def test_r3_what_is_no_recall_passes_as_the_very_bytes(odd: bytes) -> None:
-    (got,) = reply(4).feed(odd)
+    (got,) = ChatReply(4).feed(odd)
     assert got is odd
-    (got,) = reply().feed(odd)
+    (got,) = ChatReply().feed(odd)
     assert got is odd
 
 
 def test_without_the_tool_every_call_is_the_clients() -> None:
-    reader = reply()
+    reader = ChatReply()
     stream = [*ASKS, *ENDS]
     assert feed(reader, stream) == stream
     assert (list(reader.pending), recalled(reader)) == ([], [])
@@ -136,7 +136,7 @@ def test_r3_a_name_that_comes_late_or_in_pieces_is_held(pieces: list[str | None]
 
 
 def test_r3_a_name_that_becomes_another_is_let_go_in_order() -> None:
-    reader = reply(4)
+    reader = ChatReply(4)
     assert reader.feed(chunk(made(entry("narrows_", "", 0)))) == []
     assert reader.feed(chunk(made(entry("bash", "{}", 1, "c1")))) == []
     got = reader.feed(chunk(made(entry("other", "{}", 0, None))))
@@ -157,7 +157,7 @@ def test_r3_a_name_that_ends_where_ours_goes_on_is_the_clients(end: bytes) -> No
 
 def test_a_custom_call_is_not_held() -> None:
     given = chunk(made({"index": 0, "id": "c0", "type": "custom", "custom": {"name": "x", "input": ""}}))
-    assert reply(4).feed(given)[0] is given
+    assert ChatReply(4).feed(given)[0] is given
 
 
 MIXED = [
@@ -299,7 +299,7 @@ def test_r3_with_several_choices_each_goes_on_by_itself() -> None:
         chunk(None, **usage(10, 5)),
         DONE,
     ]
-    reader = reply(2)
+    reader = ChatReply(2)
     got = feed(reader, first)
     assert list(reader.pending) == [0, 2]
     assert got == [*first[:2], first[4]]
@@ -319,7 +319,7 @@ def test_r3_with_several_choices_each_goes_on_by_itself() -> None:
 
 
 def test_r3_a_round_of_a_later_choice_ends_with_done() -> None:
-    reader = reply(2)
+    reader = ChatReply(2)
     got = feed(reader, [chunk({"role": "assistant"}, at=1), chunk(made(entry()), "stop", at=1), DONE])
     reader.resume(1)
     got += feed(reader, [chunk({"content": "hm"}), *ASKS[1:], DONE])
@@ -358,7 +358,7 @@ def test_r3_an_end_that_is_said_twice_ends_once() -> None:
 def test_r3_what_is_nested_too_deep_to_join_passes() -> None:
     deep = b'"arguments": ' + b'{"a":' * 700 + b"0" + b"}" * 700
     pieces = [chunk(made(entry(name, "", 0, None))).replace(b'"arguments": ""', deep) for name in ("narr", "x")]
-    assert feed(reply(4), pieces) == pieces[1:]
+    assert feed(ChatReply(4), pieces) == pieces[1:]
 
 
 def test_comments_pass_in_every_round() -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.dialects.openai_chat import reply
 from policies.dialects.openai_chat.reply import ChatReply
 from policies.money.prices import Usage
 from tests import examples
@@ -38,7 +37,7 @@ from tests.kit.replies import (
 def test_r3_completion_tokens_are_summed_and_the_prompt_is_the_last_rounds() -> None:
     first = [*ASKS, ENDS[0], chunk(None, **usage(100, 10, reasoning_tokens=4)), DONE]
     last = [*SAYS[:-1], chunk(None, name="two", **usage(150, 7, reasoning_tokens=1, audio_tokens=0)), DONE]
-    reader = reply(4)
+    reader = ChatReply(4)
     assert feed(reader, first) == [ASKS[0]]
     assert reader.usage == Usage(100, 0, 0, 10)
     reader.resume(0)
@@ -80,7 +79,7 @@ def whole(name: str = NAME, arguments: str = REF, call_id: str = "c0") -> Json:
 
 def test_r3_a_plain_reply_is_joined_over_its_rounds() -> None:
     first = body({"content": "Let me look. ", **made(whole())}, "tool_calls", service_tier="x", **usage(10, 5))
-    reader = reply(4)
+    reader = ChatReply(4)
     assert (reader.feed(first), list(reader.pending), list(reader.over)) == ([], [0], [])
     assert reader.usage == Usage(10, 0, 0, 5)
     reader.resume(0)
@@ -104,7 +103,7 @@ def test_r4_a_plain_mixed_turn() -> None:
     message = json.loads(got[0])["choices"][0]["message"]
     assert message == {"role": "assistant", "content": None, **made(whole("bash"))}
     same = body(made(whole("narrows"), whole("bash")))
-    assert reply(4).feed(same)[0] is same
+    assert ChatReply(4).feed(same)[0] is same
 
 
 def test_r6_a_plain_reply_beyond_the_last_round() -> None:
@@ -213,7 +212,7 @@ def test_r3_a_stream_without_our_calls_is_untouched(names: list[str], data: st.D
     for index, name in enumerate(names):
         deltas += [made(entry(name, "", index)), *(made(entry(None, p, index, None)) for p in data.draw(PIECES))]
     events = [*(chunk(delta, usage=None) for delta in deltas), chunk({}, "stop", **usage(1, 1)), DONE]
-    reader = reply(4)
+    reader = ChatReply(4)
     assert all(reader.feed(given)[0] is given for given in events)
     assert recalled(reader) == []
 
@@ -249,7 +248,7 @@ def test_r3_a_stream_without_our_calls_is_untouched(names: list[str], data: st.D
     st.booleans(),
 )
 def test_whatever_comes_nothing_is_raised(odd: Any, plain: bool) -> None:
-    reader = reply(4)
+    reader = ChatReply(4)
     for said in ({"choices": odd}, {"choices": [odd]}, {"choices": [{"delta": odd, "message": odd}]}, {"usage": odd}):
         reader.feed(json.dumps(said).encode() if plain else event(said))
     reader.feed(DONE)

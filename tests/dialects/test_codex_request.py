@@ -44,7 +44,7 @@ def test_s3_r7_codex_gets_the_recall_tool_and_keeps_its_bytes() -> None:
     request = RESPONSES.split(BODY)
     assert request is not None
     assert request.conversation == json.loads(BODY)["prompt_cache_key"]
-    added = RESPONSES.recall_tool(request, False)
+    added = RESPONSES.recall.tool(request, False)
     assert added is not None
     at, tool = added
     assert RESPONSES.joined(request, {}, added) == BODY[:at] + tool + BODY[at:]

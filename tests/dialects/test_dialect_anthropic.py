@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 
-from policies.dialects import anthropic_messages as dialect
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Block
 from policies.model.converse import converse
 from policies.model.edits import Edit, Replace
@@ -16,6 +15,9 @@ from tests.kit.forms import plain, to_anthropic
 from tests.kit.histories import Json, sessions
 from tests.kit.messages import BASH, MARK, body_of, result, says, split, talk_of, text, thinks, user, uses
 from tests.kit.talk import letters
+
+dialect = DIALECTS["anthropic_messages"]
+openai_chat = DIALECTS["openai_chat"]
 
 TALK = [
     user("go"),
@@ -235,8 +237,8 @@ def test_v7_marks_are_counted_wherever_they_stand() -> None:
         request = split(body_of(messages, **fields))
         read = [dialect.read(request.raw(i), letters) for i in range(3)]
         assert [message.marks for message in read] == [0, 0, 3]
-        assert (dialect.mark_style(request, read), dialect.free_slots(request, read)) == ("cache_control", free)
-        assert dialect.mark_style(request, read[:1]) == ("cache_control" if free < 1 else "")
+        assert (dialect.marks.style(request, read), dialect.marks.slots(request, read)) == ("cache_control", free)
+        assert dialect.marks.style(request, read[:1]) == ("cache_control" if free < 1 else "")
 
 
 MARKED: list[tuple[Json, int]] = [
@@ -271,11 +273,11 @@ MARKED: list[tuple[Json, int]] = [
 )
 def test_v7_a_mark_is_added_at_the_end_of_what_can_carry_it(message: Json, at: int | None) -> None:
     raw = json.dumps(message).encode()
-    assert dialect.marked(raw, "") is None
-    assert dialect.marked(raw, "prompt_cache_breakpoint") is None
-    marked = dialect.marked(raw, "cache_control")
+    assert dialect.marks.add(raw, "") is None
+    assert dialect.marks.add(raw, "prompt_cache_breakpoint") is None
+    marked = dialect.marks.add(raw, "cache_control")
     assert (marked is None) == (at is None)
-    for new, before in ((marked, b""), (dialect.marked(raw + b"," + raw, "cache_control"), raw + b",")):
+    for new, before in ((marked, b""), (dialect.marks.add(raw + b"," + raw, "cache_control"), raw + b",")):
         if new is not None and at is not None:
             assert new.startswith(before)
             found: Any = json.loads(new[len(before) :])["content"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from policies.dialects import openai_chat as chat
+from policies.dialects import DIALECTS
 from policies.dialects.base import Request
 from policies.model.converse import converse
 from policies.model.edits import Edit, Fold, Replace
@@ -16,6 +16,8 @@ from policies.tools import RECALL
 from tests import examples
 from tests.kit.histories import Json, body_of, sessions
 from tests.kit.talk import calls, gives, letters, runs, says, system, user
+
+chat = DIALECTS["openai_chat"]
 
 TALK = [system("s"), user("go"), *runs("ls", "a.py"), *runs("cat a.py", "x = 1"), says("done")]
 MARK = {"type": "ephemeral"}
@@ -159,12 +161,12 @@ def folded(first: int, last: int, ref: str) -> list[Any]:
 
 @pytest.mark.parametrize("style", ["cache_control", "prompt_cache_breakpoint"])
 def test_v7_a_mark_is_added_at_the_end_of_the_content(style: Any) -> None:
-    marked = chat.marked(b'{"role": "user", "content": "a \\u00e9"}', style)
+    marked = chat.marks.add(b'{"role": "user", "content": "a \\u00e9"}', style)
     assert marked is not None
     (part,) = json.loads(marked)["content"]
     assert (part["type"], part["text"], style in part) == ("text", "a é", True)
-    assert chat.marked(marked, style) is None
-    two = chat.marked(b'{"content":[{"type":"text","text":"a"},{"type":"text","text":"b" }]}', style)
+    assert chat.marks.add(marked, style) is None
+    two = chat.marks.add(b'{"content":[{"type":"text","text":"a"},{"type":"text","text":"b" }]}', style)
     assert two is not None
     assert [style in part for part in json.loads(two)["content"]] == [False, True]
 
@@ -174,8 +176,8 @@ def test_v7_a_mark_is_added_at_the_end_of_the_content(style: Any) -> None:
     [b'{"content":""}', b'{"content":null}', b'{"content":[]}', b'{"content":[{"type":"image_url"}]}', b"{}", b""],
 )
 def test_v7_what_cannot_carry_a_mark_gets_none(raw: bytes) -> None:
-    assert chat.marked(raw, "cache_control") is None
-    assert chat.marked(b'{"content":"a"}', "") is None
+    assert chat.marks.add(raw, "cache_control") is None
+    assert chat.marks.add(b'{"content":"a"}', "") is None
 
 
 def test_v7_marks_are_counted_and_moving_them_is_no_change() -> None:
@@ -190,9 +192,9 @@ def test_v7_free_slots_and_the_style_of_the_client() -> None:
     part = {"type": "text", "text": "go", "cache_control": MARK}
     request = split(body_of([{"role": "user", "content": [part, part]}], tools=[{"cache_control": MARK}]))
     messages = [chat.read(request.raw(0), letters)]
-    assert (chat.mark_style(request, messages), chat.free_slots(request, messages)) == ("cache_control", 1)
+    assert (chat.marks.style(request, messages), chat.marks.slots(request, messages)) == ("cache_control", 1)
     bare = split(body_of([user("go")]))
-    assert chat.mark_style(bare, [chat.read(bare.raw(0), letters)]) == ""
+    assert chat.marks.style(bare, [chat.read(bare.raw(0), letters)]) == ""
 
 
 def test_c2_the_head_is_tools_and_leading_system_text() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from policies.dialects import openai_chat as chat
-from policies.dialects import openai_responses as responses
+from policies.dialects import DIALECTS
 from policies.dialects.base import Request
 from policies.model.conversation import Block, Conversation
 from policies.model.converse import converse
@@ -17,6 +16,9 @@ from tests.kit.forms import to_responses
 from tests.kit.histories import Json, body_of, sessions
 from tests.kit.responses import TOOL, call, is_valid, message, reasoning, result
 from tests.kit.talk import letters, system, user
+
+chat = DIALECTS["openai_chat"]
+responses = DIALECTS["openai_responses"]
 
 TALK = [user("go"), reasoning("r1"), call("bash", '{"command": "ls"}', "a"), result("a.py", "a")]
 TALK += [reasoning("r2"), call("bash", '{"command": "cat a.py"}', "b"), result("x = 1", "b"), message("done")]
@@ -143,7 +145,7 @@ def test_v5_a_text_as_input_stays_one_until_something_stands_beside_it() -> None
     assert beside == raw.replace(said, b"[" + message + b',{"type":"x"}]')
     listed, text = (responses.read(each, letters) for each in (message, said))
     assert (listed.digest, listed.part_digests) == (text.digest, text.part_digests)
-    assert responses.marked(said, "prompt_cache_breakpoint") is None
+    assert responses.marks.add(said, "prompt_cache_breakpoint") is None
     assert json.loads(spliced(raw, (0, "on")))["input"] == "on"
 
 

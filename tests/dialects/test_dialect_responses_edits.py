@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 
-from policies.dialects import openai_responses as responses
+from policies.dialects import DIALECTS
 from policies.dialects.base import Request
 from policies.model.converse import converse
 from policies.model.edits import Fold
@@ -19,6 +19,8 @@ from tests.kit.forms import to_responses
 from tests.kit.histories import CHEAP, EAGER, TIGHT, Json, sessions
 from tests.kit.responses import TOOL, call, message, reasoning, result
 from tests.kit.talk import letters, setup, user
+
+responses = DIALECTS["openai_responses"]
 
 MARK: Json = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 OTHER: Json = {"cache_control": {"type": "ephemeral"}}
@@ -117,11 +119,11 @@ def test_v7_a_mark_on_a_folded_item_moves_to_its_stub(mark: Json, after: str) ->
 @pytest.mark.parametrize("style", ["prompt_cache_breakpoint", "cache_control"])
 def test_v7_a_mark_is_added_at_the_end_of_what_can_carry_it(style: MarkStyle) -> None:
     for field, item in (("content", user('a "b" é')), ("output", result("a é"))):
-        marked = responses.marked(json.dumps(item).encode(), style)
+        marked = responses.marks.add(json.dumps(item).encode(), style)
         assert marked is not None
         (part,) = json.loads(marked)[field]
         assert (part["type"], part["text"], part[style]) == ("input_text", item[field], {**MARK, **OTHER}[style])
-        assert responses.marked(marked, style) is None
+        assert responses.marks.add(marked, style) is None
         before, after = (responses.read(raw, letters) for raw in (json.dumps(item).encode(), marked))
         assert (before.digest, before.part_digests, before.marks, after.marks) == (
             after.digest,
@@ -130,7 +132,7 @@ def test_v7_a_mark_is_added_at_the_end_of_what_can_carry_it(style: MarkStyle) ->
             1,
         )
     two = {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}
-    marked = responses.marked(json.dumps(two).encode(), style)
+    marked = responses.marks.add(json.dumps(two).encode(), style)
     assert marked is not None
     assert [style in part for part in json.loads(marked)["content"]] == [False, True]
 
@@ -139,8 +141,8 @@ def test_v7_what_the_assistant_says_carries_no_mark_of_openais() -> None:
     said = [message("a"), {"role": "assistant", "content": "a"}]
     for item in said:
         raw = json.dumps(item).encode()
-        assert responses.marked(raw, "prompt_cache_breakpoint") is None
-        marked = responses.marked(raw, "cache_control")
+        assert responses.marks.add(raw, "prompt_cache_breakpoint") is None
+        marked = responses.marks.add(raw, "cache_control")
         assert marked is not None
         assert json.loads(marked)["content"] == [{**message("a")["content"][0], **OTHER}]
 
@@ -160,8 +162,8 @@ def test_v7_what_the_assistant_says_carries_no_mark_of_openais() -> None:
     ],
 )
 def test_v7_what_cannot_carry_a_mark_gets_none(raw: bytes) -> None:
-    assert responses.marked(raw, "prompt_cache_breakpoint") is None
-    assert responses.marked(b'{"role":"user","content":"a"}', "") is None
+    assert responses.marks.add(raw, "prompt_cache_breakpoint") is None
+    assert responses.marks.add(b'{"role":"user","content":"a"}', "") is None
 
 
 @pytest.mark.parametrize(
@@ -180,4 +182,4 @@ def test_v7_free_slots_and_the_style_of_the_client(mark: Json, more: Json, style
     items = [{"role": "user", "content": listed("go", mark)}, call("bash", "{}"), result(listed("a", mark))]
     request = split(items, **more)
     messages = [responses.read(request.raw(i), letters) for i in range(len(items))]
-    assert (responses.mark_style(request, messages), responses.free_slots(request, messages)) == (style, free)
+    assert (responses.marks.style(request, messages), responses.marks.slots(request, messages)) == (style, free)

@@ -9,16 +9,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.dialects import openai_responses as responses
 from policies.dialects.base import ChoiceResult, Request
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, reply_digest, restore
 from tests import examples
 from tests.kit.responses import NAME, TOOL, Json, call, events, is_valid, message, parsed, play, reasoning, result
 from tests.kit.talk import letters, user
+
+responses = DIALECTS["openai_responses"]
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), reasoning("r"), call("bash", '{"command":"cat a"}', "a"), result(LONG, "a")]
@@ -68,7 +69,7 @@ def put_back(
     """What stands for the reply once the client has returned it, in a request of items that the SDK's types know."""
     raw = body([*START, *returned, *then])
     after = talk(body(START)).end_anchor(1)
-    insert = Insert(after, reply_digest(said.text, said.call_ids), said.rounds)
+    insert = Insert(after, reply_digest(said.text, said.call_ids), said.rounds, "openai_responses")
     whole = restore(reading(raw), {after: (insert,)}, {})
     assert not whole.lost
     found: list[Json] = json.loads(whole.body)["input"]
@@ -200,21 +201,21 @@ def test_r6_the_last_answer_says_so_and_a_program_is_answered_as_one() -> None:
 
 def test_r4_an_exchange_that_says_only_its_calls_is_put_back_too() -> None:
     calls = (json.dumps(asks()),)
-    assert put_back([message("I look. Done.")], ChoiceResult("I look. Done.", (), (Exchange(8, calls),)))[:2] == [
+    assert put_back([message("I look. Done.")], ChoiceResult("I look. Done.", (), (RecallRound(8, calls),)))[:2] == [
         {"type": "message", "role": "assistant", "content": "I look. "},
         asks(),
     ]
     theirs = [call("bash", "{}", "t0"), call("bash", "{}", "t1")]
-    said = ChoiceResult("", ("t0", "t1"), (Exchange(0, calls, (1,)),))
+    said = ChoiceResult("", ("t0", "t1"), (RecallRound(0, calls, (1,)),))
     results = [result("a", "t0"), result("b", "t1")]
     assert put_back(theirs, said, results) == [theirs[0], asks(), theirs[1], told()]
 
 
 def test_r4_what_does_not_fit_is_not_put_back() -> None:
-    exchange = Exchange(0, (json.dumps(asks()),), (2,), json.dumps([True, True, None]))
+    exchange = RecallRound(0, (json.dumps(asks()),), (2,), json.dumps([True, True, None]))
     with pytest.raises(UnreadableError):
-        responses.put_back([exchange], [["x"]], "", [json.dumps(call("bash", "{}", "t0")).encode()])
-    assert responses.put_back([exchange], [["x"]], "", None) == [json.dumps(result("x", "r0")).encode()][:0]
+        responses.recall.put_back([exchange], [["x"]], "", [json.dumps(call("bash", "{}", "t0")).encode()])
+    assert responses.recall.put_back([exchange], [["x"]], "", None) == [json.dumps(result("x", "r0")).encode()][:0]
 
 
 SEARCH = {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}
@@ -262,7 +263,7 @@ TOOLS = [TOOL, {"type": "web_search"}, {"type": "namespace", "name": "n", "descr
 def with_tool(always: bool = True, items: Any = "go", **more: Any) -> Any:
     """The tools that are sent; None where ours is not added."""
     request = split(body(items, **more))
-    added = responses.recall_tool(request, always)
+    added = responses.recall.tool(request, always)
     if added is None:
         return None
     sent = json.loads(responses.joined(request, {}, added))
@@ -297,7 +298,7 @@ def test_r8_the_tool_is_a_flat_function_that_is_not_strict() -> None:
 )
 def test_r7_where_responses_are_stored_or_ours_cannot_stand_there_is_no_tool(more: Json) -> None:
     assert with_tool(**{"tools": [TOOL]} | more) is None
-    assert responses.recall_tool(split(b'{"model":"m","input":"x","tools":[{"name":"a"}]}'), True) is None
+    assert responses.recall.tool(split(b'{"model":"m","input":"x","tools":[{"name":"a"}]}'), True) is None
 
 
 def test_r7_without_tools_of_the_client_ours_is_there_only_always() -> None:
@@ -309,5 +310,5 @@ def test_r7_without_tools_of_the_client_ours_is_there_only_always() -> None:
 )
 def test_r6_the_next_round_has_what_is_left_for_the_answer(limit: Any, spent: int, left: Any) -> None:
     raw = body("go", max_output_tokens=limit, x=1e3)
-    assert responses.next_round(raw, spent) == body("go", max_output_tokens=left, x=1e3)
-    assert responses.next_round(b'{"input":"x"}', 5) == b'{"input":"x"}'
+    assert responses.recall.next_round(raw, spent) == body("go", max_output_tokens=left, x=1e3)
+    assert responses.recall.next_round(b'{"input":"x"}', 5) == b'{"input":"x"}'

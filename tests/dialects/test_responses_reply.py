@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policies.dialects.openai_responses import reply
-from policies.model.edits import Exchange
+from policies.dialects.openai_responses.reply import ResponsesReply
+from policies.model.edits import RecallRound
 from tests.kit.responses import (
     NAME,
     REF,
@@ -40,7 +40,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert (list(reader.pending), list(reader.over), reader.completion) == ([], [0], 10)
     assert (reader.result(0).text, reader.result(0).call_ids) == ("found", ())
     (exchange,) = reader.result(0).rounds
-    assert exchange == Exchange(0, exchange.calls)
+    assert exchange == RecallRound(0, exchange.calls)
     assert json.loads(exchange.calls[0]) == call()
     assert reader.result(1).rounds == ()
 
@@ -48,7 +48,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
 def test_r3_text_and_reasoning_flow_at_once_and_are_counted_by_round() -> None:
     first = [reasoning("sealed"), message("Let me look 🙂."), call()]
     stream = events(first)
-    reader = reply(2)
+    reader = ResponsesReply(2)
     for given in stream:
         ours = NAME.encode() in given and b"output_item" in given
         got = reader.feed(given)
@@ -117,7 +117,7 @@ def test_r4_a_mixed_reply_is_over_and_shows_the_clients_calls_alone(place: int) 
     ],
 )
 def test_r4_what_the_client_has_to_answer_ends_the_reply(item: dict[str, Any], mixed: bool) -> None:
-    reader = reply(4)
+    reader = ResponsesReply(4)
     feed(reader, events([item, call()]))
     assert (list(reader.pending), bool(reader.result(0).rounds[0].places)) == ([] if mixed else [0], mixed)
 
@@ -125,10 +125,10 @@ def test_r4_what_the_client_has_to_answer_ends_the_reply(item: dict[str, Any], m
 def test_r4_a_shell_of_the_providers_is_answered_there() -> None:
     made = {"type": "shell_call", "id": "s", "call_id": "t", "action": {"commands": ["ls"]}, "status": "completed"}
     output = {"type": "shell_call_output", "id": "so", "call_id": "t", "output": []}
-    reader = reply(4)
+    reader = ResponsesReply(4)
     feed(reader, events([made, output, call()]))
     assert list(reader.pending) == [0]
-    reader = reply(4)
+    reader = ResponsesReply(4)
     feed(reader, events([made, call()]))
     assert list(reader.over) == [0]
 
@@ -138,7 +138,7 @@ def test_r3_items_that_overlap_keep_their_places() -> None:
     early = next(at for at, each in enumerate(stream) if b'"output_index": 1' in each)
     late = next(at for at, each in enumerate(stream) if b".done" in each and b"output_item" in each)
     stream.insert(early + 1, stream.pop(late))
-    places = [each["output_index"] for each in parsed(feed(reply(4), stream)) if "output_index" in each]
+    places = [each["output_index"] for each in parsed(feed(ResponsesReply(4), stream)) if "output_index" in each]
     assert places == sorted(places)
     assert set(places) == {0, 1}
 
@@ -185,7 +185,7 @@ def test_r3_a_call_without_a_name_waits_until_it_has_one() -> None:
         return [each.replace(f'"{name}"'.encode(), b'""') if b".added" in each else each for each in events(bare)]
 
     stream = late("bash")
-    reader = reply(4)
+    reader = ResponsesReply(4)
     got = feed(reader, stream[:6])
     assert len(got) == 2
     got += feed(reader, stream[6:7])
@@ -242,19 +242,19 @@ def test_r6_arguments_that_are_none_become_empty_ones() -> None:
     ],
 )
 def test_r3_what_is_no_recall_passes_as_the_very_bytes(odd: bytes) -> None:
-    (got,) = reply(4).feed(odd)
+    (got,) = ResponsesReply(4).feed(odd)
     assert got is odd
-    (got,) = reply().feed(odd)
+    (got,) = ResponsesReply().feed(odd)
     assert got is odd
 
 
 def test_r3_a_reply_without_recalls_passes_but_for_our_tool() -> None:
     stream = events([reasoning("s"), message("hello"), call("bash", "{}", "t0")], usage=usage(1, 2))
-    got = feed(reply(4), stream)
+    got = feed(ResponsesReply(4), stream)
     ours = b', {"type": "function", "name": "narrows_recall", "parameters": {}, "strict": false}'
     assert got == [each.replace(ours, b"") for each in stream]
     assert [a is b for a, b in zip(got, stream, strict=True)] == [b'"tools"' not in each for each in stream]
-    assert feed(reply(), stream) == stream
+    assert feed(ResponsesReply(), stream) == stream
 
 
 @pytest.mark.parametrize("style", ["crlf", "lines", "bare", "bom"])
@@ -290,7 +290,7 @@ def test_some_servers_leave_the_output_out_at_the_end_or_say_it_only_there() -> 
 
 
 def test_r3_the_text_so_far_is_known_amid_the_stream() -> None:
-    reader = reply(4)
+    reader = ResponsesReply(4)
     stream = events([message("hello world")])
     feed(reader, [each for each in stream if b".delta" in each or b".added" in each][:3])
     assert reader.result(0).text == "hello"
@@ -305,7 +305,7 @@ def test_r3_a_done_between_rounds_is_not_seen() -> None:
 @pytest.mark.parametrize("allowed", [None, 4])
 def test_t3_a_stream_that_breaks_off_says_why(allowed: int | None) -> None:
     said = {"error": {"message": "gone", "type": "server_error", "code": "upstream_lost", "param": None}}
-    reader = reply(allowed)
+    reader = ResponsesReply(allowed)
     (found,) = parsed([reader.last_event(json.dumps(said).encode())])
     assert found == {"type": "error", "code": "upstream_lost", "message": "gone", "param": None, "sequence_number": 0}
     before = parsed(feed(reader, [*events([message("I"), call()])[:10], b": keep-alive\n\n"])[:-1])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from policies.dialects.openai_responses import reply
+from policies.dialects.openai_responses.reply import ResponsesReply
 from policies.money.prices import Usage
 from tests.kit.responses import call, event, events, feed, message, play, reasoning, response, usage
 
@@ -35,19 +35,19 @@ def test_r3_rounds_are_one_response() -> None:
 def test_r3_without_recalls_the_body_passes_but_for_our_tool(given: Any) -> None:
     body = whole(message("hello"), given)
     tool = b', {"type": "function", "name": "narrows_recall", "parameters": {}, "strict": false}'
-    assert reply(4).feed(body) == [body.replace(tool, b"")]
-    (same,) = reply().feed(body)
+    assert ResponsesReply(4).feed(body) == [body.replace(tool, b"")]
+    (same,) = ResponsesReply().feed(body)
     assert same is body
     bare = body.replace(b'"tools": [', b'"tools_": [')
-    (same,) = reply(4).feed(bare)
+    (same,) = ResponsesReply(4).feed(bare)
     assert same is bare
 
 
 def test_r3_what_our_tool_stands_alone_in_becomes_an_empty_list() -> None:
     body = b'{"id":"r","output":[],"tools":[ {"name":"narrows_recall"} ],"x":"narrows_recall"}'
-    assert reply(4).feed(body) == [b'{"id":"r","output":[],"tools":[],"x":"narrows_recall"}']
+    assert ResponsesReply(4).feed(body) == [b'{"id":"r","output":[],"tools":[],"x":"narrows_recall"}']
     twice = b'{"output":[],"tools":[{"name":"narrows_recall","name":"b"}]}'
-    assert reply(4).feed(twice) == [twice]
+    assert ResponsesReply(4).feed(twice) == [twice]
 
 
 def test_r4_a_mixed_reply_keeps_the_clients_calls() -> None:
@@ -94,12 +94,12 @@ USAGE = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached
     ],
 )
 def test_c3_the_usage_of_a_reply_is_read_as_it_passes(given: bytes, found: Usage | None) -> None:
-    reader = reply()
+    reader = ResponsesReply()
     assert reader.feed(given) == [given]
     assert reader.usage == found
 
 
 def test_c3_a_stream_says_its_usage_at_the_end() -> None:
-    reader = reply()
+    reader = ResponsesReply()
     feed(reader, events([message("hello")], usage=usage(7, 2)))
     assert (reader.usage, reader.completion, list(reader.over)) == (Usage(7, 0, 0, 2), 2, [])

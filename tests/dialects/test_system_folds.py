@@ -41,7 +41,7 @@ def sent(dialect: str, last: str, mark: MarkStyle = "", words: int = 1 + len(WOR
     text = f"{RECORD}\n{WORDS}" if words else RECORD
     changed = api.splice(request, conversation, [Fold(first.anchor, end.anchor, text, "summarize", None, True, words)])
     if mark:
-        marked = api.marked(changed[first.message], mark)
+        marked = api.marks.add(changed[first.message], mark)
         assert marked is not None
         changed[first.message] = marked
     new = json.loads(api.joined(request, changed))

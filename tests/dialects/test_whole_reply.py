@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.dialects.whole_reply import messages_of
+from policies.dialects import DIALECTS
 from policies.tools.file_changes import ToolCall, changes_of
 from proxy.app import App
 from proxy.lab.provider import Say
@@ -40,10 +40,10 @@ async def test_m10_a_reply_is_logged_as_its_client_returns_it(stage: Stage, app:
     async with speaking(api, app.base_url) as speaker:
         for _ in turns:
             heard = await speaker.ask([{"role": "user", "content": "Go."}], stream, **api.thinks)
-            messages = [json.loads(raw) for raw in messages_of(api.dialect, heard.raw)]
+            messages = [json.loads(raw) for raw in DIALECTS[api.dialect].messages_in(heard.raw)]
             assert bare(messages) == bare(api.entries_of(heard.reply))
             for end in (0, len(heard.raw) // 2):
-                assert messages_of(api.dialect, heard.raw[:end]) == []
+                assert DIALECTS[api.dialect].messages_in(heard.raw[:end]) == []
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,10 @@ async def test_m10_a_reply_is_logged_as_its_client_returns_it(stage: Stage, app:
     ],
 )
 def test_t3_what_is_not_whole_or_not_one_reply_has_no_messages(dialect: str, reply: Json) -> None:
-    assert messages_of(dialect, json.dumps(reply).encode()) == []
+    assert DIALECTS[dialect].messages_in(json.dumps(reply).encode()) == []
     events = [{"choices": [{"index": 1, "delta": {"content": "a"}, "finish_reason": "stop"}]}, {"error": {}}]
-    assert messages_of("openai_chat", b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events)) == []
+    stream = b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events)
+    assert DIALECTS["openai_chat"].messages_in(stream) == []
 
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "a b\n", "\n", "-- x\n", "@@ -1 +1 @@\n"]), max_size=40)

@@ -16,8 +16,10 @@ PAGES: Mapping[Path, str] = {
 """All of them, by their places."""
 README, CHANGELOG = PAGES[Path("README.md")], PAGES[Path("CHANGELOG.md")]
 POLICIES, DEPLOY, TESTS = (PAGES[Path(folder, "README.md")] for folder in ("policies", "deploy", "tests"))
-PROXY = "\n\n".join(text for page, text in PAGES.items() if page.parts[0] == "proxy")
-"""The manual of the proxy: the map, the pages beside the rooms, the reference."""
+MANUAL: Mapping[Path, str] = {
+    page: text for page, text in PAGES.items() if page.parts[0] == "proxy" and page.name == "README.md"
+}
+"""The manual of the proxy but for its reference."""
 BEHAVIOURS, FAULTS = PAGES[Path("tests/BEHAVIOURS.md")], PAGES[Path("tests/FAULTS.md")]
 
 
@@ -43,6 +45,6 @@ def blocks(language: str) -> list[Block]:
     ]
 
 
-def toml_blocks(page: str = PROXY) -> list[str]:
+def toml_blocks(page: str) -> list[str]:
     """The examples of settings in it."""
     return re.findall(r"```toml\n(.*?)```", page, re.DOTALL)

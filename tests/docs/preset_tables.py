@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin
 
 from policies.model.parameters import Parameter, parameters_of
 from policies.presets import POLICIES, PRESETS
-from proxy.lab.preset_descriptions import aim_of, in_words
+from proxy.console.presets import aim_of, in_words
 
 
 def preset_table() -> str:

@@ -33,7 +33,7 @@ NARROWS = f"""\
 port=$NARROWS_PORT
 [[ " $* " =~ " --port "([0-9]+) ]] && port=${{BASH_REMATCH[1]}}
 listens() {{ (: <>/dev/tcp/127.0.0.1/$port) 2>/dev/null; }}
-narrows() {{ exec "{sys.executable}" -m proxy.cli "$@"; }}
+narrows() {{ exec "{sys.executable}" -m proxy.console.cli "$@"; }}
 if [[ $1 != serve && " $* " != *" --sink "* ]] || listens; then narrows "$@"; fi
 narrows "$@" </dev/null >>serve.log 2>&1 &
 echo $! >>started

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from proxy.cli import command_line
-from tests.docs.documents import PAGES, PROXY, README
+from proxy.console.cli import command_line
+from tests.docs.documents import PAGES, README
 from tests.kit.paths import ROOT
 
 PROGRAM: Any = get_command(command_line())  # typer's own click has no types
@@ -30,21 +31,20 @@ DESCRIBED = [
     for option in sorted(options)
     if command not in ("serve", "") and not option.startswith("--no-")
 ]
+REFERENCE = PAGES[Path("proxy/console/reference/commands.md")]
 QUOTED = re.compile(r"`narrows ([^`]+)`")
 """A command in a document, a comment or a message."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_in_the_readme_and_its_options_in_that_of_the_proxy(command: str) -> None:
+def test_every_command_is_in_the_readme(command: str) -> None:
     assert f"| `narrows {command}" in README or f"`{command}`" in README
-    assert f"**`narrows {command}" in PROXY
 
 
 @pytest.mark.parametrize(("command", "option"), DESCRIBED)
 def test_every_option_is_described_with_its_command(command: str, option: str) -> None:
-    start = PROXY.index(f"**`narrows {command}")
-    ends = [at.start() for at in re.finditer(r"\n- \*\*`narrows |\n\n", PROXY) if at.start() > start]
-    assert f"`{option}`" in PROXY[start : ends[0]]
+    described = REFERENCE[REFERENCE.index(f"\n## narrows {command}\n") :].split("\n## ")[1]
+    assert re.search(rf"^  .*{option}\b", described, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from tests.docs.documents import PAGES, POLICIES, Block, blocks, toml_blocks
 
 

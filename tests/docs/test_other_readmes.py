@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from tests.docs.documents import BEHAVIOURS, DEPLOY, FAULTS, POLICIES, TESTS
 from tests.docs.preset_tables import parameter_table, preset_table
 from tests.kit.paths import ROOT

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from typer.testing import CliRunner
 
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from tests.docs.documents import CHANGELOG, README
 from tests.kit.paths import ROOT
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from proxy.config import Settings, UpstreamRow
 from proxy.config.addresses import names_no_version
-from proxy.kernel.wire.connector import AddressCheck
 from proxy.telemetry import Telemetry
+from proxy.upstreams.connector import AddressCheck
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, Asked, completion, json_answer
 

@@ -14,10 +14,10 @@ import pytest
 from aiohttp.streams import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.gateway import downstream, listener
 
 from proxy.config import ConfigurationError
 from proxy.kernel.admission import Peer, Pool, Pressure, _network
+from proxy.kernel.wire import downstream, listener
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.running import Running, Start
+from tests.kit.running import Running, Start, compaction_of
 from tests.kit.upstream import whole
 from tests.kit.wire import APIS, Json
 
@@ -142,6 +142,6 @@ async def test_x5_of_several_credentials_each_tells_clients_apart(narrows: Start
 
 def tenants(setup: Running) -> int:
     """How many tenants this Narrows has read requests of."""
-    compactor: Any = setup.app.compaction
-    pieces = compactor._parser._requests._by_piece
+    compactor: Any = compaction_of(setup.app).compactor
+    pieces = compactor._store.conversations._index._by_piece
     return len({tenant for (_, tenant, *_), *_ in pieces})

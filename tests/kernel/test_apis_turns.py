@@ -8,6 +8,7 @@ from tests.kit.apis import Api, text_of, told
 from tests.kit.histories import requests
 from tests.kit.prefixes import ask, grow, moved, sent
 from tests.kit.rolling import PLAIN, PRICED, RULES, material_of, notes_of, work, writes
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage, working
 
 SETTINGS = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}
@@ -26,12 +27,11 @@ async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
         return writes(received)
 
     app = await stage.start(**SETTINGS)
-    assert app.summaries is not None
     stage.provider.answer = lambda received: written(received) if received.model == "scribe" else None
     grown = []
     for messages in requests(work(21))[10:]:
         grown.append(await ask(stage, app, api, messages))
-        await app.summaries.settled()
+        await compaction_of(app).maker.settled()
     assert {exchange.status for exchange in grown} == {200}
     words = [exchange.headers.get("x-narrows-summary") for exchange in grown]
     assert "adopted" in words

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.context import Context
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.presets import PRESETS, Preset
@@ -96,10 +97,12 @@ def broken(api: Api) -> Iterator[tuple[Any, Any]]:
 async def test_v3_the_clients_error_stays_the_clients(stage: Stage, api: Api) -> None:
     """It is forwarded as it came, and the reply is what the provider says to it."""
     app = await stage.start()
-    form = CLIENT_APIS[api.dialect]
+    form = DIALECTS[api.dialect]
     for history, odd in broken(api):
         body = spaced({**api.body(ASKED), api.history: history})
-        async with stage.client.post(f"{stage.upstream}{form.path}", data=body, headers=form.auth("k")) as reply:
+        async with stage.client.post(
+            f"{stage.upstream}{form.http.path}", data=body, headers=form.http.auth("k")
+        ) as reply:
             direct = await reply.json()
             assert reply.status == 400
         exchange = await post(stage, app, api, body)

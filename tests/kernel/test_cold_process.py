@@ -22,9 +22,9 @@ from policies.planning.plan import plan
 from policies.planning.state import PlanSettings
 from policies.presets import PRESETS, Preset
 from proxy.kernel import cold as module
-from proxy.kernel import runs
+from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.runs import plan_and_render
+from proxy.kernel.plan import plan_and_render
 from proxy.lab.generators.loops import generated
 from tests.kit.histories import EAGER
 from tests.kit.stage import Stage, body_of
@@ -73,11 +73,10 @@ def work(dialect: str, body: bytes, name: str = "eager") -> Work:
 
 async def planned_there(cold: Cold, work: Work) -> Any:
     """The plan of the process, which takes a while to start."""
-    rendered: dict[Any, Any] = {}
     async with asyncio.timeout(60):
-        while (planned := await cold.plan(*work, rendered, "me")) is None:  # noqa: ASYNC110 - it tells nobody
+        while (planned := await cold.plan(*work, "me")) is None:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.05)
-    return planned, rendered
+    return planned
 
 
 def sessions() -> list[tuple[str, dict[str, Any], str]]:
@@ -97,7 +96,7 @@ async def test_ctrl_c_at_the_terminal_does_not_end_the_process(cold: Cold) -> No
     process = cold._process
     assert process is not None
     process.send_signal(signal.SIGINT)
-    assert await cold.plan(*first, {}, "me") is not None
+    assert await cold.plan(*first, "me") is not None
     assert cold._process is process
 
 
@@ -106,11 +105,10 @@ async def test_s1_the_process_plans_what_is_planned_here_and_it_goes_on_the_same
     for dialect, session, preset in sessions():
         *_, end, last = [i for i, message in enumerate(session["messages"]) if message["role"] == "assistant"]
         here, there, next_one = (work(dialect, body(session, at), preset) for at in (end, end, last))
-        rendered: dict[Any, Any] = {}
-        result, rendering = plan_and_render(*here, rendered)
-        (other, others), fresh = await planned_there(cold, there)
+        result, rendering = plan_and_render(*here)
+        other, others = await planned_there(cold, there)
         assert outcome(other) == outcome(result)
-        assert (others.messages, fresh) == (rendering.messages, rendered)
+        assert others.messages == rendering.messages
         assert others.chains.sent_digest(others.chains.sent) == rendering.chains.sent_digest(rendering.chains.sent)
         _, _, history, settings, _ = next_one
         anchor = history.end_anchor(result.state.step - 1)
@@ -128,7 +126,7 @@ async def test_f_a_replay_whose_client_leaves_ends_and_the_process_takes_the_nex
     await planned_there(cold, small)
     calls = [message for n in range(4_000) for message in ({"role": "user", "content": f"u{n}"}, says(f"a{n}"))]
     cold.is_asked.clear()
-    large = asyncio.create_task(cold.plan(*work("openai_chat", body_of([*calls, calls[0]])), {}, "me"))
+    large = asyncio.create_task(cold.plan(*work("openai_chat", body_of([*calls, calls[0]])), "me"))
     await cold.is_asked.wait()
     await asyncio.sleep(0.05)
     large.cancel()
@@ -170,7 +168,7 @@ async def left_to_the_caller(cold: Cold) -> None:
     job = work("openai_chat", body_of(working(Random(1))))
     async with asyncio.timeout(30):
         while not cold.outcomes:
-            assert await cold.plan(*job, {}, "me") is None
+            assert await cold.plan(*job, "me") is None
             await asyncio.sleep(0.02)
     assert cold.outcomes == {"failed": 1}
 
@@ -198,7 +196,7 @@ async def test_no_credential_of_the_environment_goes_there(
     seen = tmp_path / "environment"
     text = f"import os; open({str(seen) + '.new'!r}, 'w').write(repr(dict(os.environ))); "
     monkeypatch.setattr(module, "_PROGRAM", text + f"os.rename({str(seen) + '.new'!r}, {str(seen)!r})")
-    await cold.plan(*work("openai_chat", body_of(working(Random(1)))), {}, "me")
+    await cold.plan(*work("openai_chat", body_of(working(Random(1)))), "me")
     async with asyncio.timeout(30):
         while not seen.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)
@@ -210,7 +208,7 @@ async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_MANY_STEPS", "_MANY_NEW_BLOCKS"):
-        monkeypatch.setattr(runs, limit, 0)
+        monkeypatch.setattr(planning, limit, 0)
     monkeypatch.setattr(module, "FEWEST_BYTES", 0)
     with_it, without = [
         await stage.start(store=f"sqlite:///{stage.path}.{is_on}", cold_process=is_on) for is_on in (True, False)

@@ -23,7 +23,7 @@ from policies.recall import original
 from policies.rules.trim import Trim
 from policies.text.stubs import MARK
 from proxy.app import App
-from proxy.kernel.runs import plan_and_render
+from proxy.kernel.plan import plan_and_render
 from proxy.lab.provider import Answer, Received, Say
 from proxy.memory import open_store
 from tests import examples
@@ -219,7 +219,7 @@ class Talk(RuleBasedStateMachine):
     def have_no_time_to_plan(self, prose: int) -> None:
         """Nothing new is decided, and what stands is put back."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("proxy.kernel.runs.plan_and_render", without_time)
+            patch.setattr("proxy.kernel.plan.plan_and_render", without_time)
             self.is_hurried = True
             self.grow([20], prose, prose)
         self.is_hurried = False

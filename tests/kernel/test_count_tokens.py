@@ -17,6 +17,7 @@ from tests.kit.apis import plays, wants
 from tests.kit.forms import FORMS
 from tests.kit.histories import TOOLS, Json, requests
 from tests.kit.rolling import PLAIN, PRICED, work
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage, ends, working
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -151,9 +152,8 @@ async def test_m7_a_count_wants_no_summary(stage: Stage, monkeypatch: pytest.Mon
     monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
     monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     app = await stage.start(preset="plain", models=PRICED, summary_tokens=100, summarizers=[{"model": "scribe"}])
-    assert app.summaries is not None
     for count in (True, False):
         stage.provider.requests.clear()
         await ask(stage, app, dialect, requests(work(21))[-1], count=count)
-        await app.summaries.settled()
+        await compaction_of(app).maker.settled()
         assert len(stage.provider.requests) == (1 if count else 2)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.config import UpstreamRow
-from proxy.kernel.wire.upstream import Upstream
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import Upstream
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, Asked, completion, json_answer
 from tests.kit.upstream import post as raw_post
@@ -66,7 +66,7 @@ async def test_t1_what_comes_before_the_reply_is_no_reply(narrows: Start) -> Non
 async def test_t1_what_comes_while_nobody_asks_is_nobodys_reply(
     narrows: Start, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.wire.upstream._ONE_WRITE", limit)
+    monkeypatch.setattr("proxy.upstreams.upstream._ONE_WRITE", limit)
     script = Connections()
     setup = await narrows(script)
     for asked in range(3):
@@ -91,7 +91,7 @@ async def test_t1_both_ways_of_sending_send_the_same(
     headers = {"X-Own": "ü", "x-narrows": "on", "Cookie": "a=b", "Connection": "x-hop", "x-hop": "1"}
     data = b'{"model": "m", "messages": [{"role": "user", "content": "%s"}]}' % (b"x" * size)
     for limit in (2**20, 10):
-        monkeypatch.setattr("proxy.kernel.wire.upstream._ONE_WRITE", limit)
+        monkeypatch.setattr("proxy.upstreams.upstream._ONE_WRITE", limit)
         async with setup.client.post(f"{setup.url}{CHAT}?a=%2F&b=", data=data, headers=headers) as reply:
             assert reply.status == 200
     direct, sliced = setup.upstream.seen

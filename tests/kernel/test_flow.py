@@ -10,40 +10,35 @@ from aiohttp import web
 from pytest_aiohttp import AiohttpClient, AiohttpRawServer, AiohttpServer
 from yarl import URL
 
-from proxy.addons.access.gate import Gate
-from proxy.addons.access.registry import KeyRegistry
-from proxy.catalog.price_book import PriceBook
+from proxy.addons.telemetry.addon import fields_of
 from proxy.config import Settings
 from proxy.identity.states import CredentialStates
+from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.handlers import Gateway
-from proxy.kernel.outgoing import Bypass
-from proxy.kernel.parts import FlowParts
-from proxy.kernel.upstreams import Upstreams
+from proxy.kernel.parts import KernelParts
 from proxy.requests import ClientRequest, UpstreamRequest
-from proxy.telemetry import RequestRecord, Telemetry
+from proxy.telemetry import Telemetry
+from proxy.upstreams.table import Upstreams
 from tests.kit.upstream import completion
 
 BODY = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
 
 
-class Longer(Bypass):
+async def longer(client_request: ClientRequest, waiting: Any = None, /) -> UpstreamRequest:
     """Adds a space to each body, as a compaction that changes something."""
-
-    async def prepare(self, client_request: ClientRequest, waiting: Any = None, /) -> UpstreamRequest:
-        return UpstreamRequest(client_request, client_request.body + b" ", {"x-narrows-mode": "compacted"})
+    return UpstreamRequest(client_request, client_request.body + b" ", {"x-narrows-mode": "compacted"})
 
 
-class NoPages:
-    """Narrows without pages of its own."""
+class Records(Addon):
+    """The record of each request, once it is over."""
 
-    ready = True
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
 
-    def has(self, path: str, /) -> bool:
-        return False
-
-    async def answer(self, request: web.BaseRequest, path: str, /) -> web.Response:
-        raise AssertionError(path)
+    async def finished(self, exchange: Exchange) -> None:
+        self.records.append(fields_of(exchange))
 
 
 class Provider:
@@ -73,17 +68,19 @@ def provider() -> Provider:
 
 
 @pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
-    """The record of each request, once it is over."""
-    records: list[RequestRecord] = []
-    monkeypatch.setattr(Telemetry, "request", lambda _, record: records.append(record))
-    return records
+def addon() -> Records:
+    return Records()
+
+
+@pytest.fixture
+def records(addon: Records) -> list[dict[str, Any]]:
+    return addon.records
 
 
 @pytest.fixture
 async def client(
     provider: Provider,
-    records: list[RequestRecord],
+    addon: Records,
     aiohttp_server: AiohttpServer,
     aiohttp_raw_server: AiohttpRawServer,
     aiohttp_client: AiohttpClient,
@@ -94,22 +91,22 @@ async def client(
     server = await aiohttp_server(upstream_app)
     settings = Settings(upstream=str(server.make_url("/v1")), port=0)
     upstreams = await Upstreams.open(settings, Telemetry(stream=io.StringIO()))
-    parts = FlowParts(
+    parts = KernelParts(
         settings=settings,
         upstreams=upstreams,
-        compaction=Longer(),
+        prepare=longer,
+        compaction=None,
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
         admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),
-        gate=Gate(settings, KeyRegistry(settings, None), b"s"),
-        price_book=PriceBook(settings),
+        addons=Addons((), (), (addon,), Telemetry(stream=io.StringIO())),
     )
-    yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
+    yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts)))
     await upstreams.close()
 
 
 async def test_t1_a_chat_request_is_prepared_and_forwarded(
-    client: Any, provider: Provider, records: list[RequestRecord]
+    client: Any, provider: Provider, records: list[dict[str, Any]]
 ) -> None:
     reply = await client.post("/v1/chat/completions?a=%20b", json=BODY, headers={"x-own": "1", "x-narrows": "on"})
     assert (reply.status, reply.headers["x-narrows-mode"]) == (200, "compacted")
@@ -119,23 +116,28 @@ async def test_t1_a_chat_request_is_prepared_and_forwarded(
     assert headers["x-own"] == "1"
     assert not any(name.lower().startswith("x-narrows") for name in headers)
     (record,) = records
-    assert (record.route, record.status, record.mode, record.received) == ("chat", 200, "compacted", len(body) - 1)
+    assert (record["route"], record["status"], record["mode"], record["received"]) == (
+        "chat",
+        200,
+        "compacted",
+        len(body) - 1,
+    )
 
 
-async def test_t2_a_stream_is_passed_on_event_by_event(client: Any, records: list[RequestRecord]) -> None:
+async def test_t2_a_stream_is_passed_on_event_by_event(client: Any, records: list[dict[str, Any]]) -> None:
     reply = await client.post("/v1/chat/completions", json={**BODY, "stream": True})
     assert await reply.read() == b"data: {}\n\ndata: [DONE]\n\n"
-    assert records[0].replied == len(b"data: {}\n\ndata: [DONE]\n\n")
+    assert records[0]["replied"] == len(b"data: {}\n\ndata: [DONE]\n\n")
 
 
 async def test_t1_what_is_no_chat_is_relayed_both_ways_unchanged(
-    client: Any, provider: Provider, records: list[RequestRecord]
+    client: Any, provider: Provider, records: list[dict[str, Any]]
 ) -> None:
     reply = await client.put("/v1/models", data=b"\x01\x02")
     assert await reply.read() == b"\x00\xff raw"
     assert provider.received[0][:3] == ("PUT", "/v1/models", b"\x01\x02")
     assert reply.headers["x-narrows-mode"] == "relayed"
-    assert records[0].route == "relay"
+    assert records[0]["route"] == "relay"
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
@@ -152,9 +154,9 @@ async def test_t4_an_error_of_the_upstream_reaches_the_client_as_it_is(
     [("/nothing", 404, "not_found"), ("/v1/%2e%2e/x", 400, "bad_target")],
 )
 async def test_x1_what_is_refused_reaches_no_upstream(
-    client: Any, provider: Provider, records: list[RequestRecord], target: str, status: int, code: str
+    client: Any, provider: Provider, records: list[dict[str, Any]], target: str, status: int, code: str
 ) -> None:
     reply = await client.get(URL(target, encoded=True))
     assert (reply.status, (await reply.json())["error"]["code"]) == (status, code)
     assert provider.received == []
-    assert records[0].trouble == code
+    assert records[0]["trouble"] == code

@@ -7,7 +7,8 @@ import pytest
 
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.who import Identity
-from proxy.kernel.wire.downstream import RequestOptions, options_of
+from proxy.kernel.head import RequestOptions
+from proxy.kernel.receive import options_of
 from tests.kit.running import Start
 from tests.kit.settings import settings_with
 from tests.kit.stage import Stage, ends, moved, working

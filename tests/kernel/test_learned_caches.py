@@ -6,6 +6,7 @@ import pytest
 
 from policies.money.caches import HOUR, MINUTE
 from policies.money.prices import Usage
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage
 
 PRICED = {"claude-x": {"input": 4, "write": 1.25, "breakpoints": True}, "plain": {"input": 1}}
@@ -14,8 +15,8 @@ PRICED = {"claude-x": {"input": 4, "write": 1.25, "breakpoints": True}, "plain":
 async def differing(stage: Stage, model: str, pause: float, cached: bool, **settings: Any) -> tuple[list[str], float]:
     """Play a session with such pauses, and replies that all say so; what is then learned."""
     app = await stage.start(preset="structural", models=PRICED, **settings)
-    caches, now = app.compaction._planner.caches, [1_000_000.0]  # type: ignore[attr-defined]
-    app.compaction._planner._clock = app.compaction._clock = lambda: now[0]  # type: ignore[attr-defined]
+    caches, now = compaction_of(app).compactor.learned.caches, [1_000_000.0]  # type: ignore[attr-defined]
+    compaction_of(app).compactor.planner._clock = compaction_of(app).compactor.clock = lambda: now[0]  # type: ignore[attr-defined]
     signs, said = list[str](), [{"role": "user", "content": "Read this: " + "word " * 2_000}]
     note = caches.note
 

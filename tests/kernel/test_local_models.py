@@ -98,7 +98,7 @@ async def test_a_local_server_is_asked_once_for_the_window_and_sees_no_key(
             assert (reply.status, reply.headers[PRICES]) == (200, "none")
     assert len(server.asked) == questions
     assert not any(b"sk-secret" in asked.head for asked in server.asked)
-    prices = setup.app.gateway.price_book.prices("mine", "default")
+    prices = setup.app.services.price_book.prices("mine", "default")
     assert (prices.window, prices.is_local, prices.listed, prices.input) == (window, True, False, 0.0)
     assert [json.loads(asked.body) for asked in server.asked if asked.body] == [{"model": "mine"}] * (questions == 3)
 
@@ -107,7 +107,7 @@ async def test_a_local_server_is_asked_once_for_the_window_and_sees_no_key(
 async def test_a_local_server_that_hangs_holds_one_request_up_for_two_seconds(
     narrows: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.model_lookup._LOCAL_SECONDS", 0.2)
+    monkeypatch.setattr("proxy.upstreams.model_lookup._LOCAL_SECONDS", 0.2)
     server = ModelServer({}, hangs=True)
     setup = await narrows(server, real=True)
     for model in ("mine", "mine", "another"):
@@ -119,7 +119,7 @@ async def test_a_local_server_that_hangs_holds_one_request_up_for_two_seconds(
 @pytest.mark.usefixtures("_local")
 async def test_a_name_of_a_family_has_no_price_at_a_local_address(narrows: Start) -> None:
     setup = await narrows(ModelServer({"/v1/models": VLLM}), real=True)
-    prices = setup.app.gateway.price_book.prices("claude-opus-9-tuned", "default")
+    prices = setup.app.services.price_book.prices("claude-opus-9-tuned", "default")
     assert (prices.is_local, prices.assumed, prices.input) == (True, "", 0.0)
 
 

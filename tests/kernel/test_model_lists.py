@@ -167,7 +167,7 @@ async def test_an_upstream_that_lists_nothing_is_left_out_and_only_where_all_are
 async def test_a_slow_upstream_keeps_nobody_waiting(
     narrows: Start, local: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.model_lists._SECONDS", 0.1)
+    monkeypatch.setattr("proxy.upstreams.model_lists._SECONDS", 0.1)
 
     async def script(_: Asked, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")

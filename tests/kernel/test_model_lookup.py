@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.gateway import model_lookup
 
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides, prices_for
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
-from proxy.kernel.model_lookup import overrides_in
+from proxy.upstreams import model_lookup
+from proxy.upstreams.model_lookup import overrides_in
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.running import Start
 from tests.kit.stage import Stage, ends, moved, working
 from tests.kit.upstream import REQUEST, Asked, ScriptedUpstream, completion, json_answer, whole
@@ -278,4 +278,4 @@ async def test_a_reload_asks_first_and_an_upstream_of_anthropics_api_for_all_of_
         await setup.app.reload(Settings(**values))
         assert lists.asked == ["/v1/models?limit=1000"]
         assert claude.seen[0].one("anthropic-version") == "2023-06-01"
-        assert setup.app.gateway.price_book.prices("claude-x", "claude").window == 200_000
+        assert setup.app.services.price_book.prices("claude-x", "claude").window == 200_000

@@ -16,11 +16,11 @@ import aiohttp
 import openai
 import pytest
 
+from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from proxy.app import App
 from proxy.kernel.prepare import Compactor
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.lab.provider.answers import Excess, Wording
 from proxy.memory import Key
@@ -31,6 +31,7 @@ from tests.kit.histories import Json
 from tests.kit.overflows import IN_BODY, STREAMS, WORDINGS
 from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, spaced
 from tests.kit.recalling import recall
+from tests.kit.running import compaction_of
 from tests.kit.speaking import speaking
 from tests.kit.stage import MODELS, Exchange, Stage, staged
 
@@ -253,14 +254,14 @@ async def test_t5_a_window_is_learned_for_one_model_at_one_upstream(server: Stag
 
 async def test_x5_no_tenant_learns_from_what_another_was_refused(server: Stage) -> None:
     """An error may repeat what a client wrote."""
-    app = await started(server)
+    compactor = compaction_of(await started(server)).compactor
 
     async def prepared(tenant: str, task: str) -> UpstreamRequest:
         body = spaced(APIS["openai_chat"].body([{"role": "user", "content": task}, *LONG[1:-1]], model="own"))
-        return await app.compaction.prepare(ClientRequest("openai_chat", body, tenant, None, "on", "", ""))
+        return await compactor.prepare(ClientRequest("openai_chat", body, tenant, None, "on", "", ""))
 
     first = await prepared("one", "Go.")
-    assert await app.compaction.compact_harder(first, Overflow(window=WINDOW)) is not None
+    assert await compactor.compact_harder(first, Overflow(window=WINDOW)) is not None
     assert (await prepared("one", "Come.")).tokens_sent < WINDOW < (await prepared("two", "Come.")).tokens_sent
 
 
@@ -460,8 +461,8 @@ async def test_t5_a_later_round_that_is_too_long_is_an_error_and_teaches_the_win
     server.provider.answer = lambda received: None if received.excess else answer(received)
     asked = 1
     body = spaced(api.body([*LONG, {"role": "user", "content": "And?"}], **LIGHT, model="own", stream=stream))
-    form, received = CLIENT_APIS[api.dialect], b""
-    async with server.client.post(f"{app.base_url}{form.path}", data=body, headers=form.auth("k")) as reply:
+    form, received = DIALECTS[api.dialect], b""
+    async with server.client.post(f"{app.base_url}{form.http.path}", data=body, headers=form.http.auth("k")) as reply:
         assert reply.status == (200 if stream else 400)
         with suppress(aiohttp.ClientPayloadError):  # the connection is closed where a stream has begun
             async for piece in reply.content.iter_any():

@@ -5,23 +5,25 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
-from proxy.compaction import runs
 
-from proxy.catalog.price_book import PriceBook
 from proxy.config import Settings
+from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.planning import Planner, prefix_outcome, reply_headers, step_record
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.learned import Learned
+from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
+from proxy.kernel.understand import Assembler, RequestParser, Understanding
 from proxy.lab import sessions
-from proxy.memory import open_store
-from proxy.memory.cached import CachedStore
+from proxy.memory import Store, open_store
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import ClientRequest, PlannedRequest
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.stage import body_of
 from tests.kit.talk import says, user
 
@@ -42,11 +44,14 @@ class Bench:
 
     def __init__(self, store: CachedStore, **settings: Any) -> None:
         self.now = NOW
-        self.store = store
+        self.store, self.writer = store, StoreWriter(store)
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
         here = ColdProcess(lambda *_: None, is_on=False)
-        parser, self.book, self.row = RequestParser(), PriceBook(own), own.upstream_rows[0]
-        self.planner = Planner(own, parser, store, NoWriters(), lambda: self.now, here, price_book=self.book)  # type: ignore[arg-type]
+        self.parser, self.book, self.row = RequestParser(store.conversations), PriceBook(own), own.upstream_rows[0]
+        self.learned, writers = Learned(own, self.book, lambda: self.now), cast(Any, NoWriters())
+        assembler = Assembler(own, self.book, self.learned)
+        understanding = Understanding(self.parser, store, assembler, self.book, self.learned)
+        self.planner = Planner(own, understanding, store, writers, lambda: self.now, cold=here, learned=self.learned)
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
         """The plan of a recorded request."""
@@ -57,15 +62,21 @@ class Bench:
     def send(self, planned: PlannedRequest) -> str:
         """Remember a plan as one that was sent; what became of the prefix."""
         record = step_record(planned, self.now)
-        context, key = planned.context, planned.context.key
-        word = prefix_outcome(planned, record, self.store.newest(key))
+        context, live = planned.context, planned.context.live
+        word = prefix_outcome(planned, record)
         if planned.is_quiet:
-            self.store.note_sent(key, context.conversation, record)
+            self.writer.note_sent(live, context.conversation, record)
         else:
-            step = (key, context.fingerprint, context.conversation, planned.plan.state, record)
-            self.store.planned(*step)
-            self.store.remember(*step)
+            step = (context.fingerprint, context.conversation, planned.plan.state, record)
+            live.add_planned(*step)
+            self.store.conversations.settle(live)
+            self.writer.remember(live, *step)
         return word
+
+
+def on(backend: Store) -> CachedStore:
+    """A store as a process uses it that has served nothing."""
+    return CachedStore(backend, Telemetry(stream=io.StringIO()), ForgetRegistry(), Conversations(), 5.0)
 
 
 def request(turn: int, **fields: Any) -> ClientRequest:
@@ -77,7 +88,7 @@ def request(turn: int, **fields: Any) -> ClientRequest:
 async def store(tmp_path: Path) -> AsyncIterator[CachedStore]:
     backend = open_store(f"sqlite:///{tmp_path / 'narrows.db'}", patience=5.0)
     await backend.open()
-    cached = CachedStore(backend, Telemetry(stream=io.StringIO()), ForgetRegistry(), 5.0)
+    cached = on(backend)
     yield cached
     await cached.close()
     await backend.close()
@@ -116,20 +127,22 @@ async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_
     store: CachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    real = runs.plan_and_render
+    real = planning.plan_and_render
 
     def noted(*work: Any) -> Any:
         threads.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
         return real(*work)
 
-    monkeypatch.setattr(runs, "plan_and_render", noted)
+    monkeypatch.setattr(planning, "plan_and_render", noted)
     first, last = next(n for n, end in enumerate(ENDS) if end > 160), len(ENDS)
-    for bench in (Bench(store), Bench(store)):  # the second one knows what was decided, and nothing of the texts
+    for _ in range(2):  # the second one finds in the store what was decided, and knows nothing of the texts
+        bench = Bench(store)
         threads.clear()
         for turn in range(first, min(last, first + 4)):
-            monkeypatch.setattr("proxy.kernel.runs._NEWEST_BYTES", 10**9)
+            monkeypatch.setattr("proxy.kernel.plan._NEWEST_BYTES", 10**9)
             bench.send(await bench.plan(turn))
         assert threads == ["thread", "loop", "loop", "loop"]
+        store.conversations = Conversations()
 
 
 async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(store: CachedStore) -> None:
@@ -143,19 +156,20 @@ async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(stor
 
 async def test_x11_of_a_large_request_nothing_stays_before_its_credential_was_accepted(store: CachedStore) -> None:
     bench = Bench(store)
-    parser, large = bench.planner._parser, request(len(ENDS) - 1, is_accepted=False)
+    parser, large = bench.parser, request(len(ENDS) - 1, is_accepted=False)
+    kind = "openai_chat", "local", None, False
     padded = replace(large, body=large.body + b" " * 2**20)
     for each in (padded, padded):
         planned = await bench.planner.plan(each)
         assert planned is not None
-        assert parser._requests.find(("openai_chat", "local", None, False), each.body) == (None, False)
+        assert store.conversations.find(kind, each.body) == (None, False)
     for _ in range(2):
         parser.keep("openai_chat", planned.context.received, "local", None)
-    filed, is_extended = parser._requests.find(("openai_chat", "local", None, False), padded.body)
-    assert filed is not None
+    branch, is_extended = store.conversations.find(kind, padded.body)
+    assert branch is not None
     assert is_extended
-    assert filed.content is planned.context.received
-    assert len(parser._requests._parsed.requests) == 1
+    assert branch.content is planned.context.received
+    assert store.conversations.of(branch.key).branches == [branch]
 
 
 async def test_a_request_of_one_step_is_planned_here_however_long_it_is(store: CachedStore) -> None:
@@ -177,9 +191,7 @@ async def test_s1_another_planner_comes_to_the_same_plan_from_the_last_request_a
     for turn in range(len(ENDS)):
         planned = await stepwise.plan(turn)
         stepwise.send(planned)
-    alone = await Bench(CachedStore(open_store("sqlite:///"), Telemetry(stream=io.StringIO()), ForgetRegistry())).plan(
-        len(ENDS) - 1
-    )
+    alone = await Bench(on(open_store("sqlite:///"))).plan(len(ENDS) - 1)
     assert alone.plan.edits == planned.plan.edits
     assert alone.rendering.messages == planned.rendering.messages
 
@@ -210,7 +222,7 @@ async def test_x5_tenants_and_apis_have_conversations_of_their_own(store: Cached
 async def test_calibration_moves_what_is_reported_and_no_plan(store: CachedStore) -> None:
     bench = Bench(store)
     before = await bench.plan(len(ENDS) - 1)
-    bench.planner.learn(before, before.tokens_sent, round(before.tokens_sent * 1.3))
+    bench.learned.calibrate(before, before.tokens_sent, round(before.tokens_sent * 1.3))
     after = await bench.plan(len(ENDS) - 1)
     assert after.plan.edits == before.plan.edits
     first, second = (int(reply_headers(each, "x")["x-narrows-tokens-after"]) for each in (before, after))

@@ -118,7 +118,7 @@ async def returned_elsewhere(stage: Stage, client: Client, stream: bool) -> Hear
 async def test_f_an_exchange_that_could_not_be_written_is_written_later(
     stage: Stage, client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CachedStore, "_ask", failing(CachedStore._ask, 1))
+    monkeypatch.setattr(CachedStore, "ask", failing(CachedStore.ask, 1))
     stage.provider.answer = plays(wants("Let me look. "), Say("Seen."))
     heard = await returned_elsewhere(stage, client, stream)
     assert heard.headers["x-narrows-prefix"] == "extended"
@@ -130,7 +130,7 @@ async def test_f_an_exchange_that_could_not_be_written_is_written_later(
 async def test_s1_an_exchange_that_was_never_written_is_declared(
     stage: Stage, client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CachedStore, "_ask", failing(CachedStore._ask, 1000))
+    monkeypatch.setattr(CachedStore, "ask", failing(CachedStore.ask, 1000))
     stage.provider.answer = plays(wants("Let me look. "), Say("Seen."))
     heard = await returned_elsewhere(stage, client, stream)
     assert not extends(*list(stage.provider.requests)[-2:])

@@ -100,7 +100,7 @@ async def test_r2_a_store_that_fails_between_two_rounds_takes_no_exchange_away(
         raise StoreTrouble("planted")
 
     def then_fails(received: Received) -> Answer:
-        monkeypatch.setattr(CachedStore, "_ask", failing)
+        monkeypatch.setattr(CachedStore, "ask", failing)
         return Say("Hm. ", [recall(refs(received)[0], "lines 1", "r2")])
 
     stage.provider.answer = plays(then_fails, Say("Aha."))
@@ -125,7 +125,7 @@ async def test_r2_an_exchange_that_the_store_cannot_give_is_declared(
     def failing(*_: Any, **__: Any) -> Any:
         raise StoreTrouble("planted")
 
-    monkeypatch.setattr(CachedStore, "_ask", failing)
+    monkeypatch.setattr(CachedStore, "ask", failing)
     async with client_of(other.base_url) as elsewhere:
         heard = await elsewhere.ask(said)
     assert not extends(*list(stage.provider.requests)[-2:])

@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from proxy.compaction import recall_exchanges as recalls
 from yarl import URL
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.kernel.runs import plan_and_render as planned
-from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
+from proxy.kernel import understand as recalls
+from proxy.kernel.plan import plan_and_render as planned
+from proxy.lab.provider import APIS, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.counted import counted
 from tests.kit.recalling import (
     BOTH,
@@ -36,6 +36,7 @@ from tests.kit.recalling import (
     refs,
     wants,
 )
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage
 from tests.kit.upstream import delta, event, post
 
@@ -49,7 +50,7 @@ def body(stream: bool) -> bytes:
 
 def refusal(status: int) -> Send:
     retry = (("Content-Type", "application/json"), ("Retry-After", "7"), ("x-ratelimit-remaining-requests", "0"))
-    return Send(status, APIS[CHAT].error_body(Violation(f"No, {status}.", code=f"code_{status}")), retry)
+    return Send(status, APIS["openai_chat"].error_body(Violation(f"No, {status}.", code=f"code_{status}")), retry)
 
 
 # --- the upstream fails in round two ---
@@ -243,7 +244,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
             raise RuntimeError("planted")
         return planned(*given)
 
-    monkeypatch.setattr("proxy.kernel.runs.plan_and_render", failing)
+    monkeypatch.setattr("proxy.kernel.plan.plan_and_render", failing)
     known: list[str] = []
 
     def remembers(received: Received) -> Answer:
@@ -260,7 +261,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
     assert (last.violation, fetched(last)) == (None, [REPORT, REPORT.splitlines(keepends=True)[0]])
 
 
-@pytest.mark.parametrize(("where", "what"), [(recalls, "restore"), (None, "record")], ids=["made", "put on record"])
+@pytest.mark.parametrize(("where", "what"), [(recalls, "restore"), (None, "learn")], ids=["made", "put on record"])
 @BOTH
 async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
     stage: Stage, app: App, stream: bool, where: Any, what: str, monkeypatch: pytest.MonkeyPatch
@@ -268,7 +269,7 @@ async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
     def failing(*_: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(where or app.compaction, what, failing)
+    monkeypatch.setattr(where or compaction_of(app).compactor, what, failing)
     stage.provider.answer = plays(wants("Look. "))
     reader, writer = await asyncio.open_connection("127.0.0.1", URL(app.base_url).port)
     writer.write(post(body(stream)))

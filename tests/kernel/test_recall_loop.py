@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from policies.dialects import Reply
-from policies.dialects.openai_chat import reply
+from policies.dialects.openai_chat.reply import ChatReply
 from proxy.errors import FailedError, RefusedError
-from proxy.kernel.outgoing import Bypass
-from proxy.kernel.recall_loop import RecallLoop, SentRequest
-from proxy.kernel.wire.upstream import CutError
+from proxy.kernel.reply import RecallLoop, SentRequest
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry.tracing import RequestTrace
+from proxy.upstreams.upstream import CutError
 from tests.kit.replies import DONE, chunk, entry, made
 
 FIRST = UpstreamRequest(ClientRequest("openai_chat", b"{}", "t", None, "on", "", ""), b"first", {}, recalls=True)
@@ -42,12 +41,12 @@ class Scripted:
 
 
 @dataclass
-class Rounds(Bypass):
+class Rounds:
     """Makes the request of each next round, and notes what it is told."""
 
     fault: Exception | None = None
     remembered: list[int] = field(default_factory=list)
-    recorded: list[tuple[bytes, int]] = field(default_factory=list)
+    learned: list[tuple[bytes, int]] = field(default_factory=list)
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         if self.fault is not None:
@@ -58,8 +57,8 @@ class Rounds(Bypass):
         assert upstream_request is FIRST
         self.remembered.append(choice)
 
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        self.recorded.append((upstream_request.body, status))
+    def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
+        self.learned.append((upstream_request.body, status))
 
 
 def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple[RecallLoop, list[bytes]]:
@@ -72,7 +71,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
         sent.append(upstream_request.body)
         yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
-    return RecallLoop(compaction, send, FIRST, reply(allowed), RequestTrace()), sent
+    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), RequestTrace(), []), sent  # type: ignore[arg-type]
 
 
 async def received(loop: RecallLoop, first: Any) -> list[bytes]:
@@ -89,14 +88,14 @@ async def test_r3_a_recall_call_is_held_back_and_the_next_round_continues_the_st
     assert b"narrows_recall" not in stream
     assert stream.index(b"Let me see. ") < stream.index(b"It is 42.") < stream.index(b"[DONE]")
     assert stream.count(b"[DONE]") == 1
-    assert (sent, loop.rounds, loop.status) == ([b"second"], 1, 200)
-    assert (compaction.remembered, compaction.recorded) == ([0], [(b"first", 200)])
+    assert (sent, len(loop._ended), loop.status) == ([b"second"], 1, 200)
+    assert (compaction.remembered, compaction.learned) == ([0], [(b"first", 200)])
 
 
 async def test_r3_without_a_recall_the_stream_is_what_came() -> None:
     loop, sent = loop_over(Rounds())
     assert b"".join(await received(loop, Scripted(ANSWER))) == b"".join(ANSWER)
-    assert (sent, loop.rounds) == ([], 0)
+    assert (sent, len(loop._ended)) == ([], 0)
 
 
 async def test_r3_an_event_goes_on_before_the_next_one_has_come() -> None:

@@ -89,7 +89,7 @@ async def test_limits_of_requests_and_bodies_change_with_the_settings(narrows: S
         await setup.app.reload(changed(setup.app.settings, body_limit=limit))
         async with setup.client.post(setup.url + CHAT, data=body) as reply:
             assert reply.status == status
-    assert setup.app.gateway.admission.bytes.size == 80_000
+    assert setup.app.services.admission.bytes.size == 80_000
 
 
 async def test_reloads_leave_nothing_behind(narrows: Start) -> None:
@@ -149,10 +149,10 @@ async def test_s1_a_reload_without_the_store_leaves_tenants_their_names(
         raise StoreTrouble("away")
 
     setup = await narrows(real=True)
-    before = setup.app._generation.secret
+    before = setup.app.services.secret
     monkeypatch.setattr("proxy.memory.sqlite.store.SqliteStore.secret", away)
     await setup.app.reload(changed(setup.app.settings, mode="observe"))
-    assert setup.app._generation.secret == before
+    assert setup.app.services.secret == before
 
 
 @pytest.mark.usefixtures("patient")
@@ -190,7 +190,7 @@ class Served:
         self.configure()
         with self.log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "proxy.cli", "serve", "--port", "0", "--config", str(self.file)),
+                *(sys.executable, "-m", "proxy.console.cli", "serve", "--port", "0", "--config", str(self.file)),
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -316,10 +316,10 @@ async def test_x6_what_is_deleted_is_forgotten_by_those_that_still_serve_old_str
         writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
 
     setup = await narrows(script, real=True)
-    setup.app._generation.forgets.register(lambda tenant, conversation: forgotten.append((tenant, conversation)))
+    setup.app.services.forgets.register(lambda tenant, conversation: forgotten.append((tenant, conversation)))
     async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
         await setup.app.reload(changed(setup.app.settings, mode="observe"))
-        await setup.app._generation.forgets.forget_everywhere("local", "c1")
+        await setup.app.services.forgets.forget_everywhere("local", "c1")
         go_on.set()
         await reply.read()
     assert forgotten == [("local", "c1")]

@@ -11,7 +11,9 @@ from policies.presets import PRESETS, Preset
 from policies.tools import Toolbox
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.who import Identity
-from proxy.kernel.wire.downstream import RequestOptions, named_model, options_of
+from proxy.kernel.head import RequestOptions
+from proxy.kernel.models import named_model
+from proxy.kernel.receive import options_of
 from tests.kit.histories import EAGER
 from tests.kit.running import Running, Start
 from tests.kit.settings import settings_with
@@ -76,9 +78,9 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
     [
         ('mode = "off"', "rules.0: say for which requests: one of path, key_sha256, model"),
         ('model = "x"', "rules.0: say what then: one of preset, mode, aim, context_tokens"),
-        ('model = "x"\naim = "cost"', "rules.0.aim: give bill or context"),
-        ('model = "x"\ncontext_tokens = 999', "rules.0.context_tokens: give 1000 or more"),
-        ('model = "x"\ncontext_tokens = "9000"', "rules.0.context_tokens: give a whole number"),
+        ('model = "x"\naim = "cost"', "rules.0.aim: Input should be 'bill' or 'context'"),
+        ('model = "x"\ncontext_tokens = 999', "rules.0.context_tokens: Input should be greater than or equal to 1000"),
+        ('model = "x"\ncontext_tokens = "9000"', "rules.0.context_tokens: Input should be a valid integer"),
         (
             'path = "/v1/mesages"\nmode = "off"',  # codespell:ignore mesages
             "rules.0.path: there is no path '/v1/mesages' (did you mean /v1/messages?)",
@@ -87,7 +89,7 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
         ('key_sha256 = "sk-team"\nmode = "off"', "rules.0.key_sha256: give the SHA-256"),
         ('model = "a*b"\nmode = "off"', "rules.0.model: give a name, with one * at its end at most"),
         ('model = "x"\npreset = "gentel"', "rules.0.preset: there is no preset 'gentel' (did you mean gentle?)"),
-        ('model = "x"\nmode = "of"', "rules.0.mode: give on, off or observe (did you mean off?)"),
+        ('model = "x"\nmode = "of"', "rules.0.mode: Input should be 'on', 'off' or 'observe' (did you mean off?)"),
         ('modle = "x"\nmode = "off"', "rules.0.modle: there is no setting 'modle'"),  # codespell:ignore modle
         (
             'model = "a*"\nmode = "off"\n[[rules]]\nkey_sha256 = "' + DIGEST + '"\nmodel = "ab"\nmode = "on"',

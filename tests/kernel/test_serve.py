@@ -17,7 +17,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.kernel.wire.connector import trouble
+from proxy.upstreams.connector import trouble
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import free_ports
 from tests.kit.running import Running, Start
@@ -114,7 +114,7 @@ async def test_errors_of_ours_are_errors_of_the_official_client(narrows: Start, 
 async def served(*words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """`narrows serve` in a process of its own, and the base_url it prints."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy.cli", "serve", "--port", "0", "--mode", "off", *words),
+        *(sys.executable, "-m", "proxy.console.cli", "serve", "--port", "0", "--mode", "off", *words),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -212,7 +212,7 @@ async def test_t7_whoever_cannot_read_what_serve_prints_is_served_all_the_same(o
         "--store",
         f"sqlite:///{tmp_path}/\u00e4",
     ]
-    python = [sys.executable, "-m", "proxy.cli", *words]
+    python = [sys.executable, "-m", "proxy.console.cli", *words]
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     process = await asyncio.create_subprocess_exec("sh", "-c", f'exec "$@" {out}', "sh", *python, cwd=ROOT, env=env)
     try:

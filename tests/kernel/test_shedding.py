@@ -7,11 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from proxy.compaction import request_parser
 
 from policies.dialects import DIALECTS
 from policies.model.converse import converse
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel import understand
+from proxy.kernel.understand import RequestParser
+from proxy.memory.conversations import Conversations
 from tests.kit.stage import Stage, ends, moved, working
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -64,7 +65,7 @@ async def test_s2_a_history_that_nobody_knows_passes_untouched_and_is_shortened_
 
 
 async def test_time_is_up_before_anything_was_planned(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.kernel.runs._MANY_STEPS", 0)
+    monkeypatch.setattr("proxy.kernel.plan._MANY_STEPS", 0)
     slow = await stage.start(planning_timeout=1e-9)
     shed = await stage.ask(slow, SESSION[:-1])
     assert (shed.status, shed.mode, shed.headers["x-narrows-warning"]) == (200, "untouched", SHED)
@@ -97,13 +98,13 @@ async def test_t6_many_small_messages_are_not_read_on_the_event_loop(
 
         return noted
 
-    monkeypatch.setattr(request_parser, "converse", noting(converse))
+    monkeypatch.setattr(understand, "converse", noting(converse))
     for name in ("split", "read"):
         monkeypatch.setattr(DIALECTS[dialect], name, noting(getattr(DIALECTS[dialect], name)))
     history = "input" if dialect == "openai_responses" else "messages"
     messages = b",".join(b'{"role":"user","content":"%d"}' % n for n in range(3_000))
     body = b'{"model":"m","max_tokens":1,"' + history.encode() + b'":[' + messages + b"]}"
-    parsed = await RequestParser().parse(dialect, body, "me")
+    parsed = await RequestParser(Conversations()).parse(dialect, body, "me")
     assert parsed is not None
     assert len(parsed.conversation.messages) == 3_000
     assert threads
@@ -111,7 +112,7 @@ async def test_t6_many_small_messages_are_not_read_on_the_event_loop(
 
 
 async def test_f_planning_stops_with_its_client(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.kernel.runs._MANY_STEPS", 0)
+    monkeypatch.setattr("proxy.kernel.plan._MANY_STEPS", 0)
     app, asked, stopped = await stage.start(), asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -125,7 +126,7 @@ async def test_f_planning_stops_with_its_client(stage: Stage, monkeypatch: pytes
             stopped.set()
             raise
 
-    monkeypatch.setattr("proxy.kernel.runs.plan_and_render", slow)
+    monkeypatch.setattr("proxy.kernel.plan.plan_and_render", slow)
     leaving = asyncio.create_task(stage.ask(app, SESSION[:-1]))
     await asked.wait()
     leaving.cancel()

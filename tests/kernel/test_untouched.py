@@ -88,13 +88,13 @@ async def test_the_digests_of_many_requests_are_written_together_and_never_on_th
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, bool]] = []
-    real = CachedStore._ask
+    real = CachedStore.ask
 
     async def ask(self: CachedStore, operation: str, *given: object, waits: bool = True) -> object:
         asked.append((operation, waits))
         return await real(self, operation, *given, waits=waits)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(CachedStore, "_ask", ask)
+    monkeypatch.setattr(CachedStore, "ask", ask)
     app = await stage.start(preset="coding-agent", floor=3_000)
     for step in range(2):  # with the first one, owners are written, too
         asked.clear()

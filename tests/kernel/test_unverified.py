@@ -14,6 +14,7 @@ from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import Park
 from tests.kit.rolling import NOTES, Office, office_of_a_test, summary_header, work  # noqa: F401 - a fixture
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage, body_of
 from tests.kit.visiting import bearer, page
 
@@ -88,7 +89,7 @@ def test_a_credential_is_hashed_once_however_many_connections_bring_it(monkeypat
 async def test_x11_of_a_large_request_that_may_not_be_edited_nothing_stays_either(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.request_parser._UNPROVEN_BYTES", 1_000)
+    monkeypatch.setattr("proxy.kernel.understand._UNPROVEN_BYTES", 1_000)
     app: Any = await stage.start(tenant_secret="s")
     stage.provider.answer = lambda _: Send(401, REFUSED)
     thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}]}
@@ -100,7 +101,7 @@ async def test_x11_of_a_large_request_that_may_not_be_edited_nothing_stays_eithe
     }
     async with stage.client.post(f"{app.base_url}/messages", json=body, headers=dict(bearer("made up"))) as reply:
         assert (reply.status, reply.headers["x-narrows-prefix"]) == (401, "bypassed")
-    assert not app.compaction._parser._requests._by_piece
+    assert not compaction_of(app).compactor._parser._requests._by_piece
 
 
 async def test_x11_a_summary_is_adopted_for_an_accepted_credential_alone(office: Office) -> None:
@@ -134,7 +135,7 @@ async def test_x11_who_is_accepted_at_another_upstream_is_not_accepted_here(offi
 
 async def test_x10_an_accepted_credential_is_known_before_it_is_planned_for(office: Office) -> None:
     desk = await office.desk(tenant_secret="s")
-    states, owner = desk.app.gateway.admission.states, owner_of(b"s", "k")
+    states, owner = desk.app.services.admission.states, owner_of(b"s", "k")
     assert not states.is_accepted(owner)
     await desk.ask(SESSION[0])
     assert states.is_accepted(owner)

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -15,14 +16,16 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from pydantic import ValidationError
 from yarl import URL
 
-from proxy.catalog.outbound import Outbound
-from proxy.catalog.price_book import PriceBook
+from policies.dialects import DIALECTS
 from proxy.config import Settings
-from proxy.config.upstreams import APIS, UpstreamRow
+from proxy.config.upstreams import UpstreamRow
+from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
-from proxy.kernel.assembly import Assembler
-from proxy.kernel.upstreams import chosen
-from proxy.lab.local.upstreams import check_upstream, upstreams_of
+from proxy.kernel.learned import Learned
+from proxy.kernel.understand import Assembler
+from proxy.upstreams.outbound import Outbound
+from proxy.upstreams.price_book import PriceBook
+from proxy.upstreams.table import chosen
 from tests.kit.running import Start
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer, says
 
@@ -101,7 +104,7 @@ ROWS = st.lists(
 
 @given(
     ROWS,
-    st.sampled_from(sorted(APIS)),
+    st.sampled_from(sorted(DIALECTS)),
     st.sampled_from([None, "gpt-5", "claude", "gpt-x", "o1"]),
     st.sets(st.sampled_from("abcde")),
     st.sampled_from(["", "a", "c"]),
@@ -343,6 +346,6 @@ def test_prices_and_windows_are_those_of_the_row() -> None:
     rows: Any = [{"name": "own", "url": "http://127.0.0.1:9/v1", "overrides": {"m": {"window": 9_000, "input": 7.0}}}]
     rows[0]["apis"] = ["chat"]
     settings = Settings(upstreams=rows, models={"m": {"window": 50_000}}, upstream="http://127.0.0.1:9")
-    assembler = Assembler(settings, PriceBook(settings))
+    assembler = Assembler(settings, book := PriceBook(settings), Learned(settings, book, time))
     assert (assembler.prices_of("m", "own").window, assembler.prices_of("m", "own").input) == (9_000, 7.0)
     assert assembler.prices_of("m", "default").window == 50_000

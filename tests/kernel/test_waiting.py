@@ -17,7 +17,7 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.kernel.prepare import Compactor
+from proxy.kernel.modes import Prepare
 from proxy.lab.provider import Say, Send
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import BOM
@@ -54,7 +54,7 @@ ID = re.compile(rb"(?<=x-narrows-request-id: )[0-9a-f-]{36}")
 DECLARED = b": x-narrows-mode: untouched\n: x-narrows-prefix: first\n: x-narrows-conversation: c1\n\n"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waits(PassThrough):
     """Waits for a summary where the client streams, and is then perhaps refused or at a loss."""
 
@@ -332,21 +332,16 @@ async def test_m8_the_official_client_raises_the_upstreams_own_error(narrows: St
 # --- with the recall tool on board ---
 
 
-class Patient:
-    """The compactor, behind a wait."""
+def patient(prepare: Prepare) -> Prepare:
+    """Compaction, behind a wait."""
 
-    def __init__(self, compactor: Compactor) -> None:
-        self._compactor = compactor
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the compactor's."""
-        return getattr(self._compactor, name)
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+    async def prepared(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         assert waiting is not None
         async with waiting():
             await asyncio.sleep(0.02)
-        return await self._compactor.prepare(client_request)
+        return await prepare(client_request)
+
+    return prepared
 
 
 @pytest.fixture
@@ -362,7 +357,7 @@ async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         models=MODELS,
         **OPTED,
     )
-    return await stage.stack.enter_async_context(await App.start(settings, Patient))
+    return await stage.stack.enter_async_context(await App.start(settings, patient))
 
 
 @pytest.mark.usefixtures("patient")

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from multidict import CIMultiDict
 
-from proxy.kernel.wire.framing import only_fresh_connections
+from proxy.upstreams.framing import only_fresh_connections
 from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import REQUEST, Asked, completion, error_of, json_answer, post
 
@@ -26,7 +26,7 @@ EACH_WAY = pytest.mark.parametrize(
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda limit: monkeypatch.setattr("proxy.kernel.wire.upstream._ONE_WRITE", limit)
+    return lambda limit: monkeypatch.setattr("proxy.upstreams.upstream._ONE_WRITE", limit)
 
 
 @EACH_WAY

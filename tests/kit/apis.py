@@ -16,7 +16,6 @@ import pytest
 from policies.dialects import DIALECTS
 from policies.money.budget import RESERVE
 from policies.tools import RECALL
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Answer, Received, Say, Script
 from tests.kit import forms
 from tests.kit.histories import Json
@@ -59,7 +58,7 @@ class Api:
     @property
     def history(self) -> str:
         """The field with the history."""
-        return CLIENT_APIS[self.dialect].history
+        return DIALECTS[self.dialect].fields.history
 
     def body(self, messages: Sequence[Json], tools: Sequence[Json] | None = TOOLS, **fields: Any) -> Json:
         """The body of a request with these messages, both in the form of chat completions."""

@@ -88,8 +88,8 @@ class Tree:
 
     def fields(self, name: str) -> int:
         """How many fields the class of this name has."""
-        (body,) = (node.body for _, node in self.nodes() if isinstance(node, ast.ClassDef) and node.name == name)
-        return sum(isinstance(each, ast.AnnAssign) for each in body)
+        bodies = (node.body for _, node in self.nodes() if isinstance(node, ast.ClassDef) and node.name == name)
+        return sum(isinstance(each, ast.AnnAssign) for body in bodies for each in body)
 
     def caches(self) -> list[str]:
         """Where a cache is declared whose keys name a conversation."""
@@ -114,6 +114,12 @@ class Tree:
         classes = [node for _, node in self.nodes(False) if isinstance(node, ast.ClassDef)]
         protocols = [node for node in classes if "Protocol" in map(ast.unparse, node.bases)]
         return sum(_methods_of(node) for node in protocols if node.name.endswith("Store"))
+
+    @cached_property
+    def words(self) -> Mapping[str, int]:
+        """Words of each page of the manual, its reference too."""
+        pages = [path for path in (self.root / "proxy").rglob("*.md") if path.parent.name != "prompts"]
+        return {path.relative_to(self.root).as_posix(): len(path.read_text("utf-8").split()) for path in pages}
 
     def flat_modules(self) -> list[str]:
         """Modules that stand in `proxy/` itself."""
@@ -142,7 +148,9 @@ class Tree:
             limits.FUNCTION: max(self.functions().values()),
             limits.MODULES: len(self.flat_modules()),
             limits.POSITIONAL: max(self.positional().values()),
-            limits.WORDS: len((self.root / "proxy" / "README.md").read_text(encoding="utf-8").split()),
+            limits.WORDS: self.words["proxy/README.md"],
+            limits.MANUAL_WORDS: sum(self.words.values()),
+            limits.PAGE_WORDS: max(words for page, words in self.words.items() if page.endswith("README.md")),
         }
 
     def path_figures(self) -> dict[str, int]:

@@ -8,15 +8,17 @@ import httpx2
 from anthropic import NOT_GIVEN, Anthropic, MessageStream, Stream
 from anthropic.types import RawMessageStreamEvent
 
-from policies.dialects import anthropic_messages as dialect
+from policies.dialects import DIALECTS
 from policies.dialects.anthropic_messages.reply import MessagesReply
 from policies.dialects.base import Request
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.tools import RECALL
 from proxy.lab.provider.signatures import seal
 from tests.kit.talk import letters
+
+dialect = DIALECTS["anthropic_messages"]
 
 Json = dict[str, Any]
 
@@ -180,5 +182,5 @@ def message_of(events: Iterable[bytes]) -> Json:
     return found.to_dict()
 
 
-def exchange(reader: MessagesReply, at: int = 0) -> Exchange:
+def exchange(reader: MessagesReply, at: int = 0) -> RecallRound:
     return reader.result(0).rounds[at]

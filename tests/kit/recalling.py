@@ -17,10 +17,11 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from policies.context import Policy
+from policies.dialects import DEFAULT
 from policies.rules.collapse import Collapse
 from policies.rules.offload import Offload
 from policies.tools import RECALL
-from proxy.lab.provider import CHAT, Answer, Received, Say, Script
+from proxy.lab.provider import Answer, Received, Say, Script
 from tests.kit.histories import Json
 from tests.kit.recorder import RecordingTransport
 from tests.kit.stage import raws
@@ -116,7 +117,7 @@ def plays(*turns: Turn) -> Script:
     left = deque(turns)
 
     def answer(received: Received) -> Answer | None:
-        if received.dialect != CHAT:
+        if received.dialect != DEFAULT:
             return None
         turn = left.popleft() if left else Say("Done.")
         return turn(received) if callable(turn) else turn

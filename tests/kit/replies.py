@@ -7,9 +7,8 @@ from typing import Any
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
-from policies.dialects.openai_chat import reply
 from policies.dialects.openai_chat.reply import ChatReply
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 
 Json = dict[str, Any]
 
@@ -51,7 +50,7 @@ def feed(reader: ChatReply, events: Iterable[bytes]) -> list[bytes]:
 
 def play(*rounds: Sequence[bytes], allowed: int = 4) -> tuple[ChatReply, list[bytes]]:
     """All rounds of choice 0, one after the other."""
-    reader = reply(allowed)
+    reader = ChatReply(allowed)
     got = feed(reader, rounds[0])
     for events in rounds[1:]:
         assert list(reader.pending) == [0]
@@ -77,7 +76,7 @@ def message_of(events: Iterable[bytes]) -> Json:
     return found
 
 
-def exchange(reader: ChatReply, at: int = 0) -> Exchange:
+def exchange(reader: ChatReply, at: int = 0) -> RecallRound:
     return reader.result(0).rounds[at]
 
 

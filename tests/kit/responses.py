@@ -10,7 +10,6 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseInputItemParam, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from policies.dialects.openai_responses import reply
 from policies.dialects.openai_responses.reply import ResponsesReply
 
 Json = dict[str, Any]
@@ -105,7 +104,7 @@ def feed(reader: ResponsesReply, given: Iterable[bytes]) -> list[bytes]:
 
 def play(*rounds: Sequence[bytes], allowed: int = 4) -> tuple[ResponsesReply, list[bytes]]:
     """All rounds of a reply, one after the other."""
-    reader = reply(allowed)
+    reader = ResponsesReply(allowed)
     got = feed(reader, rounds[0])
     for following in rounds[1:]:
         assert list(reader.pending) == [0]

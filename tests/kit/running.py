@@ -15,12 +15,12 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from policies.dialects import DIALECTS, Reply
-from policies.dialects.openai_chat.reply import ChatReply
-from proxy.addons.archive.replies import ReplyAround
 from proxy.app import App
 from proxy.config import Settings
-from proxy.kernel.outgoing import Bypass
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
+from proxy.kernel.modes import relayed
+from proxy.kernel.services import CompactionServices
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter
@@ -65,27 +65,8 @@ class Noted:
         return self.upstream_request.client_request
 
 
-class Heard(ChatReply):
-    """Notes every event, and tells the end of a stream in the words of its API."""
-
-    def __init__(self, noted: Noted) -> None:
-        super().__init__()
-        self.noted = noted
-        self._reader = DIALECTS[noted.client_request.dialect].reply()
-
-    def feed_all(self, events: bytes) -> None:
-        """Every event is noted by itself."""
-
-    def feed(self, event: bytes) -> list[bytes]:
-        self.noted.events.append(event)
-        return self._reader.feed(event)
-
-    def last_event(self, failure: bytes) -> bytes:
-        return self._reader.last_event(failure)
-
-
-@dataclass(slots=True)
-class PassThrough(Bypass):
+@dataclass(slots=True, eq=False)
+class PassThrough(Addon):
     """The smallest compaction: changes what `change` changes, and keeps what it saw."""
 
     change: Callable[[bytes], bytes] = field(default=lambda body: body)
@@ -93,23 +74,30 @@ class PassThrough(Bypass):
     named: str = "c1"
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+        if client_request.only_counts:
+            return await relayed(client_request)
         headers = {
             "x-narrows-mode": "untouched",
             "x-narrows-prefix": "first",
             "x-narrows-conversation": self.named,
         }
-        upstream_request = UpstreamRequest(client_request, self.change(client_request.body), headers)
+        body = self.change(client_request.body)
+        upstream_request = UpstreamRequest(client_request, body, headers, is_billed=False)
         self.seen.append(Noted(upstream_request))
         return upstream_request
 
-    def reply(self, upstream_request: UpstreamRequest, around: Callable[[Reply], Reply], /) -> Reply:
-        return around(Heard(next(noted for noted in self.seen if noted.upstream_request is upstream_request)))
+    async def planned(self, exchange: Exchange) -> None:
+        noted = self._noted(exchange)
+        if noted is not None and exchange.listener is None:
+            exchange.listener = noted.events.append
 
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        reply = reply._reply if isinstance(reply, ReplyAround) else reply
-        assert isinstance(reply, Heard)
-        assert reply.noted.upstream_request is upstream_request
-        reply.noted.status = status
+    async def finished(self, exchange: Exchange) -> None:
+        noted = self._noted(exchange)
+        if noted is not None and exchange.rounds:
+            noted.status = exchange.rounds[-1].status
+
+    def _noted(self, exchange: Exchange) -> Noted | None:
+        return next((noted for noted in self.seen if noted.client_request is exchange.client_request), None)
 
 
 @dataclass(slots=True)
@@ -150,6 +138,12 @@ class Running:
 Start = Callable[..., Awaitable[Running]]
 
 
+def compaction_of(app: App) -> CompactionServices:
+    """What compacts in a running Narrows."""
+    assert app.services.compaction is not None
+    return app.services.compaction
+
+
 @pytest.fixture
 async def narrows(tmp_path: Path) -> AsyncIterator[Start]:
     """Start Narrows before a scripted upstream, passing through or with the `real` compaction."""
@@ -172,7 +166,8 @@ async def narrows(tmp_path: Path) -> AsyncIterator[Start]:
                 **settings,
             }
             through = compaction or PassThrough()
-            started = await App.start(Settings(**chosen), None if real else lambda _: through)
+            watch = None if real else (lambda _: through.prepare)
+            started = await App.start(Settings(**chosen), watch, beside=() if real else (through,))
             app = await stack.enter_async_context(started)
             connector = aiohttp.TCPConnector(limit=0)
             client = aiohttp.ClientSession(connector=connector, auto_decompress=False)

@@ -40,7 +40,7 @@ PROGRAM = """
 import math, proxy.addons.limits.limits, proxy.kernel.admission, proxy.memory.cached
 proxy.memory.cached._PATIENCE = proxy.addons.limits.limits.PATIENCE = 5.0
 proxy.kernel.admission._LATE = math.inf
-from proxy.cli import main
+from proxy.console.cli import main
 main()
 """
 """The command, however busy the machine is that runs the tests."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import typer
 
 from proxy.config import Settings, load_settings
-from proxy.config.options import taking_settings
+from proxy.console.options import taking_settings
 
 
 def settings_with(words: Sequence[str] = ()) -> Settings:

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx2
 
+from policies.dialects import DIALECTS
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.lab.client_apis import CLIENT_APIS
 from tests.kit.apis import Api
 from tests.kit.histories import Json
 from tests.kit.recorder import RecordingTransport
@@ -99,9 +99,9 @@ class Speaker:
 
 async def post(stage: Stage, app: App, api: Api, body: bytes, *headers: tuple[str, str]) -> Exchange:
     """Send these bytes as a request of an API. Summaries are asked for by Narrows itself, and meanwhile."""
-    form = CLIENT_APIS[api.dialect]
-    head = {"Content-Type": "application/json", **form.auth("k"), **dict(headers)}
-    async with stage.client.post(f"{app.base_url}{form.path}", data=body, headers=head) as reply:
+    form = DIALECTS[api.dialect]
+    head = {"Content-Type": "application/json", **form.http.auth("k"), **dict(headers)}
+    async with stage.client.post(f"{app.base_url}{form.http.path}", data=body, headers=head) as reply:
         text = await reply.read()
     received = next(each for each in reversed(stage.provider.requests) if each.headers["User-Agent"] != "narrows")
     return Exchange(body, received.body, reply.status, dict(reply.headers), text)

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from proxy.config import Settings
-from proxy.summaries.summarizer import Summarizer, WriteRequest
+from proxy.summaries.summarizer import ModelRequest, Summarizer
 from tests.kit.upstream import Asked, Script, ScriptedUpstream, says
 
 Json = dict[str, Any]
 PRICES = {"m": {"input": 2.0, "output": 8.0, "read": 0.1, "write": 1.25}, "c": {"input": 10.0, "output": 50.0}}
-ASKING = WriteRequest(
+ASKING = ModelRequest(
     instructions="Write notes.", text="what was said", most=800, model="m", auth={"Authorization": "Bearer client"}
 )
 PROOFS = ("authorization", "api-key", "x-api-key", "openai-organization", "openai-project")

@@ -21,14 +21,16 @@ from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
 from proxy.addons.billing.billing import Billing
 from proxy.config import Settings
-from proxy.kernel.holdout import Holdout
+from proxy.kernel.modes import Holdout
 from proxy.memory import Event, Key, Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.forgetting import ForgetRegistry
+from proxy.summaries.clients import ModelRequest
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.upstreams.price_book import PriceBook
 from tests.kit.counted import counted
 from tests.kit.histories import Json
 from tests.kit.stage import body_of, working
@@ -59,20 +61,25 @@ def session(turns: int = 8) -> Conversation:
     return conversation_of(working(turns, 12))
 
 
+def asking(**more: Any) -> ModelRequest:
+    """A model is asked for a client."""
+    auth = {"Authorization": f"Bearer {SECRET}"}
+    return ModelRequest(**{"model": "gpt-4o", "auth": auth, "owner": "owner", **more})
+
+
 def task(last: int = 4, conversation: Conversation | None = None, since: int = 0, **more: Any) -> SummaryJob:
     """A summary of the turns before `last` is wanted, the first message of a person apart; of those from `since` on
     where it extends the record `previous`."""
     conversation = conversation or session()
     blocks, ends = conversation.blocks, conversation.ends
+    asks = {name: more.pop(name) for name in ("model", "owner") if name in more}
     extended = {name: more.pop(name) for name in ("previous", "generation") if name in more}
     first, start, end = (blocks[at].anchor for at in (ends[0], ends[since], ends[last] - 1))
     job = SummaryJob(
         key=KEY,
         conversation=conversation,
         want=Want(first, end, "originals", start, **extended),
-        model="gpt-4o",
-        auth={"Authorization": f"Bearer {SECRET}"},
-        owner="owner",
+        request=asking(**asks),
         count=counter(),
         policy="policy-1",
     )
@@ -180,10 +187,10 @@ async def replica(
         summarizer = Summarizer(chosen)
         parts.push_async_callback(summarizer.close)
         forgets = ForgetRegistry()
-        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset)
+        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset, PriceBook(chosen).prices)
         parts.push_async_callback(billing.close)
         wrapped = cast(Store, wrap(store))
-        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billing=billing)
+        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billed=[billing.summary])
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 

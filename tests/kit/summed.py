@@ -21,7 +21,6 @@ from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS
 from policies.render import body_of, render
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.replay.recorded import RequestReader
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json
@@ -92,16 +91,16 @@ class SummedConversation:
             digesting=None,
             limits=BudgetLimits(window=self.window),
         )
-        self._rendered: dict[Any, Any] = {}
 
     def ask(self, messages: Sequence[Json], **fields: Any) -> PlannedTurn:
         """The next request, and a summary for what it asks for."""
-        api, body = DIALECTS[self.dialect], {"model": self.model, CLIENT_APIS[self.dialect].history: messages, **fields}
+        api = DIALECTS[self.dialect]
+        body = {"model": self.model, api.fields.history: messages, **fields}
         request, conversation = self._reader.read(body)
         planned = assemble(api, request, conversation, a_token_for_four, self._options)
         result = plan(conversation, planned.settings, Memory(summaries=tuple(self.records)), self.state)
         self.state = result.state
-        rendering = render(self.dialect, request, conversation, result, self._rendered)
+        rendering = render(self.dialect, request, conversation, result)
         sent = body_of(api, request, result, rendering, marks="", tool=planned.tool, consent=planned.consent)
         self.records += [self._written(conversation, want) for want in result.wants]
         return PlannedTurn(conversation, result, orjson.loads(sent))

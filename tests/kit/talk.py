@@ -4,13 +4,15 @@ import json
 from typing import Any
 
 from policies.context import Policy
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.tools import RECALL
+
+openai_chat = DIALECTS["openai_chat"]
 
 Json = dict[str, Any]
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from policies.agreement import Action, action_in, says_same
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from proxy.lab.agree.asking import ComparedTurn, WithNarrows
 from proxy.lab.agree.display import page
 from proxy.lab.agree.figures import AgreeReport, agreement, preset_agreement

@@ -42,7 +42,7 @@ def test_a_session_is_known_by_its_shape_and_asks_as_its_clients_do(tmp_path: Pa
     assert ours == theirs
     for body in [*requests(session, "m", marks=False)][::20]:
         assert dialect_of(body) == dialect
-        assert newest_reply(dialect, body[CLIENT_APIS[dialect].history]) in (*session.turns, *range(2))
+        assert newest_reply(dialect, body[DIALECTS[dialect].fields.history]) in (*session.turns, *range(2))
 
 
 @EACH

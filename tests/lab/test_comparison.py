@@ -11,9 +11,9 @@ from rich.console import Console
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import PRESETS
-from proxy import cli
-from proxy.lab.cli_arguments import presets_named
-from proxy.lab.cli_output import WIDE
+from proxy.console import cli
+from proxy.console.output import WIDE, as_json
+from proxy.lab.arguments import presets_named
 from proxy.lab.demo import recorded
 from proxy.lab.needs import Needs
 from proxy.lab.replay.bills import SessionBill, SummaryCosts
@@ -22,7 +22,6 @@ from proxy.lab.replay.environment import Options
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_each
 from proxy.lab.reports.text import print_replays
-from proxy.lab.results import as_json
 
 SHORT = recorded("write_once")
 MODEL = "gpt-5.4"

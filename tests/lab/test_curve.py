@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from policies.rules.recap import Recap
-from proxy.lab.cli_arguments import PRESET
+from proxy.lab.arguments import PRESET
 from tests.lab.test_figures import SHORT
 from tests.long.figures import curve
 from tests.long.figures.fixed import FIXED

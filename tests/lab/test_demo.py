@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy import cli
+from proxy.console import cli
+from proxy.console.audit import read_audit
+from proxy.console.read_store import store_settings
 from proxy.lab import demo
-from proxy.lab.audit import read_audit
 from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.demo import EDITED_AT, WINDOW, DemoResult, chat_at_length, demonstrate, newest_only, recorded
 from proxy.lab.provider import find_violation
-from proxy.lab.read_store import store_settings
 from proxy.lab.replay.recorded import requests
 from proxy.lab.replay.runs import Progress
 from proxy.lab.reports.page_file import new_page

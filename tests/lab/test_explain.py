@@ -18,14 +18,14 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.rereads import REREAD
 from policies.presets import POLICIES
-from proxy import cli
+from proxy.console import cli
+from proxy.console.output import as_json
 from proxy.drawing.words import WHY
 from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.explain import Explanation, explained, input_bills, original_text, request_from
 from proxy.lab.reports.terminal import Bar, bars
 from proxy.lab.reports.text import print_explanation
-from proxy.lab.results import as_json
 from tests.kit.histories import TOOLS
 
 PRESET = "coding-agent"
@@ -208,7 +208,7 @@ def awkward() -> tuple[bytes, str]:
 
 def test_r1_the_original_is_printed_as_it_was(told_by: Asked) -> None:
     body, ref = awkward()
-    words = [sys.executable, "-m", "proxy.cli", "explain", "-", "--ref", ref]
+    words = [sys.executable, "-m", "proxy.console.cli", "explain", "-", "--ref", ref]
     done = subprocess.run(words, input=body, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == AWKWARD.encode("utf-8", "surrogatepass")

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.presets import PRESETS
+from proxy.console.output import as_json
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
 from proxy.lab.generators.loops import generated
@@ -20,7 +21,6 @@ from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, session_of
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.results import as_json
 from tests.kit.paths import ROOT
 from tests.long.figures import __main__ as command
 from tests.long.figures import curve, runs, tables

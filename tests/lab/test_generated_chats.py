@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model.tokens import Counter
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from proxy.lab.generators.chats import chat
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import requests, session_of

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model.tokens import Counter
-from proxy.cli import command_line
+from proxy.console.cli import command_line
 from proxy.lab.generators.loops import LOOPS, generated
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import load, requests, session_of

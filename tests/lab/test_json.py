@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy import cli
-from tests.lab.test_cli import SHIPPED
+from proxy.console import cli
+from tests.console.test_cli import SHIPPED
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting

@@ -21,9 +21,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from proxy.app import App
-from proxy.cli import command_line
 from proxy.config import Settings
 from proxy.config.units import seconds
+from proxy.console.cli import command_line
 from proxy.lab import sessions
 from proxy.lab.load import client
 from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client, ClientResult
@@ -38,8 +38,8 @@ from proxy.lab.load.target import read, use
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests, session_of
 from tests import examples
+from tests.console.test_cli import told
 from tests.kit.paths import ROOT
-from tests.lab.test_cli import told
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -265,7 +265,7 @@ async def test_ctrl_c_ends_it_with_the_report_so_far() -> None:
         return await sink(request)
 
     async with listening(answer) as url:
-        words = ("-m", "proxy.cli", "load", url, "--concurrency", "2", "--duration", "5m", "--json")
+        words = ("-m", "proxy.console.cli", "load", url, "--concurrency", "2", "--duration", "5m", "--json")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=pipe, cwd=ROOT, env=os.environ)
         await asyncio.wait_for(enough.wait(), 60)

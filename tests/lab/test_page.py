@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from policies.presets import PRESETS
-from proxy import cli
+from proxy.console import cli
+from proxy.console.output import as_json
 from proxy.drawing.charts import FOLDED, MARKS, count_ticks, legend_of_prefixes, mark
 from proxy.drawing.figures import signed
 from proxy.drawing.html import element, visible
@@ -25,7 +26,6 @@ from proxy.lab.replay.environment import Options
 from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.replay.runs import replay_all, session_until
 from proxy.lab.reports import page
-from proxy.lab.results import as_json
 from tests.kit.drawn import HOSTILE, checked
 from tests.kit.histories import TOOLS
 from tests.lab.test_explain import body_of, called, chat, said

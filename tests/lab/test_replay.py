@@ -13,6 +13,7 @@ import pytest
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
+from proxy.console.output import as_json
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
 from proxy.lab.needs import Needs
@@ -23,7 +24,7 @@ from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session, chained, chains, grouped, load, load_all, requests
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
-from proxy.lab.results import as_json, joined
+from proxy.lab.results import joined
 
 SHORT = recorded("write_once")
 ANSWER = {"role": "assistant", "content": "hi"}
@@ -159,11 +160,11 @@ async def test_repeats_are_added_up_and_nothing_is_kept_of_them() -> None:
         await replay(SHORT, "run", stage, Meddler(http, stage.base_url), lambda: None)
         assert stage.provider is not None
         assert stage.player is not None
-        assert set(stage.compaction.newest) == set(stage.compaction.rounds) == set(stage.player.received) == {"run"}
+        assert set(stage.observer.newest) == set(stage.observer.rounds) == set(stage.player.received) == {"run"}
         assert len(stage.provider.requests) == len(stage.received("run")) == 1
         stage.forget("run")
-        assert not stage.compaction.newest
-        assert not stage.compaction.rounds
+        assert not stage.observer.newest
+        assert not stage.observer.rounds
         assert not stage.player.received
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
-from proxy import cli
-from proxy.lab.cli_output import WIDE
+from proxy.console import cli
+from proxy.console.output import WIDE, as_json
 from proxy.lab.demo import recorded
 from proxy.lab.explain import explained
 from proxy.lab.replay.bills import SessionBill
@@ -23,7 +23,7 @@ from proxy.lab.replay.report import EARLY, RecordedUsage, Report
 from proxy.lab.replay.runs import replay_all
 from proxy.lab.reports import page
 from proxy.lab.reports.text import print_explanation, print_replays
-from proxy.lab.results import as_json, notes_on
+from proxy.lab.results import notes_on
 from tests.lab.test_explain import body_of
 
 SHORT = recorded("write_once")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import aiohttp
 import pytest
@@ -15,7 +16,9 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy import cli
+from proxy.console import cli
+from proxy.console.output import as_json
+from proxy.kernel.follow_up import FollowUp
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
@@ -24,7 +27,7 @@ from proxy.lab.replay.environment import Options, ReplayEnvironment, environment
 from proxy.lab.replay.recorded import Json, Session
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
-from proxy.lab.results import as_json, joined
+from proxy.lab.results import joined
 from proxy.requests import UpstreamRequest
 
 STEPS = 6
@@ -202,15 +205,17 @@ def _longer(message: Json) -> Json:
     return message
 
 
-async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_turn_said() -> None:
+async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_turn_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with environment_for(MODEL, at(1)) as stage:
-        next_round = stage.compaction.next_round
+        next_round = FollowUp.next_round
 
-        async def meddled(upstream_request: UpstreamRequest, *rest: object) -> UpstreamRequest:
-            following = await next_round(upstream_request, *rest)  # type: ignore[arg-type]
+        async def meddled(*arguments: Any) -> UpstreamRequest:
+            following = await next_round(*arguments)
             return structs.replace(following, body=following.body.replace(b"You mend.", b"You meddle."))
 
-        stage.compaction.next_round = meddled  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(FollowUp, "next_round", meddled)
         report, _ = await played(SESSION, stage)
     assert report.recalls.rounds == 2
     assert report.undeclared_prefix_changes == 4  # into each of the rounds, and out of it
@@ -241,7 +246,7 @@ async def test_a_real_upstream_is_billed_for_every_round() -> None:
     async with await start(provider) as running, environment_for(MODEL, Options(upstream=running.url)) as stage:
 
         def once(received: Received) -> Say | None:
-            planned = stage.compaction.newest["run"]
+            planned = stage.observer.newest["run"]
             assert planned is not None
             texts = needed(planned.context.conversation, planned.plan.edits, parts)
             if not texts or asked:
@@ -280,7 +285,7 @@ def test_a_rate_that_cannot_be_is_refused(
 
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    from proxy.lab.cli_output import console
+    from proxy.console.output import console
     from proxy.lab.replay.comparison import averages
     from proxy.lab.reports.text import print_replays
 

@@ -22,8 +22,9 @@ from policies.money.ledger import limit_of_chats
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from policies.text.stubs import summary, words_of_people
-from proxy import cli, generation
-from proxy.lab.cli_output import console
+from proxy import generation
+from proxy.console import cli
+from proxy.console.output import as_json, console
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
 from proxy.lab.provider.extractive import extract_summary
@@ -36,7 +37,7 @@ from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import post, replay, replay_all
 from proxy.lab.reports.sentences import against_nothing, summaries
 from proxy.lab.reports.text import print_replays
-from proxy.lab.results import as_json, joined
+from proxy.lab.results import joined
 from proxy.memory import cached as cached_store
 from proxy.memory import open_store
 from proxy.summaries.jobs import PROMPTS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy import cli
+from proxy.console import cli
 from proxy.lab import sessions
 from proxy.lab.explain import explained
 from proxy.lab.generators.loops import generated

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from policies.dialects import DIALECTS
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.load.salt import Salt, mapped
 from proxy.lab.sessions import load
@@ -28,7 +29,7 @@ class Attack:
 
     def headers(self, key: str) -> dict[str, str]:
         encoding = {"Content-Encoding": self.encoding} if self.encoding else {}
-        return {**CLIENT_APIS[self.dialect].auth(key), "Content-Type": "application/json", **encoding}
+        return {**DIALECTS[self.dialect].http.auth(key), "Content-Type": "application/json", **encoding}
 
     @property
     def decoded(self) -> bytes:
@@ -36,7 +37,7 @@ class Attack:
 
     @property
     def path(self) -> str:
-        return CLIENT_APIS[self.dialect].path
+        return DIALECTS[self.dialect].http.path
 
 
 def attacks(dialects: Iterable[str] = FORMS) -> Iterator[Attack]:
@@ -59,7 +60,7 @@ def attacks(dialects: Iterable[str] = FORMS) -> Iterator[Attack]:
 
 def _around(dialect: str, history: bytes) -> bytes:
     fields = json.dumps({"model": MODEL, "max_tokens": 100}).encode()[:-1]
-    return fields + b',"' + CLIENT_APIS[dialect].history.encode() + b'":' + history + b"}"
+    return fields + b',"' + DIALECTS[dialect].fields.history.encode() + b'":' + history + b"}"
 
 
 def _written(dialect: str, messages: list[Json], **fields: Any) -> bytes:

@@ -267,7 +267,7 @@ async def _seconds(what: Callable[[], Awaitable[object]]) -> float:
 
 
 async def _help() -> None:
-    words = (sys.executable, "-m", "proxy.cli", "--help")
+    words = (sys.executable, "-m", "proxy.console.cli", "--help")
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL, cwd=ROOT)
     await process.wait()
 

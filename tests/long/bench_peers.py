@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from rich.console import Console
 
-from proxy.lab.reports.terminal import plain_table
+from proxy.console.output import plain_table
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import free_ports
 from tests.long.bench import LARGE, plan

@@ -132,7 +132,7 @@ class Stage:
         """A Narrows before the sink, as it comes but for its port and its store."""
         self._stores += 1
         store = store or f"sqlite:///{self.folder}/{self._stores}.db"
-        words = ("-m", "proxy.cli", "serve", "--port", "0", "--no-summaries", "--store", store)
+        words = ("-m", "proxy.console.cli", "serve", "--port", "0", "--no-summaries", "--store", store)
         return await self.start("narrows", *words, "--upstream", self.sink.url, *options)
 
     async def start(self, name: str, *words: str) -> Server:

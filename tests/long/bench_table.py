@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
+from proxy.console.output import plain_table
 from proxy.drawing.charts import stack
 from proxy.drawing.html import Node, document, element, table
-from proxy.lab.reports.terminal import plain_table
 from tests.long.bench_stage import Cost
 
 LEAD = "Beside a bare relay, measured on one machine at one time. Bars: measured, of three times the target."

@@ -96,7 +96,7 @@ class Replica:
         environment |= {"PYTHONPATH": str(ROOT), **{f"NARROWS_{name}": str(each) for name, each in settings.items()}}
         self.port = port
         with open(log, "wb") as file:
-            words = [sys.executable, "-m", "proxy.cli", "serve"]
+            words = [sys.executable, "-m", "proxy.console.cli", "serve"]
             self.process = subprocess.Popen(words, env={**os.environ, **environment}, stdout=file, stderr=file)
 
     def kill(self) -> None:

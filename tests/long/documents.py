@@ -24,12 +24,12 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
-from policies.rules.base import OutputPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import way_back
 
 
 @policy
-class First(OutputPolicy):
+class First(ConfiguredPolicy):
     why = "an old output: its first line stays"
 
     keep: int = parameter("turns", "newest turns that stay")
@@ -51,7 +51,7 @@ HISTORY = """\
 {"calls": [["bash", {"command": "ls"}]]}
 """
 OTHERS = {"long.txt": HISTORY, "short.txt": HISTORY.replace("20", "2000"), "new.txt": HISTORY.replace("1", "5", 1)}
-NARROWS = ".venv/bin/python -m proxy.cli"
+NARROWS = ".venv/bin/python -m proxy.console.cli"
 ROW = "| `first` | outputs keep their first line | after a turn |"
 
 

@@ -60,7 +60,7 @@ key_env = "PROVIDER_KEY"
 
 async def narrows(*words: str, **environment: str) -> str:
     """What a command prints."""
-    command = [sys.executable, "-m", "proxy.cli", *words]
+    command = [sys.executable, "-m", "proxy.console.cli", *words]
     process = await asyncio.create_subprocess_exec(
         *command, env={"PYTHONPATH": str(ROOT), **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -37,7 +37,7 @@ NEIGHBOURS = {
     "pydantic-ai": ("import pydantic_ai\nprint(pydantic_ai.Agent('openai-chat:gpt-5.4').run_sync('hello').output)"),
 }
 """Packages, and a request by them as a program of Python."""
-TOGETHER = "import narrows.policies.compact, narrows.proxy.app, narrows.proxy.cli\n"
+TOGETHER = "import narrows.policies.compact, narrows.proxy.app, narrows.proxy.console.cli\n"
 
 
 def run(words: Sequence[str | Path], **environment: str) -> str:

@@ -52,7 +52,9 @@ def write_pages(folder: Path) -> list[Path]:
 
 def command(words: Sequence[str | Path]) -> None:
     """Run `narrows`; where that fails, show its output and exit."""
-    result = subprocess.run([sys.executable, "-m", "proxy.cli", *words], cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "proxy.console.cli", *words], cwd=ROOT, capture_output=True, text=True
+    )
     if result.returncode:
         sys.exit(f"page-test: narrows {words[0]} failed\n{result.stderr[-4000:]}")
 

@@ -25,9 +25,9 @@ from yarl import URL
 
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
+from proxy.console.output import plain_table
 from proxy.lab.provider import Provider
 from proxy.lab.provider import start as start_provider
-from proxy.lab.reports.terminal import plain_table
 from tests.kit.redis_servers import Server as RedisServer
 from tests.long.bench_stage import Server, Stage
 from tests.long.soak_clients import Clients, Place, Tally

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from proxy.lab.client_apis import CLIENT_APIS
+from policies.dialects import DIALECTS
 from proxy.lab.load.salt import Salt
 from proxy.lab.provider import Abort, Answer, Provider, Received, Say, Send, Wire
 from proxy.lab.sessions import load, names
@@ -149,10 +149,14 @@ class Clients:
         api, began = conversation.api, time.monotonic()
         streams = self._chance.random() < 0.5
         manner = self._chance.choices(("reads", "slow", "leaves"), (0.9, 0.04, 0.06))[0]
-        form, body = CLIENT_APIS[api.dialect], conversation.body(turn, streams)
-        headers = {**form.auth("k"), "Content-Type": "application/json", NAME: f"{conversation.number}/{turn}/{fault}"}
+        form, body = DIALECTS[api.dialect], conversation.body(turn, streams)
+        headers = {
+            **form.http.auth("k"),
+            "Content-Type": "application/json",
+            NAME: f"{conversation.number}/{turn}/{fault}",
+        }
         try:
-            async with http.post(place.urls[-1] + form.path, data=body, headers=headers) as reply:
+            async with http.post(place.urls[-1] + form.http.path, data=body, headers=headers) as reply:
                 if manner == "leaves":
                     return "left"
                 raw = await _read(reply, manner == "slow")

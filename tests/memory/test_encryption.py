@@ -14,13 +14,13 @@ from uuid import uuid4
 import pytest
 import redis
 
-from policies.model.edits import Exchange, Insert, Replace
+from policies.model.edits import Insert, RecallRound, Replace
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
-from proxy.lab.audit import read_audit
-from proxy.lab.read_store import store_settings
+from proxy.console.audit import read_audit
+from proxy.console.read_store import store_settings
 from proxy.memory import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.memory.serialization import Codec, place
 from tests.kit.histories import TOOLS
@@ -33,7 +33,7 @@ OLD, NEW = (f"{name}:{b64encode(name[0].encode() * 32).decode()}" for name in ("
 WORDS = "a person's very own words"
 KEY, OTHER = Key("tenant", "conversation"), Key("tenant", "another")
 STEP = StepRecord("anchor", (Replace("a1", WORDS, "offload"),), "paid")
-INSERT = Insert("anchor", "reply", (Exchange(1, (f'{{"arguments":"{WORDS}"}}',)),))
+INSERT = Insert("anchor", "reply", (RecallRound(1, (f'{{"arguments":"{WORDS}"}}',)),), "openai_chat")
 RECORD = replace(SUMMARY, first="anchor", content=WORDS)
 LEAF = StoredText("aa11", WORDS, {"tool": WORDS})
 LIMIT = 2**30

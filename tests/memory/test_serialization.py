@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
+from policies.model.edits import Edit, Fold, Insert, Origin, RecallRound, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config import KeyRow
@@ -50,7 +50,7 @@ STEPS = st.builds(
     recall=st.booleans(),
 )
 EXCHANGES = st.builds(
-    Exchange,
+    RecallRound,
     text=COUNTS,
     calls=st.lists(TEXTS, max_size=3).map(tuple),
     places=st.lists(COUNTS, max_size=3).map(tuple),

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from policies.model.edits import Exchange, Fold, Insert, Replace
+from policies.model.edits import Fold, Insert, RecallRound, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryUse
 from proxy.memory import INSERTS, Key, Store, StoreTrouble, open_store
@@ -19,8 +19,8 @@ SENT = Sent(12, "d1", 10, "d2", 11, "d3", "head", "setup")
 CUT = Replace("a1", "[...900 chars omitted...]", "offload")
 FOLD = Fold("a1", "a9", "[turns 1 to 4 left out]", "trim")
 RECORD = StepRecord("anchor", (CUT, FOLD), "paid", SENT, 1_700_000_000.25, recall=True)
-ROUND = Exchange(12, ('{"id":"call_1","arguments":"\udcff"}', "{}"), (0, 2), '{"reasoning":"why"}', last=True)
-INSERT = Insert("anchor", "reply", (ROUND, Exchange(0, ("{}",))))
+ROUND = RecallRound(12, ('{"id":"call_1","arguments":"\udcff"}', "{}"), (0, 2), '{"reasoning":"why"}', last=True)
+INSERT = Insert("anchor", "reply", (ROUND, RecallRound(0, ("{}",))), "openai_chat")
 ORIGINALS = {"482913": "a long text\0 with \ud800 in it", "482913+5": ""}
 
 
@@ -222,7 +222,7 @@ async def test_r2_a_reply_may_be_kept_before_its_step(store: Store) -> None:
 
 
 async def test_r2_several_replies_to_one_step_live_side_by_side_and_the_newest_of_each_wins(store: Store) -> None:
-    other, later = replace(INSERT, reply="another"), replace(INSERT, rounds=(Exchange(7, ('{"id":"later"}',)),))
+    other, later = replace(INSERT, reply="another"), replace(INSERT, rounds=(RecallRound(7, ('{"id":"later"}',)),))
     for insert in (INSERT, other, later):
         await store.insert(KEY, insert)
     assert await inserts(store) == (other, later)

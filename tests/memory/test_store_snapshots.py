@@ -1,22 +1,20 @@
 """Snapshots of the planner's state: what every back end promises of them, and what is in them."""
 
 import asyncio
-import io
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from policies.model.summary_record import SummaryUse
 from policies.money.ledger import Ledger
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from proxy.config.keyring import Keyring
 from proxy.memory import SNAPSHOTS, Key, Snapshot, Store, open_store, snapshots
 from proxy.memory.cached import CachedStore
-from proxy.memory.forgetting import ForgetRegistry
-from proxy.telemetry import Telemetry
-from tests.kernel.test_planning import ENDS, Bench
+from tests.kernel.test_planning import ENDS, Bench, on
 from tests.memory.test_store import CUT, FOLD, KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 SNAPSHOT = Snapshot("a4", "print", b"\0 state \xff" * 9)
@@ -92,7 +90,7 @@ def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
     held = {field.name for field in fields(PlanState)} - snapshots.OF_NEWEST_STEP - {"ledger"}
     assert held == set(snapshots.OF_STATE)
     of_a_request = {"waiting"}  # each begins it anew
-    assert vars(Ledger(PRICES)).keys() == {"_prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
+    assert vars(Ledger(PRICES)).keys() == {"prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
     ledger = Ledger(PRICES)
     ledger.waiting = {1}
     ledger.arrive([1])
@@ -100,8 +98,8 @@ def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
 
 
 def test_what_a_snapshot_leaves_out_is_what_each_step_begins_anew() -> None:
-    changed = PlanState(Ledger(PRICES), step=3, reason="r", stale="s", stale_id="i", ready="x", changed=1)
-    changed.dropped = changed.offered = True
+    changed = PlanState(Ledger(PRICES), step=3, reason="r", use=SummaryUse(ready="x"), changed=1)
+    changed.dropped = changed.has_model_text = True
     copied, names = changed.copy(), {field.name for field in fields(PlanState)} - {"ledger"}
     cleared = {name for name in names if getattr(copied, name) != getattr(changed, name)}
     assert cleared == snapshots.OF_NEWEST_STEP - {"wants", "digests"}
@@ -109,7 +107,7 @@ def test_what_a_snapshot_leaves_out_is_what_each_step_begins_anew() -> None:
 
 async def served(store: Store, turns: int) -> tuple[Bench, CachedStore]:
     """A process that has served so many requests of the session."""
-    cached = CachedStore(store, Telemetry(stream=io.StringIO()), ForgetRegistry(), 5.0)
+    cached = on(store)
     bench = Bench(cached)
     for turn in range(turns):
         bench.send(await bench.plan(turn))
@@ -121,7 +119,7 @@ async def test_s1_a_state_comes_back_as_it_was(store: Store) -> None:
     state = (await bench.plan(len(ENDS) - 1)).plan.state
     packed = snapshots.packed(state)
     assert packed is not None
-    there = snapshots.unpacked(snapshots.compressed(packed), bench.planner.prices_of("gpt-5.4", "default"))
+    there = snapshots.unpacked(snapshots.compressed(packed), bench.book.prices("gpt-5.4", "default"))
     assert there is not None
     assert state.edits
     for name in (*snapshots.OF_STATE, *snapshots.OF_LEDGER):

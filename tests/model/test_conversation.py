@@ -5,12 +5,14 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.converse import converse
 from tests import examples
 from tests.kit import messages as claude
 from tests.kit.histories import Json, requests, sessions
 from tests.kit.talk import call, calls, conversation_of, gives, letters, runs, says, system, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 TALK = [system("be brief"), user("go"), *runs("ls", "a.py"), *runs("cat a.py", "x = 1"), says("done")]
 

@@ -5,13 +5,16 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.dialects import anthropic_messages, openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.indexes import Index
 from tests import examples
 from tests.kit import messages as claude
 from tests.kit.talk import calls, gives, letters, says, system, user
+
+anthropic_messages = DIALECTS["anthropic_messages"]
+openai_chat = DIALECTS["openai_chat"]
 
 FILE = "\n".join(f"line {i} of a file" for i in range(4))
 CHAT = [user("go"), user("go on"), system("Mind it."), says("ok"), says("```\nls\n```"), user("<output>a</output>")]

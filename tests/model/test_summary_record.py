@@ -12,7 +12,9 @@ from policies.model.summary_record import (
     Reason,
     SummaryCost,
     SummaryRecord,
+    SummaryUse,
     UsableSummaries,
+    reply_word,
     stale,
     usable_summaries,
 )
@@ -127,3 +129,24 @@ def test_m9_a_summary_for_people_is_never_used() -> None:
 
 def test_m9_what_was_spent_adds_up() -> None:
     assert SummaryCost(1, 2, 3, 4, 5, 0.5) + SummaryCost(1, 1, 1, 1, 1, 1.0) == SummaryCost(2, 3, 4, 5, 6, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("use", "job", "is_wanted", "word"),
+    [
+        (SummaryUse(), "", False, ""),
+        (SummaryUse(), "", True, ""),
+        (SummaryUse(), "pending", False, "pending"),
+        (SummaryUse(), "failed", False, "failed"),
+        (SummaryUse(ready="b"), "", False, "ready"),
+        (SummaryUse(stands="a"), "", True, "adopted"),
+        (SummaryUse(stands="a", ready="b"), "", False, "ready"),
+        (SummaryUse(stands="a", ready="b"), "pending", False, "pending"),
+        (SummaryUse(stands="a"), "failed", True, "failed"),
+        (SummaryUse(stands="a"), "failed", False, "adopted"),
+        (SummaryUse(stands="a", stale="a"), "", False, "adopted"),
+        (SummaryUse(stale="a", reason="age"), "pending", True, "stale:age"),
+    ],
+)
+def test_m1_a_reply_says_the_state_of_the_newest(use: SummaryUse, job: str, is_wanted: bool, word: str) -> None:
+    assert reply_word(use, job, is_wanted=is_wanted) == word  # type: ignore[arg-type]

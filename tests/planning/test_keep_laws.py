@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
-from policies.context import Aim, Context
-from policies.keep import Patterns, digest_of, names, patterns_of
+from policies.context import Aim
+from policies.keep import Patterns, Protection, digest_of, names, patterns_of
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.edits import Edit, Fold, Replace
@@ -211,7 +211,7 @@ def test_a_fault_in_what_stays_makes_the_checks_fail(fault: str, monkeypatch: py
     server = Server(ROOMY, keep=keep)
     assert max(check_stays(request, server.serve(request), keep) for request in history) == 4
     assert server.memory.summaries, "else no turn was folded"
-    monkeypatch.setattr(Context, fault, lambda *_: False)
+    monkeypatch.setattr(Protection, fault, lambda *_: False)
     server = Server(ROOMY, keep=keep)
     done = [server.serve(request) for request in history]
     with pytest.raises(AssertionError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies.compact import Compacted
 from policies.context import Aim
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.dialects.openai_chat.exchange import TOOL
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
@@ -34,6 +34,8 @@ from tests.kit.histories import (
     sent_messages,
     sessions,
 )
+
+openai_chat = DIALECTS["openai_chat"]
 
 BUDGETS = st.sampled_from([ROOMY, TIGHT, replace(TIGHT, mark="context")])
 AIMS = st.sampled_from(get_args(Aim))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
 from policies.context import Aim
+from policies.dialects import DIALECTS
 from policies.money.budget import Budget
 from policies.money.prices import Prices
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import ANTHROPIC, PREFIX, find_violation
 from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples
@@ -98,7 +98,7 @@ def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
     told, dressed = ROWS[dialect]
     prices = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, breakpoints=True) if breakpoints else CHEAP
     rule = ANTHROPIC if breakpoints else PREFIX
-    form, steps = CLIENT_APIS[dialect], []
+    form, steps = DIALECTS[dialect], []
     for messages in requests(session):
         body = dressed(told(plain({"model": "m", "messages": messages, "tools": list(TOOLS)})), marked)
         assert find_violation(body, rule, dialect) is None
@@ -108,9 +108,9 @@ def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
         assert is_part(list(sealed(new)), list(sealed(body)))
         ends = (0,) if done.plan.reason == "checkpoint:window" else (0, -1)  # a result may not fit otherwise
         if not done.plan.marks:
-            assert [new[form.history][at] for at in ends] == [body[form.history][at] for at in ends]
+            assert [new[form.fields.history][at] for at in ends] == [body[form.fields.history][at] for at in ends]
         steps.append(done)
     for before, after in pairwise(steps):
         if after.plan.reason == "" and not (before.plan.marks or after.plan.marks):
-            old, new = (json.loads(done.body)[form.history] for done in (before, after))
+            old, new = (json.loads(done.body)[form.fields.history] for done in (before, after))
             assert new[: len(old)] == old

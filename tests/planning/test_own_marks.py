@@ -169,4 +169,4 @@ def test_a_mark_that_the_provider_is_asked_to_set_is_at_the_end(automatic: bool,
     api = DIALECTS["anthropic_messages"]
     request = api.split(body)
     assert request is not None
-    assert api.marks_end(request, []) == own
+    assert api.marks.at_end(request, []) == own

@@ -12,7 +12,7 @@ import pytest
 from policies import recall
 from policies.compact import Compacted, compact
 from policies.context import Context, Policy
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.money.ledger import Ledger
@@ -21,12 +21,14 @@ from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.text import stubs
-from proxy.kernel.prepare import Compactor, UpstreamRequest
-from proxy.requests import ClientRequest
+from proxy.kernel.modes import FailOpen
+from proxy.requests import UpstreamRequest
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests
 from tests.kit.running import Start
 from tests.kit.talk import calls, gives, runs, says, system, user
 from tests.planning.test_laws import check_law_1, check_law_2, check_law_3, check_law_4, check_law_5
+
+openai_chat = DIALECTS["openai_chat"]
 
 JSON = {"content-type": "application/json"}
 LONG = "\n".join(f"{i} lines of output" for i in range(300))
@@ -69,7 +71,7 @@ def test_law_1_fails_where_splice_writes_every_message_anew(monkeypatch: pytest.
         all_of_them = {i: json.dumps(json.loads(request.raw(i))).encode() for i in range(len(request.spans))}
         return {**all_of_them, **splice(request, conversation, edits)}
 
-    monkeypatch.setattr(openai_chat, "splice", anew)
+    monkeypatch.setitem(DIALECTS, "openai_chat", replace(openai_chat, splice=anew))
     with pytest.raises(AssertionError):
         check_law_1(TALK, eagerly(TALK))
 
@@ -78,7 +80,8 @@ def test_law_1_fails_where_the_body_is_written_anew_for_nothing(monkeypatch: pyt
     few = TALK[:3]
     check_law_1(few, eagerly(few))
     joined = openai_chat.joined
-    monkeypatch.setattr(openai_chat, "joined", lambda *given: json.dumps(json.loads(joined(*given))).encode())
+    anew = replace(openai_chat, joined=lambda *given: json.dumps(json.loads(joined(*given))).encode())
+    monkeypatch.setitem(DIALECTS, "openai_chat", anew)
     with pytest.raises(AssertionError):
         check_law_1(few, eagerly(few))
 
@@ -192,7 +195,8 @@ def test_law_4_fails_where_a_key_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_law_4_fails_where_a_result_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     splice = openai_chat.splice
     first = next(i for i, message in enumerate(TALK) if message["role"] == "tool")
-    monkeypatch.setattr(openai_chat, "splice", lambda *given: {**splice(*given), first: b""})
+    dropping = replace(openai_chat, splice=lambda *given: {**splice(*given), first: b""})
+    monkeypatch.setitem(DIALECTS, "openai_chat", dropping)
     with pytest.raises(AssertionError):
         check_law_4(TALK, eagerly(TALK))
 
@@ -245,15 +249,15 @@ def raises(*_: Any) -> None:
 
 
 async def test_law_6_holds_where_planning_raises(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
+    monkeypatch.setattr("proxy.kernel.plan.is_quiet", raises)
     await check_law_6(narrows, body_of(TALK))
 
 
 async def test_law_6_fails_where_nothing_catches(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unguarded(self: Compactor, client_request: ClientRequest) -> UpstreamRequest:
-        return await self._compacted(client_request, None)
+    async def unguarded(self: FailOpen, *request: Any) -> UpstreamRequest:
+        return await self._prepare(*request)
 
-    monkeypatch.setattr("proxy.kernel.planning.is_quiet", raises)
-    monkeypatch.setattr(Compactor, "prepare", unguarded)
+    monkeypatch.setattr("proxy.kernel.plan.is_quiet", raises)
+    monkeypatch.setattr(FailOpen, "__call__", unguarded)
     with pytest.raises(AssertionError):
         await check_law_6(narrows, body_of(TALK))

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Message
 from policies.model.converse import converse
 from policies.model.memory import Sent, StepRecord
 from policies.planning.prefix import Chains, outcome, sent_record
 from tests.kit.talk import Json, gives, letters, runs, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 FIRST = [user("go"), *runs("ls", "a")]
 NEXT = [*FIRST, *runs("cat a", "x")]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from random import Random
 from typing import Any
-from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,34 +101,6 @@ def test_s3_most_short_requests_and_chats_without_tools_are_quiet() -> None:
     floor = replace(usual, recall=True, budget=replace(usual.budget, floor=size + 11), head=10)
     assert is_quiet(conversation, floor)
     assert not is_quiet(conversation, replace(floor, head=11))
-
-
-@settings(thorough, max_examples=examples(40))
-@given(st.randoms(use_true_random=False), st.sampled_from(["coding-agent", "eager"]), st.sampled_from(CACHES))
-def test_r7_what_is_changed_only_to_fit_is_the_same_as_if_all_offers_had_been_asked_for(
-    random: Random, name: str, cache: Json
-) -> None:
-    preset, read = PRESETS[name], dict[str, Any]()
-    usual = setup(
-        *preset.policies,
-        budget=random.choice([TIGHT, Budget(12_000, 500, 9_000, 6_000, floor=300)]),
-        exceptions=preset.exceptions,
-        recall=False,
-        only_to_fit=True,
-        **cache,
-    )
-    before: Conversation | None = None
-    state, asked = None, None
-    for request in requests(working(random)):
-        conversation = before = carried(request, before, read)
-        planned = plan(conversation, usual, None, state)
-        with mock.patch("policies.planning.plan.needs_no_offers", return_value=False):
-            expected = plan(conversation, usual, None, asked)
-        state, asked = planned.state, expected.state
-        assert (decided(planned), planned.after) == (decided(expected), expected.after)
-        assert state.ledger.paid == asked.ledger.paid
-        assert state.offers_asked or not state.offers
-    assert asked is None or asked.offers_asked
 
 
 def test_an_offer_that_an_edit_before_it_withdraws_is_not_carried_out() -> None:

@@ -16,7 +16,7 @@ from policies.model.edits import Edit, Fold, Origin, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.money import ledger
 from policies.money.budget import Budget
-from policies.planning.folding import Folding
+from policies.planning.folding import Folding, drop_summary, put_summary
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.rules.dedupe import Dedupe
@@ -163,10 +163,10 @@ def test_under_a_summary_a_record_waits_until_the_summary_is_removed() -> None:
     summary = fold(1, 6, "summary", Origin("1", "m", "p", "p", 0.0, CONVERSATION.blocks[6].anchor))
     folding = Folding(CONVERSATION, state, letters)
     assert state.folds == {1: fold(1, 4)}
-    folding.stand([summary])
+    put_summary(folding, [summary])
     assert (state.folds, state.offered_folds, state.ledger.saving) == ({1: summary}, {1: fold(1, 4)}, {})
     assert not folding.fire(0, len(CONVERSATION.blocks))
-    folding.drop()
+    drop_summary(folding)
     assert (state.folds, state.offered_folds) == ({}, {1: fold(1, 4)})
     assert state.ledger.saving[1] > 0
     assert folding.fire(0, len(CONVERSATION.blocks))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.context import Aim
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.memory import Memory, StepRecord
@@ -24,6 +24,8 @@ from tests import examples
 from tests.kit.histories import RECORDING, Json, requests
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES, call, letters, says, setup, system, user
 from tests.planning.test_laws import AIMS, thorough
+
+openai_chat = DIALECTS["openai_chat"]
 
 CACHES: tuple[Json, ...] = (
     {"prices": PREFIX_PRICES},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.money.budget import Budget
@@ -26,6 +26,8 @@ from tests.kit.talk import calls, conversation_of, gives, runs, setup, user
 from tests.planning.test_laws import thorough
 from tests.planning.test_same_plans import BUDGETS, CACHES, TIGHT, carried, working
 from tests.planning.test_same_plans import outcome as all_of
+
+openai_chat = DIALECTS["openai_chat"]
 
 
 class Never:

@@ -230,7 +230,7 @@ def test_m2_a_stale_summary_is_not_used_and_that_is_said(criteria: Criteria, now
     text = done.plan.summary.text
     server.criteria = criteria
     after = server.serve(LAST, now)
-    assert after.plan.state.stale == reason
+    assert after.plan.state.use.reason == reason
     assert after.plan.reason == "checkpoint:summary-stale"
     assert after.plan.summary is None
     assert text.encode() not in after.body
@@ -242,7 +242,7 @@ def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
     changed = [{**m, "content": "done 0, or not"} if m["content"] == "done 0\n" * 20 else m for m in LAST]
     assert changed != LAST
     after = Server(ROOMY, memory=served()[1]).serve(changed)
-    assert after.plan.state.stale == "source"
+    assert after.plan.state.use.reason == "source"
     assert after.plan.summary is None
     assert not any(isinstance(edit, Fold) and edit.origin for edit in after.plan.edits)
 
@@ -267,7 +267,7 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
 def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> None:
     changed = [{**m, "content": "done 30, or not"} if m["content"] == "done 30\n" * 20 else m for m in LAST]
     after = Server(ROOMY, memory=served()[1]).serve(changed)
-    assert after.plan.state.stale == ""
+    assert after.plan.state.use.reason == ""
     assert after.plan.summary is not None
     assert after.plan.summary.origin is not None
     last_covered = after.conversation.blocks[after.conversation.index[after.plan.summary.origin.last]].message
@@ -276,7 +276,7 @@ def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> No
 
 def test_m2_a_rewind_is_no_change_of_a_source() -> None:
     again = Server(ROOMY, memory=served()[1]).serve(requests(long_session(34))[2])
-    assert again.plan.state.stale == ""
+    assert again.plan.state.use.reason == ""
     assert again.plan.summary is None
 
 
@@ -292,12 +292,12 @@ def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     elif fault == "no way back":
         monkeypatch.setattr("policies.rules.summarize.summary", lambda n, text, *_: stubs.summary(n, text, ""))
     else:
-        monkeypatch.setattr("policies.planning.step.Step._adopt", partialmethod(_silently, pipeline.Step._adopt))
+        monkeypatch.setattr(pipeline.Changes, "adopt", partialmethod(_silently, pipeline.Changes.adopt))
 
 
-def _silently(step: Any, adopt: Any, reason: str) -> None:
-    adopt(step, reason)
-    step._state.reason = ""
+def _silently(changes: Any, adopt: Any, reason: str, context: Any) -> None:
+    adopt(changes, reason, context)
+    changes._state.reason = ""
 
 
 @pytest.mark.parametrize("fault", ["people's words go", "a call loses its result", "no way back", "nothing is said"])

@@ -5,12 +5,14 @@ import json
 import pytest
 
 from policies.compact import compact
-from policies.dialects import openai_chat
-from policies.keep import LONGEST_PATTERN, MOST_PATTERNS, keeps, keeps_turn, names, patterns_of, tokens_kept
+from policies.dialects import DIALECTS
+from policies.keep import LONGEST_PATTERN, MOST_PATTERNS, Protection, names, patterns_of
 from policies.model.converse import converse
 from policies.tools import paths_of
 from tests.kit.histories import Json, body_of
 from tests.kit.talk import call, conversation_of, gives, letters, runs, says, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 
 def never(items: int) -> None:
@@ -73,17 +75,17 @@ def test_what_a_pattern_names(pattern: str, tool: str, arguments: Json, is_named
     patterns = patterns_of([pattern])
     assert names(patterns, talk, 1) is is_named
     of_text = pattern.startswith("text:")
-    assert keeps(patterns, talk, 2, never) is (is_named and not of_text), (
+    assert Protection(patterns, pause=never).keeps(talk, 2) is (is_named and not of_text), (
         "the result of a call goes with it, but for its text"
     )
-    assert keeps_turn(patterns, talk, 0, never) is is_named
+    assert Protection(patterns, pause=never).keeps_turn(talk, 0) is is_named
 
 
 def test_a_text_names_the_block_that_holds_it_whoever_wrote_that() -> None:
     patterns = patterns_of(["text:漢字 λόγος", f"text:{ODD}cd"])
     spoken = "as 漢字 λόγος says"
     talk = conversation_of(user("go"), says(spoken), user(spoken), says("no"), *runs("ls", spoken), user(f"{ODD}cd"))
-    assert [keeps(patterns, talk, at, never) for at in range(len(talk.blocks))] == [
+    assert [Protection(patterns, pause=never).keeps(talk, at) for at in range(len(talk.blocks))] == [
         False,
         True,
         True,
@@ -92,19 +94,21 @@ def test_a_text_names_the_block_that_holds_it_whoever_wrote_that() -> None:
         True,
         True,
     ]
-    assert [keeps_turn(patterns, talk, turn, never) for turn in range(3)] == [True, True, True]
-    assert not any(keeps(patterns_of(["user", "*.sql"]), talk, at, never) for at in range(len(talk.blocks)))
+    assert [Protection(patterns, pause=never).keeps_turn(talk, turn) for turn in range(3)] == [True, True, True]
+    assert not any(
+        Protection(patterns_of(["user", "*.sql"]), pause=never).keeps(talk, at) for at in range(len(talk.blocks))
+    )
 
 
 def test_a_name_of_a_participant_is_no_tool() -> None:
     talk = conversation_of({**user("go"), "name": "read_file"}, says("yes"), user("on"))
-    assert not keeps(("read_file",), talk, 0, never)
+    assert not Protection(("read_file",), pause=never).keeps(talk, 0)
 
 
 def test_system_text_belongs_to_no_turn() -> None:
     talk = conversation_of({"role": "system", "content": "ACME-42"}, user("go"), says("yes"), user("on"))
-    assert keeps(("text:ACME-42",), talk, 0, never)
-    assert not keeps_turn(("text:ACME-42",), talk, 0, never)
+    assert Protection(("text:ACME-42",), pause=never).keeps(talk, 0)
+    assert not Protection(("text:ACME-42",), pause=never).keeps_turn(talk, 0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,9 @@ def test_x9_a_long_text_counts_as_much_work() -> None:
     items: list[int] = []
     paths = [f"{i}/" + "a/" * 100 for i in range(1_000)]
     talk = conversation_of(user("go"), made("read", {"paths": [*paths, "b.sql"]}), gives("a" * 10**6), user("on"))
-    assert not any(keeps(("*.sql", "text:aaab"), talk, at, items.append) for at in range(len(talk.blocks)))
+    assert not any(
+        Protection(("*.sql", "text:aaab"), pause=items.append).keeps(talk, at) for at in range(len(talk.blocks))
+    )
     assert items[2] > 20
     assert len(paths_of(talk.blocks[1].text)) <= 100
 
@@ -146,9 +152,9 @@ def test_each_block_is_looked_at_once_while_a_history_grows(monkeypatch: pytest.
         messages += [*runs(f"make {n}", "ok"), user("on")]
         talk = converse([openai_chat.read(json.dumps(each).encode(), letters) for each in messages], earlier)
         for _ in range(2):
-            tokens_kept(("p",), talk, range(talk.steps - 1), never)
+            Protection(("p",), pause=never).tokens_in(talk, range(talk.steps - 1))
         earlier = talk
     assert len(looked) <= 2 * len(messages)
-    assert tokens_kept(("p",), talk, range(talk.steps - 1), never) == tokens_kept(
-        ("p",), converse(talk.messages), range(talk.steps - 1), never
-    )
+    assert Protection(("p",), pause=never).tokens_in(talk, range(talk.steps - 1)) == Protection(
+        ("p",), pause=never
+    ).tokens_in(converse(talk.messages), range(talk.steps - 1))

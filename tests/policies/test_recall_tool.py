@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from policies.compact import compact
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.dialects.base import Request
 from policies.dialects.openai_chat.exchange import TOOL
 from policies.model.tokens import Counter
@@ -15,6 +15,8 @@ from policies.tools import RECALL
 from tests import examples
 from tests.kit.histories import BASH, CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests, sessions
 from tests.kit.talk import runs, says, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 quick = settings(deadline=None, max_examples=examples(60))
 LONG = "\n".join(f"{i} lines of output" for i in range(300))
@@ -102,7 +104,7 @@ def test_r8_the_definition_is_small() -> None:
 def asked_always(body: bytes) -> bytes:
     request = openai_chat.split(body)
     assert isinstance(request, Request)
-    return openai_chat.joined(request, {}, openai_chat.recall_tool(request, True))
+    return openai_chat.joined(request, {}, openai_chat.recall.tool(request, True))
 
 
 def test_r7_always_means_also_where_the_client_brings_no_tools() -> None:

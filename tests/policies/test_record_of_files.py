@@ -47,7 +47,7 @@ def test_n4_a_record_names_its_files_each_with_a_reference() -> None:
     named = dict(match.groups() for line in record if (match := re.fullmatch(r"Read: (\S+), ref (\d+)", line)))
     assert set(named) == {f"/r/src/part_{n}.py" for n in range(8)}
     for path, ref in named.items():
-        at = conversation.find(ref)
+        at = conversation.references.places.get(ref)
         assert at is not None
         expected = "again" if path.endswith("_0.py") else f"part{path[-4]}"
         assert conversation.blocks[at].text == words(expected, 30)

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.model import conversation as conversations
 from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
-from policies.recall import original
+from policies.recall import original, run_of
 from tests import examples
 from tests.kit.histories import Json, requests, sessions
 from tests.kit.talk import calls, conversation_of, gives, letters, runs, says, system, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 quick = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 
@@ -27,7 +29,7 @@ def check_refs(conversation: Conversation) -> None:
     for at, ref in refs.items():
         assert ref.isdecimal()
         assert len(ref) >= 6
-        found = conversation.find(ref)
+        found = conversation.references.places.get(ref)
         assert found is not None
         assert conversation.blocks[found].text_digest == conversation.blocks[at].text_digest
         assert original(conversation, ref) == conversation.blocks[at].text
@@ -77,7 +79,7 @@ def test_r1_a_fork_calls_things_as_if_nothing_but_itself_was_ever_said(
                 refs = refs_of(known)
                 assert refs == refs_of(converse(messages))
                 assert all(
-                    known.blocks[known.find(ref) or 0].text_digest == known.blocks[at].text_digest
+                    known.blocks[known.references.places.get(ref) or 0].text_digest == known.blocks[at].text_digest
                     for at, ref in refs.items()
                 )
 
@@ -95,7 +97,7 @@ def test_names_are_carried_forward_and_nobody_works_them_out_unasked(monkeypatch
     unasked = converse(messages[:-2], before)
     assert worked_out == []
     after = converse(messages, unasked)  # though nobody asked the one between
-    assert after.find(after.ref(len(after.blocks) - 1)) == len(after.blocks) - 1
+    assert after.references.places.get(after.ref(len(after.blocks) - 1)) == len(after.blocks) - 1
     assert len(worked_out) == 4
 
 
@@ -104,7 +106,7 @@ def test_r1_equal_texts_are_called_the_same_wherever_they_stand() -> None:
     refs = refs_of(conversation)
     assert refs[2] == refs[6] != refs[4]
     assert refs[1] == refs[5] != refs[3]
-    assert conversation.find(refs[6]) == 2
+    assert conversation.references.places.get(refs[6]) == 2
 
 
 def test_r1_a_reference_follows_from_the_text_alone() -> None:
@@ -161,7 +163,7 @@ def test_r1_a_run_is_called_by_its_place_and_its_length() -> None:
     ref = conversation.run_ref(1, 4)
     name, _, count = ref.partition("+")
     assert (len(name), name.isdecimal(), count) == (12, True, "4")
-    assert conversation.find_run(ref) == range(1, 5)
+    assert run_of(conversation, ref) == range(1, 5)
     assert conversation.run_ref(5, 6) != conversation.run_ref(1, 2)  # the same words, at another place
     grown = conversation_of(user("go"), *runs("a", "x"), *runs("b", "y"), *runs("a", "x"), *runs("c", "z"))
     assert grown.run_ref(1, 4) == ref
@@ -173,6 +175,6 @@ def test_r1_a_run_is_called_by_its_place_and_its_length() -> None:
 def test_r6_the_reference_of_no_run_finds_none(ref: str) -> None:
     conversation = conversation_of(user("go"), *runs("a", "x"), *runs("b", "y"))
     name = conversation.run_ref(1, 4).partition("+")[0]
-    assert conversation.find_run(name + "+4") == range(1, 5)
-    found = conversation.find_run(ref.format(name))
+    assert run_of(conversation, name + "+4") == range(1, 5)
+    found = run_of(conversation, ref.format(name))
     assert found is None or json.dumps(ref) == '"{}+\\u0663"'

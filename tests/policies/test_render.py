@@ -1,4 +1,4 @@
-"""What goes upstream is made once, and only where the same edits met the same bytes."""
+"""What goes upstream of a plan, and what of it stands for a request that extends another."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from policies.money.catalog import prices_for
 from policies.money.ledger import Ledger
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
-from policies.render import RenderedMessage, Rendering, render
+from policies.render import Rendering, render
 from policies.render import body_of as render_body
 from tests import examples
 from tests.kit.messages import MARK, Json, body_of, result, says, split, talk_of, text, thinks, user, uses
@@ -36,22 +36,20 @@ TALK = [
 ]
 
 
-def rendered(
-    messages: list[Json], cache: dict[tuple[object, ...], RenderedMessage], *edits: Edit, **fields: Any
-) -> tuple[Rendering, list[Json]]:
+def rendered(messages: list[Json], *edits: Edit, **fields: Any) -> tuple[Rendering, list[Json]]:
     """What becomes of a history where these edits are remembered."""
     request, talk = split(body_of(messages, **fields)), talk_of(body_of(messages))
     anchor = talk.end_anchor(talk.steps - 1)
     memory = Memory({anchor: StepRecord(anchor, edits, "checkpoint:window", recall=True)})
     result = plan(talk, setup(exchanges=False), memory)
     assert result.edits == edits
-    rendering = render("anthropic_messages", request, talk, result, cache)
+    rendering = render("anthropic_messages", request, talk, result)
     body = render_body(DIALECTS["anthropic_messages"], request, result, rendering)
     return rendering, json.loads(body)["messages"]
 
 
-def sent(cache: dict[tuple[object, ...], RenderedMessage], *edits: Edit) -> list[Json]:
-    return rendered(TALK, cache, *edits)[1]
+def sent(*edits: Edit) -> list[Json]:
+    return rendered(TALK, *edits)[1]
 
 
 def test_s1_a_message_that_a_fold_leaves_in_part_is_not_taken_for_the_whole_one() -> None:
@@ -59,16 +57,14 @@ def test_s1_a_message_that_a_fold_leaves_in_part_is_not_taken_for_the_whole_one(
     # blocks: 0 go, 1 call, 2 first, 3 image, 4 call, 5 second, 6 and on, ...
     short, fold = Replace(anchors[2], "short", "test"), Fold(anchors[4], anchors[5], "left out", "test")
     begun = Fold(anchors[3], anchors[5], "more left out", "test")
-    cache: dict[tuple[object, ...], RenderedMessage] = {}
-    whole = sent(cache, short)
+    whole = sent(short)
     assert whole[2] == user(result("short", "c0"), IMAGE)
-    in_part = sent(cache, short, fold)
+    in_part = sent(short, fold)
     assert in_part[2:5] == [whole[2], says(text("left out")), user(text("and on"))]
     beside = [user(result("short", "c0")), says(text("more left out")), user(text("and on"))]
-    assert sent(cache, short, begun)[2:5] == beside
-    assert sent(cache, short, fold) == in_part
-    assert len(cache) == 1
-    assert sent(cache, short) == whole
+    assert sent(short, begun)[2:5] == beside
+    assert sent(short, fold) == in_part
+    assert sent(short) == whole
 
 
 def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
@@ -79,9 +75,7 @@ def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
     talk[4] = user(result("second " * 50, "c1"))
     marked = [*talk[:4], user(result("second " * 50, "c1", cache_control=MARK)), *talk[5:]]
     budget = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-    first, again, other = (
-        rendered(some, {}, fold, **more) for some, more in ((talk, {}), (marked, {}), (talk, budget))
-    )
+    first, again, other = (rendered(some, fold, **more) for some, more in ((talk, {}), (marked, {}), (talk, budget)))
     digests = [rendering.chains.sent_digest(rendering.chains.sent) for rendering, _ in (first, again, other)]
     assert digests[0] == digests[1] != digests[2]
     assert first[1] != again[1]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from policies.dialects import DIALECTS, openai_chat
+from policies.dialects import DIALECTS
 from policies.dialects.base import Request
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
-from policies.model.edits import Exchange, Insert
+from policies.model.edits import Insert, RecallRound
 from policies.recall import answer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, RestoredMessages, reply_digest, restore
 from policies.tools import RECALL
@@ -21,6 +21,8 @@ from proxy.lab.provider import PREFIX, find_violation
 from tests import examples
 from tests.kit.histories import Json, body_of, requests, sessions
 from tests.kit.talk import call, calls, conversation_of, gives, letters, runs, says, user
+
+openai_chat = DIALECTS["openai_chat"]
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), *runs("cat a", LONG), *runs("cat b", "short")]
@@ -48,15 +50,15 @@ def wants(ref: str = REF, part: str = "", call_id: str = "r0", **more: Any) -> s
     return json.dumps({"id": call_id, "type": "function", **more, "function": {"name": RECALL, "arguments": arguments}})
 
 
-def inserted(reply: Json, *rounds: Exchange, after: str = AFTER) -> Mapping[str, tuple[Insert, ...]]:
+def inserted(reply: Json, *rounds: RecallRound, after: str = AFTER) -> Mapping[str, tuple[Insert, ...]]:
     """What is remembered of the rounds behind this reply."""
     content = reply.get("content") or ""
     text = content if isinstance(content, str) else "".join(part["text"] for part in content)
     ids = [call["id"] for call in reply.get("tool_calls") or ()]
-    return {after: (Insert(after, reply_digest(text, ids), rounds),)}
+    return {after: (Insert(after, reply_digest(text, ids), rounds, "openai_chat"),)}
 
 
-def put_back(reply: Json, *rounds: Exchange, then: Sequence[Json] = (user("on"),)) -> list[Json]:
+def put_back(reply: Json, *rounds: RecallRound, then: Sequence[Json] = (user("on"),)) -> list[Json]:
     """What stands for the reply once the client has returned it."""
     body = body_of([*START, reply, *then])
     whole = restore(reading(body), inserted(reply, *rounds), {})
@@ -76,12 +78,12 @@ def asks(text: str | None, *calls: str, **fields: Any) -> Json:
 
 def test_r4_a_call_without_text_stands_before_the_reply() -> None:
     reply = says("It is done.")
-    assert put_back(reply, Exchange(0, (wants(),))) == [asks(None, wants()), gives(LONG, "r0"), reply]
+    assert put_back(reply, RecallRound(0, (wants(),))) == [asks(None, wants()), gives(LONG, "r0"), reply]
 
 
 def test_r4_text_that_was_said_before_the_call_goes_before_it() -> None:
     reply = says("Let me look. It is done.")
-    assert put_back(reply, Exchange(13, (wants(),))) == [
+    assert put_back(reply, RecallRound(13, (wants(),))) == [
         asks("Let me look. ", wants()),
         gives(LONG, "r0"),
         says("It is done."),
@@ -89,15 +91,19 @@ def test_r4_text_that_was_said_before_the_call_goes_before_it() -> None:
 
 
 def test_r4_all_of_the_text_may_have_been_said_before() -> None:
-    assert put_back(says("Let me look."), Exchange(12, (wants(),)))[-1] == says("")
+    assert put_back(says("Let me look."), RecallRound(12, (wants(),)))[-1] == says("")
     with_calls = {**calls("ls"), "content": "Let me look."}
-    assert put_back(with_calls, Exchange(12, (wants(),)), then=[gives("a")])[-1] == {**with_calls, "content": None}
+    assert put_back(with_calls, RecallRound(12, (wants(),)), then=[gives("a")])[-1] == {**with_calls, "content": None}
 
 
 def test_r4_several_rounds_each_with_its_answers() -> None:
     first, second = wants(part="lines 1-2", call_id="r0"), wants(part="find 17", call_id="r1")
     nothing = wants("999999", call_id="r2")
-    rounds = Exchange(4, (first,)), Exchange(0, (second, nothing)), Exchange(4, (wants(call_id="r3"),), last=True)
+    rounds = (
+        RecallRound(4, (first,)),
+        RecallRound(0, (second, nothing)),
+        RecallRound(4, (wants(call_id="r3"),), last=True),
+    )
     refused = (
         "[narrows: nothing in this conversation has the ref 999999; do not retry, another command or range may show it]"
     )
@@ -117,7 +123,7 @@ def test_r4_several_rounds_each_with_its_answers() -> None:
 def test_r4_a_mixed_turn_has_our_call_in_its_place_and_its_answer_behind(place: int) -> None:
     reply = {**calls("make", "ls"), "content": "both"}
     results = [gives("made", "call_0"), gives("a", "call_1")]
-    message, ours = put_back(reply, Exchange(4, (wants(),), (place,)), then=results)
+    message, ours = put_back(reply, RecallRound(4, (wants(),), (place,)), then=results)
     made = [*reply["tool_calls"]]
     made.insert(place, json.loads(wants()))
     assert message == {**reply, "tool_calls": made}
@@ -128,14 +134,14 @@ def test_r4_several_calls_of_ours_among_the_clients() -> None:
     reply = calls("make", "ls")
     results = [gives("made", "call_0"), gives("a", "call_1")]
     first, second = wants(call_id="r0"), wants(part="lines 1", call_id="r1")
-    found = put_back(reply, Exchange(0, (first, second), (0, 2)), then=results)
+    found = put_back(reply, RecallRound(0, (first, second), (0, 2)), then=results)
     assert [call["id"] for call in found[0]["tool_calls"]] == ["r0", "call_0", "r1", "call_1"]
     assert found[1:] == [gives(LONG, "r0"), gives("0 lines of output\n", "r1")]
 
 
 def test_r4_a_round_of_its_own_and_then_a_mixed_one() -> None:
     reply = {**calls("make"), "content": "I look. I make."}
-    rounds = Exchange(8, (wants(call_id="r0"),)), Exchange(7, (wants(call_id="r1"),), (1,))
+    rounds = RecallRound(8, (wants(call_id="r0"),)), RecallRound(7, (wants(call_id="r1"),), (1,))
     found = put_back(reply, *rounds, then=[gives("made")])
     assert found == [
         asks("I look. ", wants(call_id="r0")),
@@ -147,7 +153,7 @@ def test_r4_a_round_of_its_own_and_then_a_mixed_one() -> None:
 
 def test_r4_what_else_the_messages_carried_is_kept() -> None:
     reply = {"name": "bot", "role": "assistant", "content": "one two", "refusal": None, "custom": {"a": [1.50]}}
-    signed = Exchange(4, (wants(index_of="x"),), fields='{"reasoning_content":"hm","signature":"abc"}')
+    signed = RecallRound(4, (wants(index_of="x"),), fields='{"reasoning_content":"hm","signature":"abc"}')
     first, _, rest = put_back(reply, signed)
     assert first == asks("one ", wants(index_of="x"), reasoning_content="hm", signature="abc")
     assert (rest, [*rest]) == ({**reply, "content": "two"}, [*reply])
@@ -157,19 +163,19 @@ def test_r4_what_else_the_messages_carried_is_kept() -> None:
     "reply", [calls("ls"), {**calls("ls"), "content": ""}, {k: v for k, v in calls("ls").items() if k != "content"}]
 )
 def test_r4_a_reply_without_text_comes_back_as_it_is(reply: Json) -> None:
-    *_, rest = put_back(reply, Exchange(0, (wants(),)), then=[gives("a")])
+    *_, rest = put_back(reply, RecallRound(0, (wants(),)), then=[gives("a")])
     assert rest == reply
 
 
 def test_r4_a_reply_of_one_text_part_stays_one() -> None:
     reply = {"role": "assistant", "content": [{"type": "text", "text": "one two", "extra": 1}]}
-    *_, rest = put_back(reply, Exchange(4, (wants(),)))
+    *_, rest = put_back(reply, RecallRound(4, (wants(),)))
     assert rest == {"role": "assistant", "content": [{"type": "text", "text": "two", "extra": 1}]}
 
 
 def test_r4_clients_may_strip_the_end_of_a_text() -> None:
     said, returned = "one two \n", "one two"
-    inserts = inserted(says(said), Exchange(4, (wants(),)))
+    inserts = inserted(says(said), RecallRound(4, (wants(),)))
     whole = restore(reading(body_of([*START, says(returned), user("on")])), inserts, {})
     assert (whole.lost, json.loads(whole.body)["messages"][-2]) == (False, says("two"))
 
@@ -183,7 +189,7 @@ PARTS = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     ids=["altered", "cut", "emptied", "calls-added"],
 )
 def test_r4_where_the_reply_came_back_as_another_it_is_left_out_and_said(returned: Json) -> None:
-    inserts = inserted(says("one two"), Exchange(4, (wants(),)))
+    inserts = inserted(says("one two"), RecallRound(4, (wants(),)))
     results = [gives("a")] if "tool_calls" in returned else [user("on")]
     body = body_of([*START, returned, *results])
     assert restore(reading(body), inserts, {}) == RestoredBody(body, True)
@@ -194,11 +200,11 @@ def test_r4_where_the_reply_came_back_as_another_it_is_left_out_and_said(returne
 def test_r4_a_reply_that_cannot_be_taken_apart_is_left_out_and_said() -> None:
     reply = {"role": "assistant", "content": PARTS}
     body = body_of([*START, reply, user("on")])
-    assert restore(reading(body), inserted(reply, Exchange(4, (wants(),))), {}) == RestoredBody(body, True)
+    assert restore(reading(body), inserted(reply, RecallRound(4, (wants(),))), {}) == RestoredBody(body, True)
 
 
 def test_s5_an_exchange_of_another_history_is_not_applied() -> None:
-    inserts = inserted(says("one two"), Exchange(4, (wants(),)))
+    inserts = inserted(says("one two"), RecallRound(4, (wants(),)))
     other = [user("go"), *runs("cat a", LONG + "."), *runs("cat b", "short"), says("one two"), user("on")]
     for messages in (other, START, START[:3], [*START, user("wait"), says("one two"), user("on")]):
         body = body_of(messages)
@@ -208,7 +214,8 @@ def test_s5_an_exchange_of_another_history_is_not_applied() -> None:
 def test_s5_of_two_replies_to_the_same_history_each_has_its_own_exchange() -> None:
     first, second = says("one two"), says("three")
     found = (
-        inserted(first, Exchange(4, (wants(),)))[AFTER] + inserted(second, Exchange(0, (wants(part="lines 1"),)))[AFTER]
+        inserted(first, RecallRound(4, (wants(),)))[AFTER]
+        + inserted(second, RecallRound(0, (wants(part="lines 1"),)))[AFTER]
     )
     for reply, answered in ((first, LONG), (second, "0 lines of output\n")):
         whole = restore(reading(body_of([*START, reply, user("on")])), {AFTER: found}, {})
@@ -217,7 +224,7 @@ def test_s5_of_two_replies_to_the_same_history_each_has_its_own_exchange() -> No
 
 def test_what_was_made_once_is_not_made_again() -> None:
     known: dict[tuple[object, ...], RestoredMessages] = {}
-    inserts = inserted(says("one two"), Exchange(4, (wants(),)))
+    inserts = inserted(says("one two"), RecallRound(4, (wants(),)))
     body = body_of([*START, says("one two"), user("on")])
     first = restore(reading(body), inserts, known)
     assert len(known) == 1
@@ -232,7 +239,7 @@ def test_what_was_put_back_is_read_once_however_many_exchanges_follow(remembered
     for i in range(12):
         reply = says(f"reply {i}")
         after = reading(body_of(messages)).conversation.end_anchor(-1)
-        inserts |= inserted(reply, Exchange(0, (wants(call_id=f"r{i}"),)), after=after)
+        inserts |= inserted(reply, RecallRound(0, (wants(call_id=f"r{i}"),)), after=after)
         messages += [reply, user(f"on {i}")]
     counted: list[str] = []
 
@@ -245,7 +252,7 @@ def test_what_was_put_back_is_read_once_however_many_exchanges_follow(remembered
     if remembered:
         restore(sent, inserts, known)
         counted.clear()
-    found = restore(sent, inserts, known, ReplyInProgress("", (Exchange(0, (wants(call_id="r"),)),)))
+    found = restore(sent, inserts, known, ReplyInProgress("", (RecallRound(0, (wants(call_id="r"),)),)))
     assert [answer.text for answer in found.answers] == [LONG]
     assert counted.count(LONG) == (0 if remembered else 12)
 
@@ -254,13 +261,13 @@ def test_r2_what_was_recalled_is_in_reach_of_the_next_recall() -> None:
     """The answer to a call that was put back is a block of its own, and may have been hidden meanwhile."""
     reply, then = says("one two"), user("on")
     first = restore(
-        reading(body_of([*START, reply, then])), inserted(reply, Exchange(4, (wants(part="lines 1-9"),))), {}
+        reading(body_of([*START, reply, then])), inserted(reply, RecallRound(4, (wants(part="lines 1-9"),))), {}
     )
     restored = reading(first.body).conversation
     at = next(i for i, block in enumerate(restored.blocks) if block.tool == RECALL and block.kind == "result")
-    again = ReplyInProgress("", (Exchange(0, (wants(restored.ref(at)),)),))
+    again = ReplyInProgress("", (RecallRound(0, (wants(restored.ref(at)),)),))
     flying = restore(
-        reading(body_of([*START, reply, then])), inserted(reply, Exchange(4, (wants(part="lines 1-9"),))), {}, again
+        reading(body_of([*START, reply, then])), inserted(reply, RecallRound(4, (wants(part="lines 1-9"),))), {}, again
     )
     assert [answer.text for answer in flying.answers] == [restored.blocks[at].text]
 
@@ -283,10 +290,10 @@ class Session:
         self.sent = now
         return whole
 
-    def keeps(self, messages: list[Json], reply: Json, rounds: Sequence[Exchange]) -> None:
+    def keeps(self, messages: list[Json], reply: Json, rounds: Sequence[RecallRound]) -> None:
         after = self.history(messages).end_anchor(-1)
         ids = [call["id"] for call in reply.get("tool_calls") or ()]
-        self.inserts[after] = (Insert(after, reply_digest(reply["content"] or "", ids), tuple(rounds)),)
+        self.inserts[after] = (Insert(after, reply_digest(reply["content"] or "", ids), tuple(rounds), "openai_chat"),)
 
     def history(self, messages: list[Json]) -> Conversation:
         return reading(body_of(messages)).conversation
@@ -306,19 +313,19 @@ def test_r4_whatever_is_recalled_the_prompt_extends_byte_for_byte(messages: list
         reply = messages[len(request)]
         if reply is messages[-1] or not data.draw(st.booleans()):
             continue
-        rounds: list[Exchange] = []
+        rounds: list[RecallRound] = []
         for exchange in data.draw(exchanges(session.history(request), str(reply["content"] or ""))):
             rounds.append(exchange)
             said = str(reply["content"] or "")[: sum(made.text for made in rounds)]
             check_answers(session.asks(request, ReplyInProgress(said, tuple(rounds))), exchange)
         if reply.get("tool_calls") and data.draw(st.booleans()):
             place = data.draw(st.integers(0, len(reply["tool_calls"])))
-            rounds.append(Exchange(0, (wants(call_id="mixed"),), (place,)))
+            rounds.append(RecallRound(0, (wants(call_id="mixed"),), (place,)))
         session.keeps(request, reply, rounds)
 
 
 @st.composite
-def exchanges(draw: st.DrawFn, history: Conversation, text: str) -> list[Exchange]:
+def exchanges(draw: st.DrawFn, history: Conversation, text: str) -> list[RecallRound]:
     """Rounds before a reply with this text, asking for what stands in the history and for what does not."""
     stripped = len(text.rstrip())  # the end of a text is the reply's own
     cuts = sorted(draw(st.lists(st.integers(0, max(0, stripped - 1)), max_size=3)))
@@ -329,11 +336,11 @@ def exchanges(draw: st.DrawFn, history: Conversation, text: str) -> list[Exchang
         asked = draw(st.lists(st.sampled_from([*refs, "999999"]), min_size=1, max_size=2))
         calls = tuple(wants(ref, draw(st.sampled_from(["", "lines 1"])), f"r{next(ids)}") for ref in asked)
         fields = draw(st.sampled_from(["", '{"reasoning_content":"hm \\u00e9"}']))
-        made.append(Exchange(cut - before, calls, fields=fields, last=draw(st.booleans())))
+        made.append(RecallRound(cut - before, calls, fields=fields, last=draw(st.booleans())))
     return made
 
 
-def check_answers(whole: RestoredBody, exchange: Exchange) -> None:
+def check_answers(whole: RestoredBody, exchange: RecallRound) -> None:
     """The answers of the last round are those that its messages bring."""
     shown = [json.loads(raw)["content"] for raw in raws(whole.body)[-len(exchange.calls) :]]
     assert [answer.text for answer in whole.answers] == shown
@@ -343,7 +350,7 @@ def check_answers(whole: RestoredBody, exchange: Exchange) -> None:
 def test_r4_in_flight_the_answers_are_those_of_the_history_with_all_exchanges_back() -> None:
     conversation = conversation_of(*START)
     flight = ReplyInProgress(
-        "one ", (Exchange(4, (wants(),)), Exchange(0, (wants("999999", call_id="r1"),), last=True))
+        "one ", (RecallRound(4, (wants(),)), RecallRound(0, (wants("999999", call_id="r1"),), last=True))
     )
     whole = restore(reading(body_of(START)), {}, {}, flight)
     refused = answer(conversation, '{"ref": "999999"}', True)
@@ -378,7 +385,7 @@ def test_r4_in_flight_the_answers_are_those_of_the_history_with_all_exchanges_ba
 )
 def test_r3_the_next_round_is_for_one_choice_and_for_what_is_left(fields: Json, spent: int, expected: Json) -> None:
     body = body_of(START, temperature=0.70, **fields, stream=True)
-    after = openai_chat.next_round(body, spent)
+    after = openai_chat.recall.next_round(body, spent)
     assert json.loads(after) == json.loads(body_of(START, temperature=0.70, **expected, stream=True))
     # all other bytes are the client's
     written = body
@@ -399,6 +406,6 @@ def test_r1_what_a_round_was_given_can_be_fetched_in_the_next_one_of_the_same_re
     made = [json.dumps(call(f"r{i}", RECALL, {"ref": name})) for i, name in enumerate((client.ref(2), ref))]
     made[0] = json.dumps(call("r0", RECALL, {"ref": client.ref(2), "part": "lines 2-90"}))
     whole = restore(
-        reading(body_of(history)), {}, {}, ReplyInProgress("", (Exchange(0, (made[0],)), Exchange(0, (made[1],))))
+        reading(body_of(history)), {}, {}, ReplyInProgress("", (RecallRound(0, (made[0],)), RecallRound(0, (made[1],))))
     )
     assert [found.text for found in whole.answers] == [part]

@@ -19,6 +19,7 @@ from tests.kit.apis import APIS, Api
 from tests.kit.histories import Json
 from tests.kit.prefixes import ask, moved
 from tests.kit.rolling import material_of, notes_of
+from tests.kit.running import compaction_of
 from tests.kit.stage import Exchange, Stage, ends
 from tests.kit.talk import signed
 from tests.kit.templates import template_violation
@@ -82,8 +83,7 @@ async def sent_by(stage: Stage, api: Api, preset: str, session: Sequence[Json], 
     grown = []
     for end in ends(session)[4::3]:
         grown.append(await ask(stage, app, api, session[:end], **LITTLE[api.dialect], **fields))
-        assert app.summaries is not None
-        await app.summaries.settled()
+        await compaction_of(app).maker.settled()
     assert {exchange.status for exchange in grown} == {200}
     return grown
 

@@ -11,14 +11,18 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from policies.money.bills import BillSums, Labels, RequestBill
+from proxy.addons.telemetry.addon import fields_of
 from proxy.config import Settings
+from proxy.kernel.exchange import Exchange
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
-from proxy.telemetry import LogWriter, RequestRecord, Telemetry
+from proxy.telemetry import LogWriter, Telemetry
 from proxy.telemetry.metrics import BoundedLabel, Metrics
 from proxy.workers import metrics as workers
 from tests.kit.counted import counted
@@ -48,10 +52,20 @@ def test_a_series_of_requests_without_new_planning_has_one_line_for_each_reason(
     assert b'narrows_shed_total{reason="time"} 2.0' in telemetry.metrics.page()
 
 
+async def unread(_: Exchange) -> None:
+    """Its body is not read."""
+
+
+def line(**fields: Any) -> dict[str, Any]:
+    """The line of a request."""
+    exchange = Exchange(make_mocked_request("POST", "/"), "r", read=unread, kind="chat", status=200)
+    return {**fields_of(exchange), **fields}
+
+
 @pytest.mark.parametrize("format_", ["json", "console"])
 def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
     stream = io.StringIO()
-    Telemetry("info", format_, stream).request(RequestRecord("GET", route="chat", conversation="a\nb\x1b[2J"))
+    Telemetry("info", format_, stream).request(line(conversation="a\nb\x1b[2J"))
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in stream.getvalue()
 
@@ -94,11 +108,10 @@ HEADERS = {"x-narrows-tokens-before": "27180", "x-narrows-tokens-after": "11000"
 def test_on_a_terminal_a_request_is_a_line_for_people_and_elsewhere_json(
     sums: BillSums | None, fields: dict[str, object], words: str
 ) -> None:
-    record = RequestRecord("POST", route="chat", status=200, request_id="r", added_ms=23.6, ms=900.0)
-    record.read_headers({**HEADERS, "x-narrows-conversation": CONVERSATION})
-    record.read_bill(sums and bill_of(sums, model="gpt-5.4"))
-    for name, value in fields.items():
-        setattr(record, name, value)
+    exchange = Exchange(make_mocked_request("POST", "/"), "r", read=unread, kind="chat", status=200, added_ms=23.6)
+    exchange.headers = {**HEADERS, "x-narrows-conversation": CONVERSATION}
+    exchange.bill = sums and bill_of(sums, model="gpt-5.4")
+    record = {**fields_of(exchange), **fields}
     streams = {format_: io.StringIO() for format_ in ("console", "json")}
     for format_, stream in streams.items():
         Telemetry("info", format_, stream).request(record)
@@ -112,7 +125,7 @@ def test_on_a_terminal_a_request_is_a_line_for_people_and_elsewhere_json(
 
 def test_a_request_that_is_relayed_is_said_with_its_method() -> None:
     stream = io.StringIO()
-    Telemetry("info", "console", stream).request(RequestRecord("GET", route="relay", status=404, ms=3.2))
+    Telemetry("info", "console", stream).request(line(method="GET", route="relay", status=404, ms=3.2))
     assert stream.getvalue() == "relay GET  3 ms  status 404\n"
 
 
@@ -319,7 +332,7 @@ def test_x9_lines_keep_their_order_and_trouble_does_not_wait_for_others(
     monkeypatch.setattr("proxy.telemetry.log._BATCH_SECONDS", 60)
     reader, telemetry = log
     reader.reads.set()
-    telemetry.request(RequestRecord("POST", route="chat", status=200, ms=1.23456))
+    telemetry.request(line(ms=1.23456))
     telemetry.log.info("second")
     telemetry.log.error("third", exc_info=LookupError("a body"))
     for _ in range(1000):

@@ -9,10 +9,11 @@ import pytest
 
 from policies.presets import PRESETS, Preset
 from proxy.lab.provider import Received
-from proxy.summaries.summarizer import SummarizerError, WriteRequest
+from proxy.summaries.summarizer import ModelRequest, SummarizerError
 from tests.kit.forms import FORMS
 from tests.kit.histories import TOOLS, Json, requests
 from tests.kit.rolling import PLAIN, PRICED, work, writes_summaries
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage, staged, working
 from tests.kit.summarizers import Make, Serve, body_of, message, proofs, text
 from tests.kit.upstream import completion, json_answer, whole
@@ -54,8 +55,8 @@ ANSWERS = {
 }
 
 
-def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> WriteRequest:
-    return WriteRequest(
+def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> ModelRequest:
+    return ModelRequest(
         instructions="Write notes.", text="what was said", most=800, model=model, auth=auth, dialect=dialect
     )
 
@@ -174,11 +175,10 @@ async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopte
     app = await stage.start(anthropic_upstream=claude.upstream, **settings)
     here.provider.answer = writes_summaries
     url, told = app.base_url + PATHS[dialect], [""]
-    assert app.summaries is not None
     for messages in requests(work(21))[10:]:
         if told[-1] != "adopted":
             told.append((await sent(stage, url, dialect, messages))["headers"].get("x-narrows-summary"))
-            await app.summaries.settled()
+            await compaction_of(app).maker.settled()
     assert told[-1] == "adopted"
     assert not there.provider.requests
     summaries = [each for each in here.provider.requests if each.headers["User-Agent"] == "narrows"]

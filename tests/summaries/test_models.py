@@ -62,6 +62,13 @@ class Upstream:
         await writer.drain()
 
 
+def first(summarizer: Summarizer, request: Any) -> str:
+    """The model that is asked first."""
+    model = summarizer.first(request)
+    assert model is not None
+    return model[0]
+
+
 async def written(summarizer: Summarizer, request: Any = GPT) -> str:
     """Who wrote, after the list was asked for as the background does."""
     await summarizer.look_up(request)
@@ -131,7 +138,7 @@ def test_w3_a_sibling_that_costs_no_less_is_not_asked() -> None:
 async def test_w3_the_sibling_is_asked_and_its_price_counts(serve: Serve, make: Make) -> None:
     upstream = Upstream([OWN, SMALL], listed=[OWN, SMALL])
     summarizer = make(await serve(upstream))
-    assert summarizer.first(GPT) == SMALL
+    assert first(summarizer, GPT) == SMALL
     assert await written(summarizer) == await written(summarizer) == SMALL
     assert upstream.models == [SMALL, SMALL]
     assert len(upstream.lists) == 1
@@ -144,10 +151,10 @@ async def test_w3_a_refused_sibling_is_followed_by_the_model_itself_and_not_aske
     upstream = Upstream([OWN], refusal=refusal)
     summarizer = make(await serve(upstream))
     assert await written(summarizer) == OWN
-    assert summarizer.first(GPT) == OWN
+    assert first(summarizer, GPT) == OWN
     assert await written(summarizer) == OWN
     assert upstream.models == [SMALL, OWN, OWN]
-    assert summarizer.first(replace(GPT, owner="another")) == SMALL, "it is remembered of one credential"
+    assert first(summarizer, replace(GPT, owner="another")) == SMALL, "it is remembered of one credential"
     assert summarizer.may_ask(GPT), "the credential was not refused"
 
 
@@ -155,7 +162,7 @@ async def test_w3_what_the_upstream_does_not_list_is_not_asked(serve: Serve, mak
     upstream = Upstream([OWN, SMALL], listed=[OWN, "text-embedding-3-small"])
     summarizer = make(await serve(upstream))
     assert await written(summarizer) == OWN
-    assert (upstream.models, summarizer.first(GPT)) == ([OWN], OWN)
+    assert (upstream.models, first(summarizer, GPT)) == ([OWN], OWN)
 
 
 @pytest.mark.parametrize("listed", [["something-else"], [], None])
@@ -300,4 +307,4 @@ async def test_w3_a_refusal_that_speaks_of_sizes_is_remembered_of_no_model(serve
     upstream: ScriptedUpstream = await serve(script)
     summarizer = make(upstream)
     assert (await summarizer.write(GPT)).model == OWN
-    assert summarizer.first(GPT) == SMALL
+    assert first(summarizer, GPT) == SMALL

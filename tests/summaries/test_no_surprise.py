@@ -11,8 +11,8 @@ import pytest
 
 from proxy.app import App
 from proxy.config import Settings
+from proxy.console.greeting import greeting
 from proxy.lab.provider import Received, Send
-from proxy.serving.greeting import greeting
 from tests.kit.histories import Json
 from tests.kit.rolling import (  # noqa: F401 - one is a fixture
     PRICED,
@@ -23,6 +23,7 @@ from tests.kit.rolling import (  # noqa: F401 - one is a fixture
     work,
     writes_summaries,
 )
+from tests.kit.running import compaction_of
 from tests.kit.stage import Stage, ends
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -62,8 +63,7 @@ async def talk(stage: Stage, app: App, client: anthropic.AsyncAnthropic, turns: 
     for turn in range(2, turns):
         raw = await client.messages.with_raw_response.create(**MESSAGES, messages=claude_messages(turn))  # type: ignore[arg-type]
         said.append(raw.headers.get("x-narrows-summary", ""))
-        assert app.summaries is not None
-        await app.summaries.settled()
+        await compaction_of(app).maker.settled()
     return said
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.lab.provider import CHAT, Answer, Received, Say
+from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
+from tests.console.test_cli import told as printed
 from tests.kit.histories import requests
 from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
@@ -26,7 +27,6 @@ from tests.kit.rolling import (
 )
 from tests.kit.stage import Exchange, moved
 from tests.kit.visiting import conversation_page
-from tests.lab.test_cli import told as printed
 
 SUMMARY = "<narrows_summary>"
 """How one begins."""
@@ -333,7 +333,7 @@ def recalling(ref: str) -> Any:
     """A model that recalls this, and is then done."""
 
     def agent(received: Received) -> Answer | None:
-        if received.dialect != CHAT or fetched(received):
+        if received.dialect != "openai_chat" or fetched(received):
             return None
         return Say(None, [recall(ref)])
 

@@ -7,8 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from policies.model.summary_record import SummaryCost
+from proxy.config import Settings
 from proxy.memory import Key, StoreTrouble
 from proxy.summaries.jobs import PROMPTS
+from proxy.summaries.summarizer import criteria_for
 from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import soon
 from tests.kit.stage import working
@@ -20,6 +22,7 @@ from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     Model,
     Replica,
     answer_with,
+    asking,
     beginnings,
     conversation_of,
     file_of_a_test,
@@ -154,12 +157,14 @@ async def test_m2_a_stale_record_is_made_again(one: Replica, model: Model) -> No
 
 
 async def test_m2_what_summaries_are_made_with(model: Model, url: str) -> None:
-    async with replica(url, model, summary_ttl=60) as one, replica(url, model, summary_same_model=True) as other:
-        under = ("openai_chat", "gpt-4o", "policy-1", PROMPTS["compaction"])
-        criteria = one.summaries.criteria(*under)
-        assert (criteria.policy, criteria.prompt) == ("policy-1", PROMPTS["compaction"].version)
+    async with replica(url, model, summary_ttl=60) as one, replica(url, model) as other:
+        under = asking(), "policy-1", "version-1"
+        some = Settings(upstream=model.upstream.url, summary_ttl=60)
+        criteria = criteria_for(some, one.summaries.summarizer, *under)
+        assert (criteria.policy, criteria.prompt) == ("policy-1", "version-1")
         assert (criteria.models, criteria.ttl) == ((), 60)
-        assert other.summaries.criteria(*under).models == ("gpt-4o",)
+        same = Settings(upstream=model.upstream.url, summary_same_model=True)
+        assert criteria_for(same, other.summaries.summarizer, *under).models == ("gpt-4o",)
 
 
 async def test_m7_200_identical_wants_make_one_call(one: Replica, model: Model) -> None:

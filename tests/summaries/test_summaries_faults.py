@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,7 +119,7 @@ async def test_x5_the_trouble_of_one_credential_is_not_that_of_another(
     async with replica(url, model, summarizers=[own]) as one:
         await attempts(one, 3)
         model.answer = answer_with(GOOD)
-        theirs = replace(task(), owner="another")
+        theirs = task(owner="another")
         one.summaries.start(theirs)
         await one.summaries.settled()
         assert one.summaries.state(KEY, theirs.want.first) == ("failed" if shared else "")

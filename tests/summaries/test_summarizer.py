@@ -47,9 +47,9 @@ async def test_m9_anthropic_is_asked_and_its_cache_is_part_of_the_prompt(serve: 
     assert proofs(asked) == {"x-api-key": "ours"}
     assert upstream.seen == []
     assert summarizer.models("openai_chat", "m")[0] == "c"
-    prices = summarizer.first_prices(ASKING)
-    assert prices is not None
-    assert prices.output == 50
+    first = summarizer.first(ASKING)
+    assert first is not None
+    assert first[1].output == 50
 
 
 async def test_m9_a_model_costs_what_the_row_of_its_upstream_says(serve: Serve, make: Make) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from policies.presets import PRESETS, Preset, StaleOptions, WritingOptions
 from proxy.lab.provider import Answer, Received, Say
+from tests.console.test_cli import told as printed
 from tests.kit.histories import Json, requests
 from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
@@ -26,7 +27,6 @@ from tests.kit.rolling import (
 )
 from tests.kit.stage import Exchange
 from tests.kit.visiting import conversation_page
-from tests.lab.test_cli import told as printed
 
 SESSION = requests(work(21))[10:]
 DEAR = {**PRICED, "m": {**PRICED["m"], "read": 0.1}}

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from policies.compact import compact
-from policies.dialects import anthropic_messages, openai_chat
+from policies.dialects import DIALECTS
 from policies.model.converse import converse
 from policies.model.edits import Fold
 from policies.presets import PRESETS
@@ -20,6 +20,9 @@ from tests.kit.messages import split as split_messages
 from tests.kit.talk import letters, runs, signed
 from tests.kit.talk import says as reply
 from tests.kit.talk import user as asks
+
+anthropic_messages = DIALECTS["anthropic_messages"]
+openai_chat = DIALECTS["openai_chat"]
 
 CHAT = [asks("first"), reply("one"), asks("second"), reply("Well.\nIt is two."), asks("third"), reply("three")]
 AGENT = [asks("go"), *runs("a", "x"), *runs("b", "y"), reply("All done."), asks("on"), *runs("c", "z")]

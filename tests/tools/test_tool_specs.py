@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from policies.dialects import DIALECTS, Request
+from policies.dialects import DIALECTS
+from policies.dialects.tool_lists import Request, tool_kinds
+from policies.dialects.tool_lists import tools as tools_of
 from policies.tools import ToolSpec, kind_by_schema, kinds_by_schema
 
 READ = {"type": "object", "properties": {"path": {"type": "string"}, "start_line": {"type": "integer"}}}
@@ -31,17 +33,17 @@ def asked(api: str, tools: object) -> Request:
 
 
 def kinds(api: str, *tools: object) -> dict[str, str]:
-    return dict(DIALECTS[api].tool_kinds(asked(api, list(tools))))
+    return dict(tool_kinds(asked(api, list(tools))))
 
 
 @pytest.mark.parametrize("api", FORMS)
 def test_every_api_says_its_tools(api: str) -> None:
     tool = FORMS[api][1]
     request = asked(api, [tool, {"type": "odd"}, "no tool", {**tool, "function": 7, "name": None}])
-    assert DIALECTS[api].tools(request)[:2] == (SPEC, ToolSpec("odd", "", {}))
+    assert tools_of(request)[:2] == (SPEC, ToolSpec("odd", "", {}))
     assert kinds(api, tool) == {"zx81": "file"}
     for nothing in ([], None, {}, "x", 3):
-        assert DIALECTS[api].tools(asked(api, nothing)) == ()
+        assert tools_of(asked(api, nothing)) == ()
 
 
 def test_tools_that_the_provider_brings_are_known_by_their_type() -> None:
@@ -109,7 +111,7 @@ def test_what_is_no_schema_says_nothing() -> None:
     request = DIALECTS["openai_chat"].split(
         b'{"model":"m","messages":[{"role":"user"}],"tools":[{"function":{"name":]}'
     )
-    assert request is None or DIALECTS["openai_chat"].tools(request) == ()
+    assert request is None or tools_of(request) == ()
 
 
 def test_x9_as_many_tools_as_are_allowed_and_a_huge_schema_end() -> None:

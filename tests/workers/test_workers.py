@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 
 from proxy.config import ConfigurationError, Settings
+from proxy.console.serve import serve
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
-from proxy.serving.serve import serve
 from tests.kit.serving import KEY, WORKERS, Serving, until
 from tests.kit.stage import Stage, body_of, ends
 

@@ -8,7 +8,7 @@ from policies.dialects.anthropic_messages.returned import ReturnedMessage, block
 from policies.dialects.base import Added, Request
 from policies.dialects.common import answered_calls, as_json
 from policies.dialects.tool_lists import tool_names, with_tool
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
@@ -21,7 +21,7 @@ def recall_tool(request: Request, always: bool) -> Added | None:
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     """Where the client's own calls were made beside ours, our results stand before theirs."""
     messages: list[bytes] = []
@@ -55,7 +55,7 @@ def _message(role: str, blocks: Sequence[bytes]) -> bytes:
     return b'{"role":"' + role.encode() + b'","content":[' + b",".join(blocks) + b"]}"
 
 
-def _results(exchange: Exchange, texts: Sequence[str]) -> list[bytes]:
+def _results(exchange: RecallRound, texts: Sequence[str]) -> list[bytes]:
     return [
         as_json({"type": "tool_result", "tool_use_id": call.get("id", ""), "content": text})
         for call, text in answered_calls(exchange, texts)

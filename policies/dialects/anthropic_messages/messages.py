@@ -11,7 +11,17 @@ from typing import Literal
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, as_json, message_of, object_at, opaque_fields, parsed, sorted_json, text_at
+from policies.dialects.common import (
+    IMAGE,
+    as_json,
+    message_of,
+    object_at,
+    objects,
+    opaque_fields,
+    parsed,
+    sorted_json,
+    text_at,
+)
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path, UnreadableError, find
 
@@ -28,6 +38,17 @@ SEALED = {"thinking": ("thinking", "signature"), "redacted_thinking": ("", "data
 """Thoughts of the model: the field in which they can be read, and the one in which they are encrypted or signed."""
 
 Json = Mapping[str, object]
+
+
+_KINDS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+"""Content by which a body is recognized."""
+
+
+def looks_like(fields: Json) -> bool:
+    blocks = (block for message in objects(fields.get("messages")) for block in objects(message.get("content")))
+    has_blocks = any(str(block.get("type")) in _KINDS for block in blocks)
+    has_schemas = any("input_schema" in tool for tool in objects(fields.get("tools")))
+    return "system" in fields or has_schemas or has_blocks
 
 
 class _Inputs(msgspec.Struct):

@@ -14,7 +14,7 @@ from policies.dialects.base import Fault
 from policies.dialects.common import as_json, list_at, object_at, text_at
 from policies.dialects.events import Json, document, framed, is_plain, joined_text, text_of
 from policies.dialects.rounds import ChoiceRounds, Round, RoundsReply
-from policies.dialects.usage import ANTHROPIC_MESSAGES
+from policies.dialects.usage import UsageNames
 from policies.model.rawjson import Path, items, members, replaced
 from policies.tools import RECALL
 
@@ -96,6 +96,16 @@ _KINDS: Mapping[int, str] = {
     529: "overloaded_error",
 }
 """Kinds of errors by their status (API reference, errors)."""
+USAGE = UsageNames(
+    prompt=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+    completion="output_tokens",
+    cached=("cache_read_input_tokens",),
+    cache_write=("cache_creation_input_tokens",),
+    long_cache_write=("cache_creation", "ephemeral_1h_input_tokens"),
+    summed=("output_tokens_details", "server_tool_use"),
+    listed="iterations",
+    in_pieces=True,
+)
 _ENVELOPE = ("id", "model")
 _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_window_exceeded", "compaction")
 """Reasons for which a round ends that are no calls: a call that stands there is not to be answered."""
@@ -116,7 +126,7 @@ _DELTAS = msgspec.json.Decoder(_Delta)
 
 class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
     def __init__(self, rounds: int | None = None) -> None:
-        super().__init__(ANTHROPIC_MESSAGES, rounds)
+        super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(MessageRound, self._allowance)
         self._first = 0
         """The place of the round's first block in the client's message."""
@@ -236,6 +246,3 @@ def failure(fault: Fault) -> bytes:
     kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
     return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})
-
-
-reply = MessagesReply

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from policies.context import TokenCounter
 from policies.dialects.anthropic_messages.messages import MARK, QUOTED, SEALED, block_of, marks_of
 from policies.dialects.base import Request
 from policies.dialects.common import (
-    FRAMING,
     as_json,
     decoded,
     has_newest_marked,
@@ -25,8 +23,7 @@ from policies.dialects.common import (
     parsed,
     text_at,
 )
-from policies.dialects.splitting import RequestFields, split_request
-from policies.dialects.tool_lists import leading_tokens, remembered
+from policies.dialects.tool_lists import remembered
 from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
@@ -37,24 +34,6 @@ from policies.tools import RECALL
 _VALUE = QUOTED + b':{"type":"ephemeral"}'
 _MARKABLE = frozenset({"text", "tool_result", "image", "document"})
 """Content that can carry a mark of ours: thinking cannot, and kinds that are not known may not."""
-# no id of the conversation: `metadata.user_id` names a person
-_FIELDS = RequestFields("messages", reserve=("max_tokens",), lead="system", names_conversations=False)
-
-
-def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
-    return split_request(body, earlier, bounded, _FIELDS)
-
-
-def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    return leading_tokens(request, messages, count, ("system",)) + _lead_tokens(request.instructions, count)
-
-
-@remembered
-def _lead_tokens(system: bytes, count: TokenCounter) -> int:
-    value = decoded(system)
-    texts = [value] if isinstance(value, str) else [block.get("text") for block in objects(value)]
-    counts = [count(text) for text in texts if isinstance(text, str)]
-    return sum(counts, FRAMING) if counts else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +205,11 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return MARK if any(message.marks for message in reversed(messages)) or _marks_beside(request) else ""
 
 
-def takes_mark(style: MarkStyle) -> bool:
-    return style == MARK
-
-
-def marks_end(request: Request, messages: Sequence[Message]) -> bool:
+def at_end(request: Request, messages: Sequence[Message]) -> bool:
     return has_newest_marked(messages) or _is_automatic(request)
 
 
-def free_slots(request: Request, messages: Sequence[Message]) -> int:
+def slots(request: Request, messages: Sequence[Message]) -> int:
     """Anthropic takes 4 in one request, wherever they stand (prompt caching)."""
     return 4 - sum(message.marks for message in messages) - _marks_beside(request)
 

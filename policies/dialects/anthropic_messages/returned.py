@@ -1,8 +1,7 @@
 """What a client returned of a reply, matched with what was stored of its rounds.
 
-The `fields` of an Exchange are the blocks of its round as a list, in order, with a text as its number of characters (it
-stands in the client's message) and a call of ours as a block without id; "" where the round was one text and then
-calls.
+The `fields` of a RecallRound are its blocks as a list, in order, with a text as its number of characters (it stands in
+the client's message) and a call of ours as a block without id; "" where the round was one text and then calls.
 """
 
 import json
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 
 from policies.dialects.anthropic_messages.messages import SEALED, Json, bare, block_of
 from policies.dialects.common import as_json, parsed, sorted_json
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Change, Span, UnreadableError, items, members, replaced, spliced
 
 _PLACE = {"type": "tool_use"}
@@ -32,7 +31,7 @@ def stored_fields(blocks: Sequence[Json | None]) -> str:
     return as_json(stored).decode() if stored and not plain else ""
 
 
-def _stored_blocks(exchange: Exchange) -> list[tuple[Json, bytes]]:
+def _stored_blocks(exchange: RecallRound) -> list[tuple[Json, bytes]]:
     """The stored blocks of a round, each with its bytes."""
     if not exchange.fields:
         return [({"type": "text", "text": exchange.text}, b"")]
@@ -46,7 +45,7 @@ def _length(block: Json) -> int | None:
     return text if block.get("type") == "text" and isinstance(text, int) else None
 
 
-def blocks_of(exchange: Exchange, text: str) -> list[bytes]:
+def blocks_of(exchange: RecallRound, text: str) -> list[bytes]:
     """The content of the message that the model wrote in a round with this `text`."""
     blocks: list[bytes] = []
     calls = [call.encode("utf-8", "surrogatepass") for call in exchange.calls]
@@ -87,7 +86,7 @@ class ReturnedMessage:
         """Characters that are removed from the text at hand."""
         self._calls: list[tuple[int, bytes]] = []
 
-    def remove(self, exchange: Exchange) -> None:
+    def remove(self, exchange: RecallRound) -> None:
         for block, _ in _stored_blocks(exchange):
             length = _length(block)
             while length:
@@ -115,7 +114,7 @@ class ReturnedMessage:
         while self._at < len(self._blocks) and self._blocks[self._at] == {"type": "text", "text": ""}:
             self._at += 1
 
-    def insert(self, exchange: Exchange) -> None:
+    def insert(self, exchange: RecallRound) -> None:
         """Insert our calls, which were made beside the client's, each in the place it had among all."""
         theirs = [at for at, block in enumerate(self._blocks) if at >= self._at and block.get("type") == "tool_use"]
         if not theirs:

@@ -7,7 +7,7 @@ from policies.dialects.base import Added, Request
 from policies.dialects.common import answered_calls, as_json
 from policies.dialects.openai import MOST_TOOLS
 from policies.dialects.tool_lists import tool_names, with_tool
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
@@ -26,7 +26,7 @@ def recall_tool(request: Request, always: bool) -> Added | None:
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     messages: list[bytes] = []
     message = reply[0] if reply else None
@@ -51,7 +51,7 @@ def put_back(
     return messages
 
 
-def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
+def _results(exchange: RecallRound, texts: Sequence[str]) -> Iterator[bytes]:
     for call, text in answered_calls(exchange, texts):
         yield as_json({"role": "tool", "tool_call_id": call.get("id", ""), "content": text})
 

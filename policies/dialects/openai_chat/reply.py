@@ -13,8 +13,17 @@ from policies.dialects.common import as_json, list_at, object_at
 from policies.dialects.events import Json, framed, is_plain, text_of
 from policies.dialects.openai_chat.round import ChatRound, gathered, is_blank, of_a_message
 from policies.dialects.rounds import Allowance, ChoiceRounds, RoundsReply
-from policies.dialects.usage import OPENAI_CHAT
+from policies.dialects.usage import UsageNames
 
+USAGE = UsageNames(
+    prompt=("prompt_tokens",),
+    completion="completion_tokens",
+    cached=("prompt_tokens_details", "cached_tokens"),
+    cache_write=("prompt_tokens_details", "cache_write_tokens"),
+    # how LiteLLM gives what Anthropic's usage gives; OpenAI knows no longer time here
+    long_cache_write=("prompt_tokens_details", "cache_creation_token_details", "ephemeral_1h_input_tokens"),
+    summed=("completion_tokens_details",),
+)
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")
 _CUT = ("length", "content_filter", "error")
@@ -103,7 +112,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
 
 class ChatReply(RoundsReply[ChatChoice]):
     def __init__(self, rounds: int | None = None) -> None:
-        super().__init__(OPENAI_CHAT, rounds)
+        super().__init__(USAGE, rounds)
         self._resumed: int | None = None
         """The choice that the round at hand is for; None in the first round."""
         self._envelope: Json = {}
@@ -112,16 +121,10 @@ class ChatReply(RoundsReply[ChatChoice]):
         self._failed = False
         """Whether the round at hand reported an error."""
 
-    def last_event(self, failure: bytes) -> bytes:
-        return b"data: " + failure + b"\n\n"
-
     def resume(self, choice: int) -> None:
         super().resume(choice)
         self._failed = False
         self._resumed = choice
-
-    def _usage_in(self, content: Json, event: bytes) -> object:
-        return content.get("usage")
 
     def _receive(self, text: bytes) -> bool:
         if self._resumed is not None or not self._envelope:
@@ -219,6 +222,3 @@ def is_same(left: Sequence[object], right: Sequence[object]) -> bool:
 def is_bare(piece: Json) -> bool:
     """Whether a piece tells the client nothing."""
     return not piece.get("finish_reason") and all(map(is_blank, object_at(piece, "delta").values()))
-
-
-reply = ChatReply

@@ -2,28 +2,16 @@
 
 from collections.abc import Sequence
 
-from policies.context import TokenCounter
 from policies.dialects.base import Request
-from policies.dialects.common import as_json, has_newest_marked
-from policies.dialects.openai import edited, style_of, tool_marks, with_mark
+from policies.dialects.common import as_json
+from policies.dialects.openai import style_of, tool_marks, with_mark
 from policies.dialects.openai_chat.messages import marks_of
-from policies.dialects.splitting import RequestFields, split_request
-from policies.dialects.tool_lists import leading_tokens
+from policies.dialects.splicing import edited
 from policies.model.conversation import Conversation, Message
 from policies.model.edits import Edit
 from policies.money.marks import MarkStyle
 from policies.text.layout import Piece
 from policies.tools import RECALL
-
-_FIELDS = RequestFields("messages", reserve=("max_completion_tokens", "max_tokens"))
-
-
-def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
-    return split_request(body, earlier, bounded, _FIELDS)
-
-
-def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    return leading_tokens(request, messages, count, ("system", "developer"))
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
@@ -35,10 +23,10 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
         answer = {"role": "tool", "tool_call_id": name, "content": text}
         return as_json({"role": "assistant", "content": None, "tool_calls": [call]}) + b"," + as_json(answer)
 
-    return edited(request, conversation, edits, lambda _, text: as_json(text), stub, exchange, marked, marks_of)
+    return edited(request, conversation, edits, stub, exchange, marked=marked, marks_of=marks_of)
 
 
-def takes_exchanges(request: Request) -> bool:
+def may_stand(request: Request) -> bool:
     """Not where the calls of the model are signed: Gemini refuses one without a signature since the newest message of a
     person (Gemini API, "Thought signatures"). In a text the quotes would be escaped."""
     return b'"thought_signature"' not in request.body
@@ -48,16 +36,7 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return style_of(request, messages, marks_of)
 
 
-def takes_mark(style: MarkStyle) -> bool:
-    """Providers of other models took this API over, and with it the marks of their own."""
-    return bool(style)
-
-
-def marks_end(_: Request, messages: Sequence[Message]) -> bool:
-    return has_newest_marked(messages)
-
-
-def free_slots(request: Request, messages: Sequence[Message]) -> int:
+def slots(request: Request, messages: Sequence[Message]) -> int:
     """Anthropic and OpenAI take 4 in all."""
     return 4 - sum(message.marks for message in messages) - len(tool_marks(request.tool_list, marks_of))
 

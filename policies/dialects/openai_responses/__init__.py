@@ -1,18 +1,51 @@
-"""OpenAI Responses: `POST /responses`. What each function does is written in dialects/base.py."""
+"""OpenAI Responses."""
 
-from policies.dialects.common import consent, failure, takes_exchanges
-from policies.dialects.openai_responses.exchange import arguments, next_round, put_back, recall_tool
+from policies.dialects.dialect import CacheMarks, Dialect, RecallForm
+from policies.dialects.http import Http
+from policies.dialects.openai import BREAKPOINT
+from policies.dialects.openai_responses import exchange, request
 from policies.dialects.openai_responses.messages import read
-from policies.dialects.openai_responses.reply import reply
-from policies.dialects.openai_responses.request import (
-    free_slots,
-    head_tokens,
-    joined,
-    mark_style,
-    marked,
-    marks_end,
-    splice,
-    split,
-    takes_mark,
+from policies.dialects.openai_responses.reply import USAGE, ResponsesReply
+from policies.dialects.openai_responses.whole import streamed_messages, whole_messages
+from policies.dialects.openai_responses.writing import WRITING
+from policies.dialects.splitting import RequestFields
+
+OPENAI_RESPONSES = Dialect(
+    name="openai_responses",
+    label="responses",
+    http=Http(
+        path="/responses",
+        counting_path="/responses/input_tokens",
+        counting_implies=b'"store":false',
+        compact_path="/responses/compact",
+        stored_path=r"/responses/resp_\w{16,}(/cancel|/input_items)?",
+        missing_at=(".anthropic.com",),
+        credentials=("Authorization", "api-key"),
+        accounts=("OpenAI-Organization", "OpenAI-Project"),
+        betas=("openai-beta",),
+    ),
+    fields=RequestFields(
+        "input",
+        reserve=("max_output_tokens",),
+        lead="instructions",
+        elsewhere=("previous_response_id", "conversation"),
+        takes_text=True,
+    ),
+    read=read,
+    splice=request.splice,
+    joined=request.joined,
+    looks_like=lambda fields: "input" in fields and "messages" not in fields,
+    marks=CacheMarks(styles=(BREAKPOINT,), style=request.mark_style, slots=request.slots, add=request.marked),
+    recall=RecallForm(
+        tool=exchange.recall_tool,
+        put_back=exchange.put_back,
+        arguments=exchange.arguments,
+        next_round=exchange.next_round,
+    ),
+    usage=USAGE,
+    reply=ResponsesReply,
+    whole_messages=whole_messages,
+    streamed_messages=streamed_messages,
+    writing=WRITING,
+    stores=True,
 )
-from policies.dialects.tool_lists import tool_kinds, tools

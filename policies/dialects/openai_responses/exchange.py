@@ -1,6 +1,6 @@
 """The recall tool in OpenAI Responses: added to a request, and its exchanges put back where the model saw them.
 
-The `fields` of an Exchange are the items of its round as a list: each item with the length of its texts in place of
+The `fields` of a RecallRound are the items of its round as a list: each item with the length of its texts in place of
 the texts, null for a call of ours, true for one of the client's. Calls of ours that have no null come last.
 """
 
@@ -14,7 +14,7 @@ from policies.dialects.common import answered_calls, as_json, member, parsed
 from policies.dialects.openai import MOST_TOOLS
 from policies.dialects.openai_responses.messages import CALLS, Item, digest, read, texts_of, type_of
 from policies.dialects.tool_lists import tool_names, with_tool
-from policies.model.edits import Exchange
+from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
@@ -34,7 +34,7 @@ def recall_tool(request: Request, always: bool) -> Added | None:
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     items: list[bytes] = []
     returned = ReturnedItems(reply or (), map(_layout, rounds))
@@ -53,7 +53,7 @@ def put_back(
     return items + rest
 
 
-def _layout(exchange: Exchange) -> list[Any]:
+def _layout(exchange: RecallRound) -> list[Any]:
     """The items of a round; where only the calls are stored, what they follow is a text or nothing."""
     if exchange.fields:
         layout: list[Any] = json.loads(exchange.fields)
@@ -64,7 +64,7 @@ def _layout(exchange: Exchange) -> list[Any]:
     return [None if place in exchange.places else True for place in range(max(exchange.places) + 1)]
 
 
-def _round(exchange: Exchange, text: str) -> Iterator[bytes]:
+def _round(exchange: RecallRound, text: str) -> Iterator[bytes]:
     """The items of a round of recalls alone, as the model wrote them."""
     calls = iter(exchange.calls)
     for item in _layout(exchange):
@@ -86,13 +86,13 @@ def _round(exchange: Exchange, text: str) -> Iterator[bytes]:
     yield from (call.encode() for call in calls)
 
 
-def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
+def _results(exchange: RecallRound, texts: Sequence[str]) -> Iterator[bytes]:
     for call, text in answered_calls(exchange, texts):
         result = {"type": "function_call_output", "call_id": call.get("call_id", ""), "output": text}
         yield as_json(result | ({"caller": call["caller"]} if call.get("caller") else {}))
 
 
-def _with_calls(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
+def _with_calls(reply: Sequence[bytes], exchange: RecallRound) -> Iterator[bytes]:
     """The reply with our calls among the client's, and with what else the client did not return."""
     layout = _layout(exchange)
     returned, calls, at = ReturnedItems(reply, [layout]), iter(exchange.calls), 0

@@ -13,10 +13,18 @@ from policies.dialects.common import as_json, object_at, text_at
 from policies.dialects.events import Json, document, framed, is_plain, read_event, text_of
 from policies.dialects.openai_responses.round import TEXT_DELTA, ResponseRound
 from policies.dialects.rounds import ChoiceRounds, RoundsReply
-from policies.dialects.usage import OPENAI_RESPONSES
+from policies.dialects.usage import UsageNames
 from policies.model.rawjson import Path, UnreadableError, find, items, members, spliced
 from policies.tools import RECALL
 
+USAGE = UsageNames(
+    prompt=("input_tokens",),
+    completion="output_tokens",
+    cached=("input_tokens_details", "cached_tokens"),
+    cache_write=("input_tokens_details", "cache_write_tokens"),
+    long_cache_write=("input_tokens_details", "cache_write_tokens_details", "ttl_12h_tokens"),
+    summed=("output_tokens_details",),
+)
 _ENVELOPE = ("id", "created_at", "model", "service_tier", "max_output_tokens")
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -39,7 +47,7 @@ _DELTAS = msgspec.json.Decoder(_Delta)
 
 class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
     def __init__(self, rounds: int | None = None) -> None:
-        super().__init__(OPENAI_RESPONSES, rounds)
+        super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ResponseRound, self._allowance)
         self._numbering = Numbering()
         self._held: list[tuple[Json, bytes]] = []
@@ -170,9 +178,6 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
             whole |= self._envelope or {}
             whole |= {"usage": self._usage.whole(usage)} if isinstance(usage, dict) else {}
         return whole
-
-
-reply = ResponsesReply
 
 
 # --- events written anew: the numbers of a stream from which events were taken, without a gap ---

@@ -5,45 +5,18 @@ Law: a body whose history is the provider's is not worked on.
 
 from collections.abc import Mapping, Sequence
 
-from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
-from policies.dialects.common import as_json, has_newest_marked, member, text_at
+from policies.dialects.common import as_json, member, text_at
 from policies.dialects.common import joined as joined_list
-from policies.dialects.openai import edited, style_of, tool_marks, with_mark
-from policies.dialects.openai_responses.messages import AS_JSON, marks_of, read
-from policies.dialects.splitting import RequestFields, split_request
-from policies.dialects.tool_lists import leading_tokens, remembered
+from policies.dialects.openai import BREAKPOINT, style_of, tool_marks, with_mark
+from policies.dialects.openai_responses.messages import AS_JSON, marks_of
+from policies.dialects.splicing import edited
 from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit
 from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
 from policies.text.layout import Piece
 from policies.tools import RECALL
-
-_FIELDS = RequestFields(
-    "input",
-    reserve=("max_output_tokens",),
-    lead="instructions",
-    elsewhere=("previous_response_id", "conversation"),
-    takes_text=True,
-)
-
-
-def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
-    return split_request(body, earlier, bounded, _FIELDS)
-
-
-def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    return leading_tokens(request, messages, count, ("system", "developer")) + _lead_tokens(request.instructions, count)
-
-
-@remembered
-def _lead_tokens(lead: bytes, count: TokenCounter) -> int:
-    """The instructions count as the message that they are."""
-    if not lead:
-        return 0
-    message = read(b'{"role":"system","content":' + lead + b"}", count)
-    return message.overhead + sum(part.tokens for part in message.parts)
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
@@ -58,26 +31,18 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
         call = {"type": "function_call", "call_id": name, "name": RECALL, "arguments": arguments}
         return as_json(call) + b"," + as_json({"type": "function_call_output", "call_id": name, "output": text})
 
-    return edited(request, conversation, edits, value, stub, exchange, marked, marks_of)
+    return edited(request, conversation, edits, stub, exchange, value, marked, marks_of)
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return style_of(request, messages, marks_of)
 
 
-def takes_mark(style: MarkStyle) -> bool:
-    return style == "prompt_cache_breakpoint"
-
-
-def marks_end(_: Request, messages: Sequence[Message]) -> bool:
-    return has_newest_marked(messages)
-
-
-def free_slots(request: Request, messages: Sequence[Message]) -> int:
+def slots(request: Request, messages: Sequence[Message]) -> int:
     """A request can write 4 (SDK types, response_create_params, prompt_cache_options); one of these is the provider's,
     unless the client forbids that."""
     used = sum(message.marks for message in messages) + len(tool_marks(request.tool_list, marks_of))
-    if mark_style(request, messages) == "prompt_cache_breakpoint":
+    if mark_style(request, messages) == BREAKPOINT:
         options = member(request.body, request.members, "prompt_cache_options")
         used += text_at(options, "mode") != "explicit"
     return 4 - used

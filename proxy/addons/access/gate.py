@@ -13,7 +13,6 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from urllib.parse import unquote
@@ -29,29 +28,19 @@ from proxy.config.presets import NAME
 from proxy.errors import ApiError
 from proxy.identity.credential import KEY_HEADER, STANDS_FOR, name_of, owner_of, received_credential
 from proxy.identity.who import IDENTITY, Identity, who
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
 from proxy.memory import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}
 _LONGEST_ID = 128
-_SHARED_PATHS = tuple(
-    (method, re.compile(pattern).fullmatch)
-    for method, pattern in (
-        ("GET", r"/models(/[\w.:@%-]+)*"),
-        ("HEAD", r"/models"),
-        ("POST", r"/(embeddings|completions|moderations|rerank|score|tokenize|detokenize)"),
-        ("POST", r"/(audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"),
-        ("POST", r"/responses/compact"),
-        ("*", r"/responses/resp_\w{16,}(/cancel|/input_items)?"),  # an id that only who made it can know
-    )
-)
-"""What is relayed for keys that share an account: what stores nothing there, and what is named by a secret id."""
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class Gate:
+class Gate(Addon):
     """`registry`: the keys there are."""
 
     def __init__(
@@ -63,17 +52,22 @@ class Gate:
         self._clock = clock
         self._networks = tuple(map(ip_network, settings.trusted_proxies))
         self._trusts = lru_cache(self._is_trusted)
-        self._takes_keys = settings.auth != "passthrough"
-        self.is_open = not self._takes_keys and not self._networks
+        self.takes_keys = settings.auth != "passthrough"
+        self.is_open = not self.takes_keys and not self._networks
         """Whether nobody is looked at."""
+
+    async def admit(self, exchange: Exchange) -> None:
+        await self.enter(exchange.request)
+        if (access := exchange.access) is not None:
+            exchange.id = access.request_id or exchange.id
 
     async def enter(self, request: web.BaseRequest) -> None:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""
         if self.is_open:
             return
-        if self._takes_keys and (place := _misplaced(request)):  # the upstream would get it, and its logs
+        if self.takes_keys and (place := _misplaced(request)):  # the upstream would get it, and its logs
             raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
-        key = _key_in(request) if self._takes_keys else ""
+        key = _key_in(request) if self.takes_keys else ""
         if key:
             request[IDENTITY] = self._identity(request, await self._row_of(key))
         elif self._settings.auth == "keys":
@@ -84,7 +78,7 @@ class Gate:
     async def recognize(self, request: web.BaseRequest) -> None:
         """As `enter`, for a page of our own: it says itself who may see it."""
         if not self.is_open:
-            key = _key_in(request) if self._takes_keys else ""
+            key = _key_in(request) if self.takes_keys else ""
             request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
 
     def _identity(self, request: web.BaseRequest, row: KeyRow | None) -> Identity:
@@ -139,35 +133,6 @@ class Gate:
             return False
         address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in self._networks)
-
-
-def may_ask(identity: Identity, model: str) -> bool:
-    """Whether the key may ask this model."""
-    patterns = identity.key.models if identity.key is not None else ()
-    return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
-
-
-def check_model(identity: Identity, *models: str) -> None:
-    """Raises ApiError where the key may not ask one of these models; "" for one that could not be read."""
-    refused = [model for model in models if not may_ask(identity, model)]
-    if identity.key is None or not refused:
-        return
-    names, what_to_do = ", ".join(identity.key.models), "" if all(refused) else "; name one of them"
-    message = f"This key may use no other model than {names}{what_to_do}."
-    raise ApiError(403, message, "model_not_allowed", "model", _REFUSED)
-
-
-def check_path(method: str, rest: str) -> None:
-    """Raises ApiError for what shows or changes what others have in an account that all keys share. `rest`: the target,
-    after /v1."""
-    path = rest.partition("?")[0]
-    if any(fullmatch(path) for each, fullmatch in _SHARED_PATHS if each in (method, "*")):
-        return
-    message = (
-        "All keys of this gateway share one account at this upstream, so they may not use what is stored there (files, "
-        "batches, lists); send a credential of the upstream itself."
-    )
-    raise ApiError(403, message, "path_not_allowed", headers=_REFUSED)
 
 
 def _key_in(request: web.BaseRequest) -> str:

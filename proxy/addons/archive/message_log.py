@@ -25,16 +25,16 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, text_of
-from policies.dialects.whole_reply import messages_of
 from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
-from proxy.addons.archive.replies import LoggedReply
 from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
-from proxy.addons.archive.texts import ArchiveServices, TextQueue
+from proxy.addons.archive.texts import TextQueue
+from proxy.kernel.exchange import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
+from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in
-from proxy.requests import ParsedRequest
+from proxy.memory.store_access import StoreAccess
 
 _LOGGED = 50_000
 """Messages, in all logs that are continued without asking the store how far they go."""
@@ -122,7 +122,7 @@ class _Arrival:
 class MessageLog:
     """Stores logs. `limit`: bytes of a conversation."""
 
-    def __init__(self, services: ArchiveServices, limit: int) -> None:
+    def __init__(self, services: StoreAccess, limit: int) -> None:
         self._services = services
         self.limit = limit
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
@@ -163,7 +163,7 @@ class MessageLog:
             if _size(branches) <= _LOGGED // 8:
                 self._branches[key, owner] = branches
 
-    def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: LoggedReply) -> None:
+    def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply) -> None:
         """Log the reply to a request that was logged, if it is whole. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         branches = self._branches.get((key, owner), ())
@@ -283,10 +283,10 @@ class MessageLog:
         trail.sent.entry = self._name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
-    def _reply(self, about: _About, branch: _Branch, reply: LoggedReply) -> Sequence[StoredText]:
+    def _reply(self, about: _About, branch: _Branch, reply: HeldReply) -> Sequence[StoredText]:
         """The messages of a reply, each behind the one before it."""
         dialect, last, texts = str(about["dialect"]), branch.last, []
-        raws = messages_of(dialect, reply.content)
+        raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
         digest = digest_of(messages)
         for at, (raw, message) in enumerate(zip(raws, messages, strict=True), len(branch.messages)):

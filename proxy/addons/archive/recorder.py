@@ -17,12 +17,13 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
-from policies.dialects.whole_reply import messages_of
+from policies.dialects import DIALECTS
 from proxy.addons.archive.recordings import Recordings, session_of
 from proxy.addons.archive.redaction import Redaction
-from proxy.addons.archive.replies import LoggedReply
+from proxy.kernel.exchange import HeldReply
 from proxy.memory import Key
-from proxy.requests import ClientRequest, ParsedRequest
+from proxy.memory.conversation import ParsedRequest
+from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
 
 _EVERY = 30.0
@@ -105,7 +106,7 @@ class Recorder:
         recording.credential, recording.has_replies = client_request.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
 
-    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: LoggedReply) -> None:
+    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
         """Record the reply to a request that is recorded. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
@@ -187,7 +188,7 @@ class Recorder:
                         await asyncio.to_thread(recording.file.unlink, missing_ok=True)
 
     def _write(self, recording: _Recording, body: bytes, reply: bytes) -> None:
-        replies: Sequence[bytes] = messages_of(recording.dialect, reply) if reply else ()
+        replies: Sequence[bytes] = DIALECTS[recording.dialect].messages_in(reply) if reply else ()
         if not (replies or recording.has_replies):
             return
         session = session_of(recording.dialect, body, replies)

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from policies.dialects.openai import MARKS
+from policies.dialects import DIALECTS
 from proxy.config.keyring import SEALED, Keyring, SealedError, keyring_of
 
 _NAME = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{12})\.[0-9a-f]{8}-[0-9]{1,4}\.(json|sealed|[0-9]+)")
@@ -133,12 +133,7 @@ def opened(content: bytes, name: str) -> bytes:
 # Law: cache marks move from request to request, and a replay sets them where clients do, so a session has none; it says
 # where its client set none at all.
 
-HISTORY: Mapping[str, str] = {
-    "openai_chat": "messages",
-    "anthropic_messages": "messages",
-    "openai_responses": "input",
-}
-"""The field of a request that has the messages, by API."""
+_MARKS = {mark for api in DIALECTS.values() for mark in api.marks.styles}
 _HOLDERS = ("content", "source", "output", "function")
 """Fields that hold what may carry a mark; what a model wrote as arguments is none of them."""
 
@@ -146,14 +141,14 @@ _HOLDERS = ("content", "source", "output", "function")
 def session_of(dialect: str, body: str | bytes, replies: Sequence[str | bytes]) -> Mapping[str, Any]:
     """The session of a request's body and the messages of its reply."""
     session: dict[str, Any] = json.loads(body)
-    field = HISTORY[dialect]
+    field = DIALECTS[dialect].fields.history
     history = session[field]
     if not isinstance(history, list):
         history = [{"role": "user", "content": history}]
     session[field] = [*history, *map(json.loads, replies)]
     bare = {name: _bare(value) if name in ("system", "tools", field) else value for name, value in session.items()}
-    has_marks = bare != session or any(mark in session for mark in MARKS)
-    bare = {name: value for name, value in bare.items() if name not in (*MARKS, "stream", "stream_options")}
+    has_marks = bare != session or any(mark in session for mark in _MARKS)
+    bare = {name: value for name, value in bare.items() if name not in (*_MARKS, "stream", "stream_options")}
     return bare if has_marks else {**bare, "cache_marks": False}
 
 
@@ -163,4 +158,4 @@ def _bare(value: Any) -> Any:
         return [_bare(each) for each in value]
     if not isinstance(value, dict):
         return value
-    return {name: _bare(each) if name in _HOLDERS else each for name, each in value.items() if name not in MARKS}
+    return {name: _bare(each) if name in _HOLDERS else each for name, each in value.items() if name not in _MARKS}

@@ -14,7 +14,7 @@ import asyncio
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
@@ -28,10 +28,10 @@ from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
-from proxy.memory import ARTIFACTS, ORIGINALS, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.memory.forgetting import ForgetRegistry, forget_in
+from proxy.memory import ARTIFACTS, ORIGINALS, Key, StoredText, StoreTrouble, TextKind
+from proxy.memory.forgetting import forget_in
+from proxy.memory.store_access import StoreAccess
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
-from proxy.telemetry import Telemetry
 
 _QUEUED, _HELD = 256, 32 * 2**20
 """Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""
@@ -51,22 +51,11 @@ Make = Callable[[], Awaitable[Iterable[StoredText]]]
 """Makes the texts of a request, once it is their turn. May raise StoreTrouble."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveServices:
-    """Where texts are kept, the key to their names, the time, and where deletions are announced."""
-
-    store: Store
-    telemetry: Telemetry
-    secret: bytes = field(repr=False)
-    clock: Callable[[], float]
-    forgets: ForgetRegistry
-
-
 class TextQueue:
     """A queue of texts of one kind. `name` is what log lines and metrics call it; `limit`: bytes that stay in the store
     of a bounded kind."""
 
-    def __init__(self, services: ArchiveServices, name: str, kind: TextKind, limit: int | None = None) -> None:
+    def __init__(self, services: StoreAccess, name: str, kind: TextKind, limit: int | None = None) -> None:
         self._store = services.store
         self._telemetry = services.telemetry
         self._name = name
@@ -114,7 +103,7 @@ class Original:
 class Originals:
     """Stores the texts that edits hide, and finds them for people."""
 
-    def __init__(self, services: ArchiveServices) -> None:
+    def __init__(self, services: StoreAccess) -> None:
         self._services = services
         self.queue = TextQueue(services, "originals", ORIGINALS)
 
@@ -200,7 +189,7 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
 class Artifacts:
     """Stores outputs of tools, and finds them for people. `limit`: bytes of a tenant."""
 
-    def __init__(self, services: ArchiveServices, limit: int) -> None:
+    def __init__(self, services: StoreAccess, limit: int) -> None:
         self._services = services
         self._longest = min(LARGEST, limit)
         self._seen: LRUCache[tuple[Key, str, str], bool] = LRUCache(_SEEN)

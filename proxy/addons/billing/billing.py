@@ -18,9 +18,10 @@ from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
 from policies.money.bills import BillSums, Labels, RequestBill
 from policies.money.prices import Prices
-from proxy.addons.billing.charges import summary_dollars
 from proxy.addons.billing.measures import sums_of
-from proxy.kernel.holdout import Holdout
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
+from proxy.kernel.modes import Holdout
 from proxy.memory import BillStore, Key
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
@@ -36,7 +37,7 @@ _LONGEST = 100
 _UNKNOWN = Prices()
 
 
-class Billing:
+class Billing(Addon):
     """Makes bills, and keeps them."""
 
     def __init__(
@@ -46,35 +47,34 @@ class Billing:
         forgets: ForgetRegistry,
         holdout: Holdout,
         preset: str,
+        prices: Callable[[str, str], Prices],
         clock: Callable[[], float] = time.time,
-        charge: Callable[[str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`preset`: the name of the one that requests are served by where they choose none. `charge`: called with the
-        owner, the tokens and the dollars of each summary."""
+        """`preset`: the name of the one that requests are served by where they choose none. `prices`: of a model at an
+        upstream."""
         self._store = store
         self._telemetry = telemetry
-        self.holdout = holdout
+        self._holdout = holdout
         self._preset = preset
         self._clock = clock
-        self._charge = charge
+        self._prices = prices
         self._writes = WriteBehindQueue(
             telemetry, limit=_PENDING, tries=None, trouble="bills", full="bills_full", interval=_INTERVAL
         )
         forgets.register(self._writes.forget)
 
-    def request(self, rounds: Sequence[ReplyRound], prices_of: Callable[[str], Prices]) -> RequestBill | None:
-        """Bill a reply that is over. Never raises."""
+    async def finished(self, exchange: Exchange) -> None:
+        rounds = [each for each in exchange.rounds if 200 <= each.status < 300]
+        if not rounds or not rounds[0].request.is_billed:
+            return
         try:
-            rounds = [each for each in rounds if 200 <= each.status < 300]
-            if not rounds or rounds[0].request.client_request.mode == "off":
-                return None
-            bill = self._bill(rounds, prices_of)
+            bill = self._bill(rounds)
             self._count(bill, rounds)
             self._write(bill)
         except Exception as error:  # the client has its reply
             self._telemetry.log.error("not_billed", error=type(error).__name__, exc_info=True)
-            return None
-        return bill
+        else:
+            exchange.bill = bill
 
     def summary(self, key: Key, labels: Labels, spent: SummaryCost) -> None:
         """Bill a summary or a digest that was made for this conversation, used or not."""
@@ -85,12 +85,11 @@ class Billing:
             conversation=key.conversation,
             prefix="",
             mode="summary",
-            arm=self.holdout.arm(key),
+            arm=self._holdout.arm(key),
             sums=BillSums(summaries=spent.dollars, unpriced=int(spent.known_dollars is None)),
         )
         self._telemetry.metrics.bill(bill)
         self._telemetry.summary_spent(spent)
-        self._charge(labels.owner, spent.prompt + spent.completion, summary_dollars(spent))
         self._write(bill)
 
     async def close(self) -> None:
@@ -98,11 +97,12 @@ class Billing:
         if lost := await self._writes.close():
             self._telemetry.log.warning("bills_lost", count=lost)
 
-    def _bill(self, rounds: Sequence[ReplyRound], prices_of: Callable[[str], Prices]) -> RequestBill:
+    def _bill(self, rounds: Sequence[ReplyRound]) -> RequestBill:
         first = rounds[0].request
         client_request, planned, headers = first.client_request, first.planned, first.headers
         conversation = planned.context.conversation if planned is not None else None
         model = planned.context.request.model if planned is not None else first.model
+        prices = self._prices(model, client_request.upstream) if model else _UNKNOWN
         return RequestBill(
             id=client_request.id or uuid4().hex,
             at=self._clock(),
@@ -120,7 +120,7 @@ class Billing:
             prefix=headers.get("x-narrows-prefix", ""),
             mode=headers.get("x-narrows-mode", ""),
             arm=first.arm,
-            sums=sums_of(rounds, prices_of(model) if model else _UNKNOWN),
+            sums=sums_of(rounds, prices),
             edits=headers.get("x-narrows-edits", ""),
             added_ms=float(headers.get("x-narrows-ms") or 0),
             anchor=conversation.end_anchor(conversation.steps - 1) if conversation is not None else "",

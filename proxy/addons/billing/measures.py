@@ -61,7 +61,7 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
 def _observed(upstream_request: UpstreamRequest, original: int) -> dict[str, int]:
     """What the plan of a request that was only observed would have sent: the same share of it as in our count."""
     planned = upstream_request.planned
-    if planned is None or upstream_request.client_request.mode != "observe" or not planned.tokens_received:
+    if planned is None or not upstream_request.client_request.is_dry or not planned.tokens_received:
         return {}
     sent = round(original * planned.tokens_sent / planned.tokens_received)
     return {"observed": original, "observed_sent": sent}
@@ -147,7 +147,7 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
     """Whether it went as the client wrote it but for the recall tool, behind others of its kind."""
     is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
     is_unedited = not (planned.plan.edits or planned.plan.marks or planned.context.exchanges)
-    return upstream_request.client_request.mode == "observe" or (is_unedited and is_behind_others)
+    return upstream_request.client_request.is_dry or (is_unedited and is_behind_others)
 
 
 def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
@@ -180,7 +180,7 @@ def _behind_boundary(planned: PlannedRequest, conversation: Conversation) -> int
     if conversation.marked:
         at = bisect_right(conversation.blocks, conversation.marked[-1], key=lambda block: block.message)
         return sums[-1] - sums[at]
-    has_marks = context.dialect.mark_style(context.received.request, ())  # on tools or instructions
+    has_marks = context.dialect.marks.style(context.received.request, ())  # on tools or instructions
     return sums[-1] - sums[conversation.head] if has_marks else None
 
 
@@ -191,7 +191,7 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
     if conversation.steps < 2:
         return 0, 0
     end = conversation.ends[-2]
-    if state.step == 0 or planned.plan.shed or upstream_request.client_request.mode == "observe":  # nothing changed
+    if state.step == 0 or planned.plan.shed or upstream_request.client_request.is_dry:  # nothing changed
         sums = conversation.client_tokens
         before = scale(scale.counted - sums[-1] + sums[end])
         return before, before

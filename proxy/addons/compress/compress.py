@@ -24,15 +24,17 @@ from policies.keep import joined
 from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.shorten import Shortened, shorten
-from proxy.addons.archive.texts import ArchiveServices
 from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
-from proxy.kernel.admission import VISIT
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
 from proxy.kernel.wire.downstream import SERVER, Upload
+from proxy.kernel.wire.listener import read_head
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
+from proxy.memory.store_access import StoreAccess
 
 _AT_ONCE = 2
 """Requests that are shortened at the same time: each takes a thread."""
@@ -42,8 +44,8 @@ _UNNAMED = "compress"
 _HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store", **SERVER}
 
 
-class CompressApi:
-    def __init__(self, settings: Settings, services: ArchiveServices) -> None:
+class CompressApi(Addon):
+    def __init__(self, settings: Settings, services: StoreAccess) -> None:
         self._settings = settings
         self._services = services
         lifetime = ttl_of(settings.store)
@@ -53,9 +55,16 @@ class CompressApi:
         self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def answer(self, request: web.BaseRequest, head: RequestHead, upload: Upload) -> web.Response:
+    async def admit(self, exchange: Exchange) -> None:
+        if exchange.path == COMPRESS or exchange.path.startswith(RETRIEVE):
+            exchange.kind, exchange.answer = "compress", partial(self._answer, exchange)
+
+    async def _answer(self, exchange: Exchange) -> web.Response:
         """The answer to a request of either path. Raises ApiError."""
-        is_accepted = head.access.key is not None or upload.visit.is_accepted(head.access.owner)
+        request, settings = exchange.request, self._settings
+        head, upload = read_head(request, settings, self._services.secret), Upload(request, settings.body_timeout)
+        exchange.tenant = head.access.tenant
+        is_accepted = head.access.key is not None or exchange.visit.is_accepted(head.access.owner)
         if not is_accepted and not head.access.is_here:
             message = (
                 "The compress API needs a key of this gateway, a credential that an upstream has accepted, or a "
@@ -67,13 +76,19 @@ class CompressApi:
         if request.method != allowed:
             raise ApiError(405, f"{path} takes {allowed}.", "method_not_allowed", headers={"Allow": allowed})
         if path != COMPRESS:
-            return await self._retrieve(head, path.removeprefix(RETRIEVE))
-        _, body = await upload.whole(self._settings.body_limit)
-        may_plan = request[VISIT].begin_planning(is_accepted)
-        try:
-            return await self._compress(head, body, may_plan)
-        finally:
-            request[VISIT].end_planning()
+            response = await self._retrieve(head, path.removeprefix(RETRIEVE))
+        else:
+            try:
+                _, body = await upload.whole(settings.body_limit)
+            finally:
+                exchange.received = upload.size
+            may_plan = exchange.visit.begin_planning(is_accepted)
+            try:
+                response = await self._compress(head, body, may_plan)
+            finally:
+                exchange.visit.end_planning()
+        exchange.status = response.status
+        return response
 
     async def _compress(self, head: RequestHead, body: bytes, may_plan: bool) -> web.Response:
         """The messages, shortened, with their figures. Raises ApiError where the body cannot be shortened."""

@@ -15,7 +15,7 @@ Laws
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nextafter
 from secrets import token_hex
@@ -29,7 +29,7 @@ from proxy.addons.limits.standing import RATE_HEADERS, Limit, LimitError, Refusa
 from proxy.addons.limits.team_counts import TeamCounts
 from proxy.addons.limits.windows import LocalWindows
 from proxy.breaker import reported_breaker
-from proxy.config import ConfigurationError, KeyRow, Settings
+from proxy.config import KeyRow
 from proxy.memory import Purse, Store, StoreTrouble
 from proxy.telemetry import QUIET, Telemetry
 
@@ -406,30 +406,3 @@ class Limits:
 def _purse(name: str, day: str) -> Purse:
     """What a key has spent on a day. No tenant has such a name."""
     return Purse(tenant=f"key:{name}", day=day)
-
-
-async def open_limits(
-    settings: Settings,
-    telemetry: Telemetry,
-    store: Store | None,
-    team: TeamCounts | None,
-    counts: Counts | None,
-    parts: AsyncExitStack,
-) -> Limits | None:
-    """What counts what keys use, until `parts` are closed; None where no keys are taken. `team`: the way to what
-    several workers count together. Raises ConfigurationError."""
-    if settings.auth == "passthrough":
-        return None
-    shared = None
-    if not settings.store.startswith("sqlite:"):
-        from proxy.addons.limits.redis_windows import SharedWindows
-
-        try:
-            shared = SharedWindows(settings.store, PATIENCE)
-        except ValueError as error:
-            raise ConfigurationError(f"store: {error}") from error
-    is_alone = team is None and shared is None
-    limits = Limits(telemetry, counts or Counts(LocalWindows()), store, shared, is_alone, team=team)
-    parts.push_async_callback(limits.close)
-    await limits.open()
-    return limits

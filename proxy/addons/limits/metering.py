@@ -1,48 +1,36 @@
 """What a reply comes to for a key that has limits, read as it passes: its text, where no usage is reported; and, in
-Responses, whether the model goes on without its client.
+Responses, whether the model goes on without its client."""
 
-Law: a client that has not asked for usage sees none of the usage that was asked for here.
-"""
-
-import asyncio
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from msgspec import structs
 
-from policies.dialects import Reply
+from policies.dialects import DIALECTS
 from policies.dialects.common import list_at, member, object_at
 from policies.dialects.events import Json, is_plain, read_event
-from policies.dialects.openai_chat.asked_usage import OPTION, without_usage
 from policies.model.rawjson import UnreadableError, members
-from policies.money.bills import RequestBill
 from policies.money.prices import Usage
-from proxy.addons.archive.replies import ReplyAround
-from proxy.addons.billing.charges import PricesOf, charge_of, dollars_of
+from proxy.addons.limits.charges import PricesOf, charge_of, dollars_of
 from proxy.addons.limits.limits import Admitted, Limits
 from proxy.config import KeyRow
 from proxy.config.routes import Route
 from proxy.identity.who import Identity
-from proxy.kernel.wire.resending import error_of
-from proxy.kernel.wire.upstream import READABLE, UpstreamReply
+from proxy.kernel.exchange import Exchange
 from proxy.requests import ReplyRound
 
-RESPONSES = "openai_responses"
 _RUNNING = ("queued", "in_progress")
 _MOST_OUTPUT = 128_000
 """Tokens of an answer without a limit: no listed model writes more."""
 _COUNTED_BYTES, _BYTES_A_TOKEN = 100_000, 3
 """A longer text is not counted but estimated, so that nobody waits for that."""
-_REFUSALS = (400, 422)
+_LEFT = ("client_left", "shutting_down")
 
 
-class MeteredReply(ReplyAround):
-    """`hides_usage`: whether the client has not asked for the usage that the upstream is asked for."""
+class Meter:
+    """Hears a reply as the upstream sends it."""
 
-    def __init__(self, reply: Reply, hides_usage: bool = False) -> None:
-        super().__init__(reply)
-        self.hides_usage = hides_usage
+    def __init__(self) -> None:
         self._texts: list[str] = []
         self.response: Json = {}
         """The object of Responses, as it came last."""
@@ -69,16 +57,9 @@ class MeteredReply(ReplyAround):
         size = len(text.encode("utf-8", "surrogatepass"))
         return count(text) if count is not None and size <= _COUNTED_BYTES else -(-size // _BYTES_A_TOKEN)
 
-    def feed(self, event: bytes, /) -> list[bytes]:
+    def hear(self, event: bytes) -> None:
         if content := read_event(event):
             self._read(content, is_plain(event))
-        pieces = super().feed(event)
-        if not self.hides_usage or is_plain(event):
-            return pieces
-        return [rest for piece in pieces if (rest := without_usage(piece))]
-
-    def feed_all(self, events: bytes, /) -> list[bytes] | None:
-        return None
 
     def _read(self, content: Json, is_whole: bool) -> None:
         self._is_stream = not is_whole
@@ -100,36 +81,29 @@ def _texts(value: object, depth: int = 12) -> Iterator[str]:
         yield from _texts(each, depth - 1) if depth else ()
 
 
-def charge_reply(
-    admitted: Admitted,
-    meter: MeteredReply,
-    rounds: Sequence[ReplyRound],
-    bill: RequestBill | None,
-    model: str,
-    is_whole: bool,
-    prices: PricesOf,
-) -> None:
-    """Charge a reply that is over, and as much as it may come to where the model goes on. `model`: of a request that
-    was not planned; `is_whole`: whether the client has received all of it; `prices`: by model and upstream."""
-    planned, upstream, answered = rounds[0].request.planned, rounds[0].request.client_request.upstream, 0
-    if planned is not None:
-        model = planned.context.request.model
-    is_lost = not rounds[-1].status and _went_on_alone(rounds[-1].request.body)
+def charge_reply(admitted: Admitted, meter: Meter, exchange: Exchange, prices: PricesOf) -> None:
+    """Charge a reply that is over, and as much as it may come to where the model goes on. `prices`: by model and
+    upstream."""
+    rounds: Sequence[ReplyRound] = exchange.rounds
+    first, planned, answered = rounds[0].request, rounds[0].request.planned, 0
+    model = planned.context.request.model if planned is not None else exchange.model
+    is_lost = not rounds[-1].status and exchange.trouble in _LEFT and _is_background(rounds[-1].request.body)
     if is_lost:
         rounds = [*rounds[:-1], structs.replace(rounds[-1], status=200)]
     if meter.is_running or is_lost:
         answered = meter.most_output(planned.context.request.reserve if planned is not None else None)
-    elif not is_whole or rounds[-1].usage is None:
+    elif not exchange.is_whole or rounds[-1].usage is None:
         answered = meter.tokens(planned.context.received.count if planned is not None else None)
-    tokens, dollars = charge_of(rounds, bill, model, lambda name: prices(name, upstream), answered)
+    upstream = first.client_request.upstream
+    tokens, dollars = charge_of(rounds, exchange.bill, model, lambda name: prices(name, upstream), answered)
     admitted.charge(tokens, dollars)
     if meter.is_running:
         admitted.reserve(meter.response_id, model, dollars)
 
 
-def _went_on_alone(body: bytes) -> bool:
-    """Whether the client has left before the head of a reply that the model goes on with."""
-    if b'"background"' not in body or not isinstance(sys.exception(), asyncio.CancelledError):
+def _is_background(body: bytes) -> bool:
+    """Whether the model goes on with the reply, though its client has left before the head of it."""
+    if b'"background"' not in body:
         return False
     with suppress(UnreadableError):
         return member(body, members(body), "background") is True
@@ -137,18 +111,14 @@ def _went_on_alone(body: bytes) -> bool:
 
 
 async def charge_relayed(
-    limits: Limits,
-    admitted: Admitted | None,
-    meter: MeteredReply,
-    model: str,
-    upstream: str,
-    prices: PricesOf,
-    sent: int,
+    limits: Limits, admitted: Admitted | None, meter: Meter, exchange: Exchange, prices: PricesOf
 ) -> None:
     """Charge what a relayed reply of Responses has come to: a history made shorter to whoever asks for that, a reply
-    that was fetched to whoever asked for it first. `sent`: bytes of the request; 0 where it was refused."""
-    usage, spends = meter.usage, admitted is not None and admitted.spends  # to fetch a reply spends nothing
-    if usage is None and spends and sent and not meter.response_id:
+    that was fetched to whoever asked for it first."""
+    usage = exchange.reader.usage if exchange.reader is not None else None
+    spends = admitted is not None and admitted.spends  # to fetch a reply spends nothing
+    sent, model, upstream = exchange.received, exchange.model, exchange.upstream
+    if usage is None and spends and sent and 200 <= exchange.upstream_status < 300 and not meter.response_id:
         usage = Usage(-(-sent // _BYTES_A_TOKEN), 0, 0, meter.tokens(None))
     if usage is None or meter.is_running:
         return
@@ -161,12 +131,9 @@ async def charge_relayed(
 def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
     """The key whose limits count. To fetch a reply costs nothing, and needs nothing left of a budget. `rest`: the
     target, after /v1."""
-    if access.key is None or route != Route(RESPONSES) or rest.partition("?")[0].endswith("/compact"):
+    api = DIALECTS[route.dialect].http
+    is_fetched = bool(api.stored_path) and route == Route(route.dialect) and rest.partition("?")[0] != api.compact_path
+    if access.key is None or not is_fetched:
         return access.key
     row: KeyRow = access.key.model_copy(update={"tpm": None, "usd_per_day": None})
     return row
-
-
-async def refuses_option(reply: UpstreamReply) -> bool:
-    """Whether the upstream does not take the option by which usage is asked for."""
-    return reply.status in _REFUSALS and reply.received_encoding in READABLE and OPTION in await error_of(reply)

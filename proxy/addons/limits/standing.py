@@ -7,12 +7,12 @@ Laws
   longer than a minute, it is told not to try again by itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import ceil
 from typing import Literal, NamedTuple
 
-from policies.dialects import Dialect, Fault
+from policies.dialects import DIALECTS, Dialect, Fault
 from proxy.config.keys import KeyRow
 from proxy.errors import ApiError
 
@@ -20,7 +20,7 @@ MINUTE, _DAY = 60, 86_400
 """Seconds in which requests and tokens are counted, and dollars."""
 Limit = Literal["rpm", "tpm", "usd_per_day", "concurrency"]
 """The fields of a key that limit what it uses."""
-RATE_HEADERS = ("x-ratelimit-", "anthropic-ratelimit-")
+RATE_HEADERS = tuple({api.http.rate.partition("{")[0] for api in DIALECTS.values()})
 """How the headers begin by which providers say how much of a limit remains."""
 
 
@@ -40,15 +40,6 @@ class Standing(NamedTuple):
     """Until none of them counts."""
 
 
-class _Words(NamedTuple):
-    """How an API calls what a key has used."""
-
-    name: Callable[[str, str], str]
-    """The header of `limit`, `remaining` or `reset`, of `requests` or `tokens`."""
-    time: Callable[[float, float], str]
-    """A time, from now in seconds since 1970 and the seconds until then."""
-
-
 def duration(seconds: float) -> str:
     """As in OpenAI's headers: 250ms, 1.5s, 6m0s."""
     if seconds < 1:
@@ -57,29 +48,25 @@ def duration(seconds: float) -> str:
     return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
 
 
-_OPENAI = _Words(lambda what, of: f"x-ratelimit-{what}-{of}", lambda _, seconds: duration(seconds))
-_WORDS: Mapping[str, _Words] = {
-    "anthropic_messages": _Words(
-        lambda what, of: f"anthropic-ratelimit-{of}-{what}",
-        lambda now, seconds: datetime.fromtimestamp(ceil(now + seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
-}
-"""By the name of the dialect; all others have OpenAI's."""
+def instant(at: float) -> str:
+    """As in Anthropic's headers, by seconds since 1970."""
+    return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rate_headers(dialect: str, key: KeyRow, standing: Standing, now: float) -> dict[str, str]:
     """What remains of a key's requests and tokens. The reset is when there is something again, where nothing remains;
     else when there is all of it again."""
-    words, headers = _WORDS.get(dialect, _OPENAI), dict[str, str]()
+    api, headers = DIALECTS[dialect].http, dict[str, str]()
     used = (
         ("requests", key.rpm, standing.requests, standing.request_wait, float(MINUTE)),
         ("tokens", key.tpm, standing.tokens, standing.token_wait, standing.tokens_wait),
     )
     for what, limit, count, wait, whole in used:
         if limit is not None:
-            headers[words.name("limit", what)] = str(limit)
-            headers[words.name("remaining", what)] = str(max(0, limit - count))
-            headers[words.name("reset", what)] = words.time(now, wait if count >= limit else whole)
+            seconds = wait if count >= limit else whole
+            reset = instant(now + seconds) if api.rate_reset == "instant" else duration(seconds)
+            values = {"limit": str(limit), "remaining": str(max(0, limit - count)), "reset": reset}
+            headers |= {api.rate.format(what=each, of=what): value for each, value in values.items()}
     return headers
 
 

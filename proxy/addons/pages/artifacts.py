@@ -3,16 +3,18 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from proxy.addons.archive.archive import Archive
-from proxy.addons.archive.texts import Artifacts
 from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, message_of, nothing
 from proxy.addons.pages.export import moment
 from proxy.addons.pages.targets import READ, allow_only
 from proxy.errors import ApiError
 from proxy.memory import ARTIFACTS, Key, StoredText, conversation_id
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.texts import Artifacts
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -22,7 +24,7 @@ class ArtifactPages:
     """Answers requests for outputs of tools."""
 
     parts: PageParts
-    archive: Archive
+    artifacts: "Artifacts | None"
 
     async def text(self, request: web.BaseRequest, digest: str) -> web.Response:
         """The text of this digest, from one conversation or from all that the credential sent. Raises ApiError."""
@@ -52,7 +54,7 @@ class ArtifactPages:
         ]
         return json_page({"conversation": name, "artifacts": rows})
 
-    async def _find(self, request: web.BaseRequest, artifacts: Artifacts, digest: str) -> str | None:
+    async def _find(self, request: web.BaseRequest, artifacts: "Artifacts", digest: str) -> str | None:
         """Searches what the caller may see of one conversation, or all that its credential sent."""
         name = conversation_id(request.query.get("conversation", ""))
         if not name:
@@ -72,8 +74,8 @@ class ArtifactPages:
             (str(each.about["owner"]), each) for each in await self.parts.store.list_texts(key, ARTIFACTS)
         )
 
-    def _artifact_archive(self) -> Artifacts:
-        if self.archive.artifacts is None:
+    def _artifact_archive(self) -> "Artifacts":
+        if self.artifacts is None:
             message = "Artifacts are not stored: `artifacts` is not set, or `mode` is off."
             raise ApiError(404, message, "no_artifacts")
-        return self.archive.artifacts
+        return self.artifacts

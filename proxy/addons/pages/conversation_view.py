@@ -10,21 +10,24 @@ Laws
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from policies.dialects import DIALECTS
 from policies.model.edits import Insert
 from policies.model.summary_record import SummaryRecord, SummaryStatus
 from policies.money.bills import BillSums, RequestBill
 from policies.recall import RecallCall, read
-from proxy.addons.archive.texts import Originals
 from proxy.addons.pages.answers import PageParts
 from proxy.addons.pages.overview import imprint_json, sums_json
 from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.errors import ApiError
 from proxy.identity.who import Grant
 from proxy.memory import MESSAGES, Key
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.texts import Originals
 
 MOST_BILLS = 1_000
 """Of a conversation the store has no more."""
@@ -105,7 +108,7 @@ class Reader:
 
 
 async def conversation_view(
-    parts: PageParts, originals: Originals | None, key: Key, reader: Reader
+    parts: PageParts, originals: "Originals | None", key: Key, reader: Reader
 ) -> ConversationView | None:
     """What is shown of a conversation to this reader; None where there is nothing. Raises ApiError where the store is
     in trouble."""
@@ -175,7 +178,7 @@ async def _with_texts(parts: PageParts, key: Key, summaries: Sequence[SummaryVie
 
 
 async def _recalls(
-    parts: PageParts, originals: Originals | None, key: Key, bills: Sequence[RequestBill], owner: str
+    parts: PageParts, originals: "Originals | None", key: Key, bills: Sequence[RequestBill], owner: str
 ) -> Mapping[str, Sequence[RecallView]]:
     """What the model asked for, by the anchor of the request."""
     anchors = [bill.anchor for bill in bills if bill.anchor and bill.sums.rounds][-_RECALLS:]
@@ -189,7 +192,7 @@ async def _recalls(
     return {anchor: [RecallView(call, text_of.get(call.ref)) for call in each] for anchor, each in calls.items()}
 
 
-async def _original(originals: Originals | None, key: Key, owner: str, ref: str) -> str | None:
+async def _original(originals: "Originals | None", key: Key, owner: str, ref: str) -> str | None:
     """What a reference stands for, where this owner has sent it."""
     if originals is None:
         return None
@@ -208,14 +211,9 @@ def _cut(text: str) -> str:
 
 
 def _calls(insert: Insert) -> list[RecallCall]:
-    """The recalls of an exchange, as its dialect writes a call."""
-    calls: list[RecallCall] = []
-    for raw in (raw for each in insert.rounds for raw in each.calls):
-        call = msgspec.json.decode(raw)
-        call = call.get("function", call)
-        arguments = call.get("arguments", call.get("input", ""))
-        calls.append(read(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()))
-    return calls
+    """The recalls of an exchange."""
+    arguments = DIALECTS[insert.dialect].recall.arguments
+    return [read(arguments(call)) for each in insert.rounds for call in each.calls]
 
 
 def view_json(view: ConversationView, version: str) -> dict[str, Any]:

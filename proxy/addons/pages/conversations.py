@@ -12,12 +12,11 @@ from aiohttp import web
 
 from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.addons.pages.artifacts import ArtifactPages
-from proxy.addons.pages.deletion import Deletion
 from proxy.addons.pages.live import LivePages, wants_page
-from proxy.addons.pages.log_pages import LogPages
 from proxy.addons.pages.summaries import SummaryPages
 from proxy.addons.pages.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
 from proxy.errors import ApiError
+from proxy.kernel.deletion import Deletion
 from proxy.memory import Key
 from proxy.memory.forgetting import Scope, sent_with
 
@@ -34,7 +33,8 @@ class ConversationPages:
     summaries: SummaryPages
     artifacts: ArtifactPages
     live: LivePages
-    log_pages: LogPages
+    log_pages: Mapping[str, Page]
+    """By what stands behind the name of the conversation."""
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
@@ -49,13 +49,9 @@ class ConversationPages:
         pages: Mapping[str, Mapping[str, Page]] = {
             "": {**dict.fromkeys(READ, self._one), "DELETE": self._delete},
             "artifacts": dict.fromkeys(READ, self.artifacts.listed),
-            "history": dict.fromkeys(READ, self.log_pages.history),
             "summaries": dict.fromkeys(READ, self.summaries.listed),
             "summary": {"POST": self.summaries.summarize},
-            "requests": dict.fromkeys(READ, self.log_pages.requests),
-            "requests/": dict.fromkeys(READ, self.log_pages.request),
-            "session": dict.fromkeys(READ, self.log_pages.session),
-            "changes": dict.fromkeys(READ, self.log_pages.changes),
+            **{each: dict.fromkeys(READ, page) for each, page in self.log_pages.items()},
         }
         first, slash, _ = page.partition("/")
         page = first + slash

@@ -9,11 +9,11 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from proxy.addons.archive.texts import Originals
 from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.addons.pages.conversation_page import conversation_page
 from proxy.addons.pages.conversation_view import ConversationView, Reader, conversation_view, view_json
@@ -25,6 +25,9 @@ from proxy.drawing.html import Imprint, policy
 from proxy.errors import ApiError
 from proxy.identity.who import COOKIE
 from proxy.memory import Key
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.texts import Originals
 
 LIVE = HOME.rstrip("/")
 PATHS = (LIVE, f"{LIVE}/login", f"{LIVE}/logout")
@@ -38,7 +41,7 @@ class LivePages:
 
     parts: PageParts
     login: Login
-    originals: Originals | None
+    originals: "Originals | None"
     version: str
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:

@@ -17,9 +17,7 @@ from policies.dialects.common import as_json
 from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.tools.file_changes import ToolCall, changes_of
-from proxy.addons.archive.archive import Archive
 from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
-from proxy.addons.archive.recordings import HISTORY
 from proxy.addons.archive.sent_requests import is_message
 from proxy.addons.pages import export
 from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, nothing
@@ -41,7 +39,6 @@ class LogPages:
     """Answers requests for what a log holds."""
 
     parts: PageParts
-    archive: Archive
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """A whole log takes several times its size in memory: one is put together at once."""
 
@@ -107,8 +104,6 @@ class LogPages:
 
     async def _log(self, request: web.BaseRequest, name: str) -> ConversationLog:
         """The log, as far as the caller may see it. Raises ApiError."""
-        if self.archive.message_log is None:
-            raise ApiError(404, "No log is stored: `history` is not set, or `mode` is off.", "no_history")
         grant = self.parts.permit(request, "conversations")
         key = Key(self.parts.who(request).tenant, name)
         stored = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))
@@ -141,8 +136,8 @@ async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:
 
 def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """What the calls of a session did to files, and which of them may have changed files unseen."""
-    read = DIALECTS[dialect].read
-    conversation = converse([read(as_json(entry), len) for entry in session[HISTORY[dialect]]])
+    api = DIALECTS[dialect]
+    conversation = converse([api.read(as_json(entry), len) for entry in session[api.fields.history]])
     changes, unseen = changes_of(_calls(conversation))
     files: dict[str, list[dict[str, Any]]] = {}
     for change in changes:

@@ -4,15 +4,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from textwrap import fill
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.addons.archive.texts import Originals
-from proxy.addons.billing.usage import as_csv, as_json
-from proxy.addons.billing.usage_query import UsageQuery, read_usage
 from proxy.addons.pages import live
 from proxy.addons.pages.answers import PRIVATE, PageParts, json_page
 from proxy.addons.pages.conversations import ConversationPages
@@ -23,41 +22,60 @@ from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
 from proxy.identity.place import has_other_name
 from proxy.identity.who import who
-from proxy.kernel.wire.downstream import header_safe
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
+from proxy.kernel.services import Controls
+from proxy.kernel.wire.downstream import SERVER, header_safe
 from proxy.memory import conversation_id
 from proxy.telemetry import Telemetry
+from proxy.telemetry.record import ID_HEADER
+from proxy.usage.query import UsageQuery, read_usage
+from proxy.usage.report import as_csv, as_json
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.texts import Originals
 
 _RELOAD = "/narrows/reload"
-_ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
+_ORIGINALS, _ARTIFACTS, USAGE = "/narrows/originals/", "/narrows/artifacts/", "/narrows/usage"
+_FOR_ALL = ("/", "/healthz", "/readyz")
+"""Pages at which nobody's key is looked at."""
+_PATHS = (*_FOR_ALL, "/metrics", _RELOAD, CONVERSATIONS, USAGE, *live.PATHS)
+_BELOW = (_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/")
 
 
 @dataclass(slots=True)
-class AdminPages:
+class AdminPages(Addon):
     """Answers requests to Narrows itself."""
 
     settings: Settings
     telemetry: Telemetry
     secret: bytes = field(repr=False)
-    originals: Originals | None = None
+    controls: Controls
+    recognize: Callable[[web.BaseRequest], Awaitable[None]] | None = None
+    """Finds out who asks."""
+    originals: "Originals | None" = None
     conversations: ConversationPages | None = None
-    ready: bool = True
-    scrape: Callable[[], Awaitable[bytes]] | None = None
-    """The metrics of all workers, where there are several."""
-    reload: Callable[[], Awaitable[str]] | None = None
-    """Has the settings read anew; the digest of those that count then, or "" where other workers take over. Raises
-    ConfigurationError. None where that cannot be asked for."""
 
-    def has(self, path: str) -> bool:
-        """Whether there is a page at this path."""
-        fixed = ("/", "/healthz", "/readyz", "/metrics", _RELOAD, CONVERSATIONS, USAGE, *live.PATHS)
-        return path in fixed or path.startswith((_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/"))
+    async def admit(self, exchange: Exchange) -> None:
+        if exchange.path in _PATHS or exchange.path.startswith(_BELOW):
+            exchange.kind, exchange.answer = "page", partial(self._answer, exchange)
 
-    async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
-        """The page. Raises ApiError."""
+    async def _answer(self, exchange: Exchange) -> web.Response:
+        """The page, with what every response of ours says. Raises ApiError."""
+        if self.recognize is not None and exchange.path not in _FOR_ALL:
+            await self.recognize(exchange.request)
+        response = await self.page(exchange.request, exchange.path)
+        response.headers.update(SERVER)
+        response.headers[ID_HEADER] = exchange.id
+        exchange.status = response.status
+        return response
+
+    async def page(self, request: web.BaseRequest, path: str) -> web.Response:
+        """The page at a path. Raises ApiError."""
         if path == "/healthz":
             return web.json_response({"status": "ok"})
         if path == "/readyz":
-            state, status = ("ready", 200) if self.ready else ("shutting down", 503)
+            state, status = ("ready", 200) if self.controls.ready else ("shutting down", 503)
             return web.json_response({"status": state}, status=status)
         if has_other_name(request, self.settings.host):
             message = "Narrows does not serve this host name: use its address, `localhost`, or the name in `host`."
@@ -66,8 +84,8 @@ class AdminPages:
             return welcome(request)
         if path == "/metrics":
             who(request, self.settings, self.secret).permit("metrics", self.settings)
-            page = self.telemetry.metrics.page
-            metrics = await (self.scrape() if self.scrape is not None else asyncio.to_thread(page))
+            scrape, page = self.controls.scrape, self.telemetry.metrics.page
+            metrics = await (scrape() if scrape is not None else asyncio.to_thread(page))
             return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if path == _RELOAD:
             return await self._reload(request)
@@ -92,10 +110,10 @@ class AdminPages:
         """Have the settings read anew. A cookie is not enough for that."""
         allow_only(request, ("POST",))
         who(request, self.settings, self.secret).permit("reload", self.settings)
-        if self.reload is None:
+        if self.controls.reload is None:
             raise ApiError(404, "Only `narrows serve` can reload settings; restart this program instead.", "not_found")
         try:
-            digest = await self.reload()
+            digest = await self.controls.reload()
         except ConfigurationError as error:
             raise ApiError(400, str(error), "bad_configuration") from error
         if not digest:
@@ -124,7 +142,6 @@ class AdminPages:
 
 # --- `GET /narrows/usage`: the report that `narrows usage` prints, as JSON or CSV, to whoever may see the figures ---
 
-USAGE = "/narrows/usage"
 _PARAMETERS = ("by", "since")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -11,24 +11,27 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
-from proxy.addons.access.gate import check_model
-from proxy.addons.limits.limits import Limits
 from proxy.addons.pages.answers import PageParts, json_page, message_of
 from proxy.addons.pages.export import moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
+from proxy.identity.permissions import check_model
 from proxy.identity.who import Grant, Identity
-from proxy.kernel.request_parser import RequestParser
-from proxy.kernel.upstreams import row_for
+from proxy.kernel.understand import RequestParser
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
-from proxy.memory.cached import CachedStore
-from proxy.requests import ParsedRequest
+from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversation import ParsedRequest
+from proxy.summaries.clients import ModelRequest
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import SummarizerError
+from proxy.upstreams.table import row_for
+
+if TYPE_CHECKING:
+    from proxy.addons.limits.limits import Limits
 
 _STATUSES = {"budget": 429, "timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """The status where no summary was written, by the reason; 502 for all others."""
@@ -47,7 +50,7 @@ class SummaryPages:
     maker: SummaryMaker
     request_parser: RequestParser
     payments: Payments
-    limits: Limits | None
+    limits: "Limits | None"
     """Of keys of the gateway, if they have any."""
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
@@ -101,22 +104,26 @@ class SummaryPages:
         if not blocks:
             message = "There is nothing to summarize: all messages are system text."
             raise ApiError(400, message, "bad_body", "messages")
-        job = SummaryJob(
-            key=key,
-            conversation=parsed.conversation,
-            want=Want(blocks[0].anchor, blocks[-1].anchor, "asked"),
+        asks = ModelRequest(
             model=parsed.request.model,
             auth=auth_of(request, has_key=identity.key is not None),
             owner=identity.owner,
             payment=payment,
-            count=parsed.count,
-            policy="history",
-            records=tuple(stored),
             dialect=dialect,
             upstream=self._upstream(identity, dialect, parsed.request.model),
         )
-        is_verified = identity.is_here or self.payments.states.is_accepted(job.owner)
-        if not (is_verified or await self.cached_store.is_owner(key, job.owner)) or not self.maker.may_ask(job):
+        job = SummaryJob(
+            key=key,
+            conversation=parsed.conversation,
+            want=Want(blocks[0].anchor, blocks[-1].anchor, "asked"),
+            request=asks,
+            count=parsed.count,
+            policy="history",
+            records=tuple(stored),
+        )
+        is_verified = identity.is_here or self.payments.states.is_accepted(asks.owner)
+        is_verified = is_verified or await self.cached_store.is_owner(key, asks.owner)
+        if not is_verified or not self.maker.summarizer.may_ask(asks):
             message = (
                 "No summary can be made with your credential now: it must be a plain API key (or one for which the "
                 "gateway's own key is used), and the upstream must have accepted it in a chat request here."
@@ -135,7 +142,7 @@ class SummaryPages:
         finally:
             if admitted is not None:
                 admitted.close()
-        self.cached_store.own(key, job.owner)
+        StoreWriter(self.cached_store).own(self.cached_store.conversations.of(key), asks.owner)
         cached = any(record.id == other.id for other in stored)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 

@@ -23,27 +23,22 @@ from dataclasses import dataclass
 from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
-from policies.dialects import DIALECTS, Reply
-from policies.dialects.events import is_plain
+from policies.dialects import DIALECTS
+from policies.dialects.dialect import usage_in
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
 from policies.tools import RECALL
-from proxy.addons.archive.replies import LoggedReply
 from proxy.breaker import reported_breaker
-from proxy.catalog.price_book import PriceBook
-from proxy.config import Settings
+from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
-from proxy.kernel.admission import Pressure
-from proxy.kernel.head import RequestHead
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.outgoing import rendered_body
-from proxy.kernel.upstreams import Upstreams
-from proxy.kernel.wire.upstream import CutError
+from proxy.kernel.services import Services
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
-from proxy.memory.forgetting import ForgetRegistry
-from proxy.requests import PlannedRequest, UpstreamRequest
-from proxy.sse import Events
-from proxy.telemetry import Telemetry
+from proxy.requests import PlannedRequest
+from proxy.upstreams.upstream import CutError
 
 _AT_ONCE = 4
 """Samples of a process that are being made, from the client's request to the last shadow."""
@@ -51,10 +46,9 @@ _LARGEST = 8 * 2**20
 """Bytes of a reply; a larger one is not compared."""
 _LONGEST = 600.0
 """Seconds for all shadows of a sample."""
-_PASSED_ON = ("content-type", "anthropic-version", "anthropic-beta", "openai-beta")
+_PASSED_ON = ("content-type", *VERSIONS, *BETAS)
 _PASSED_ON_PARAMETERS = ("api-version", "beta")
 """Of the query; others may be a credential (`key`, `api-key`)."""
-_SIGN_IN_BETA = "oauth-"
 _UNCERTAIN = 1.2
 """How many tokens may be billed for each one estimated."""
 
@@ -67,82 +61,66 @@ class _DroppedError(Exception):
 class Sample:
     """A sampled request, until its shadows are answered."""
 
-    shadows: "Shadows"
     planned: PlannedRequest
     is_edited: bool
     """Whether the client's own reply is to what Narrows made of its request."""
     rest: str
     headers: CIMultiDict[str]
-    reader: LoggedReply
-    """Reads the client's reply."""
-
-    def end(self, status: int) -> None:
-        """The client's reply has ended."""
-        self.shadows.follow(self, status)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowParts:
-    """What shadows need."""
-
-    settings: Settings
-    upstreams: Upstreams
-    price_book: PriceBook
-    store: Store
-    audit_log: AuditLog
-    telemetry: Telemetry
-    forgets: ForgetRegistry
-    pressure: Pressure
-    random: Callable[[], float] = random.random
-
-
-class Shadows:
+class Shadows(Addon):
     """Samples requests, and asks the model again."""
 
-    def __init__(self, parts: ShadowParts) -> None:
-        settings = parts.settings
-        self._parts = parts
+    def __init__(
+        self,
+        services: Services,
+        store: Store,
+        audit_log: AuditLog,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        settings = services.settings
+        self._services, self._store, self._audit_log, self._random = services, store, audit_log, random
         self._share = settings.agree_share
         names = {"default": settings.agree_key_env, "anthropic": settings.agree_anthropic_key_env}
         self._keys = {row.name: "" for row in settings.upstream_rows if row.has_key}
         self._keys |= {upstream: os.environ[name] for upstream, name in names.items() if name}
         """By the upstreams that are asked; "" where its row has the key."""
-        self._breaker = reported_breaker("shadows", parts.telemetry)
-        self._samples: set[Sample] = set()
+        self._breaker = reported_breaker("shadows", services.telemetry)
+        self._samples: dict[Exchange, Sample] = {}
         self._tasks: dict[asyncio.Task[None], Key] = {}
-        parts.forgets.register(self._forget)
+        services.forgets.register(self._forget)
 
-    def sample(self, upstream_request: UpstreamRequest, reply: Reply, head: RequestHead, rest: str) -> Sample | None:
-        """A request is about to be sent: its sample, whose `reader` is to read its reply; as a rule it has none."""
-        planned, client_request = upstream_request.planned, upstream_request.client_request
-        if self._parts.random() >= self._share or planned is None or not planned.plan.edits:
-            return None
-        if upstream_request.left_out or not client_request.is_accepted or client_request.upstream not in self._keys:
-            return None
-        if _is_stored(planned):
-            return None
-        if self.running >= _AT_ONCE or self._parts.pressure.is_late or self._breaker.is_paused:
-            self._count("dropped")
-            return None
-        headers = CIMultiDict((name, head.forwarded[name]) for name in _PASSED_ON if name in head.forwarded)
-        sample = Sample(
-            shadows=self,
-            planned=planned,
-            is_edited=upstream_request.body is not client_request.body,
-            rest=_without_credentials(rest),
-            headers=headers,
-            reader=LoggedReply(reply, _LARGEST),
-        )
-        self._samples.add(sample)
-        return sample
-
-    def follow(self, sample: Sample, status: int) -> None:
-        """The client's reply has ended: make its shadows in the background, where it can be compared."""
-        if sample not in self._samples:  # the conversation was deleted meanwhile
+    async def planned(self, exchange: Exchange) -> None:
+        """A request is about to be sent; a few are sampled."""
+        sent = exchange.upstream_request
+        if sent is None or sent.planned is None or not sent.planned.plan.edits or self._random() >= self._share:
             return
-        self._samples.discard(sample)
-        context, content = sample.planned.context, sample.reader.content
-        own = action_in(context.client_request.dialect, content) if status == 200 and content else None
+        if sent.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
+            return
+        if _is_stored(sent.planned) or exchange.head is None:
+            return
+        if self.running >= _AT_ONCE or self._services.admission.pressure.is_late or self._breaker.is_paused:
+            self._count("dropped")
+            return
+        own = exchange.head.forwarded
+        self._samples[exchange] = Sample(
+            planned=sent.planned,
+            is_edited=sent.body is not sent.client_request.body,
+            rest=_without_credentials(exchange.rest),
+            headers=CIMultiDict((name, own[name]) for name in _PASSED_ON if name in own),
+        )
+        exchange.hold_reply(_LARGEST)
+
+    async def finished(self, exchange: Exchange) -> None:
+        """The client's reply has ended: make its shadows in the background, where it can be compared."""
+        sample = self._samples.pop(exchange, None)
+        if sample is None:  # as a rule; or the conversation was deleted meanwhile
+            return
+        reply, context = exchange.reply, sample.planned.context
+        status = exchange.rounds[-1].status if exchange.rounds else 0
+        own = None
+        if status == 200 and reply is not None and 0 < reply.size <= _LARGEST:
+            own = action_in(context.client_request.dialect, reply.content)
         if own is None:
             self._count("unread")
             return
@@ -166,7 +144,7 @@ class Shadows:
         def belongs(key: Key) -> bool:
             return key.tenant == tenant and conversation in (None, key.conversation)
 
-        self._samples -= {sample for sample in self._samples if belongs(sample.planned.context.key)}
+        self._samples = {on: each for on, each in self._samples.items() if not belongs(each.planned.context.key)}
         for task in [task for task, key in self._tasks.items() if belongs(key)]:
             task.cancel()
 
@@ -190,7 +168,7 @@ class Shadows:
             self._breaker.failed(getattr(error, "code", type(error).__name__))
         except Exception as error:  # a shadow is nobody's trouble
             outcome = "failed"
-            self._parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+            self._services.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
         self._count(outcome)
 
     def _note(self, sample: Sample, edited: Action, without: tuple[Action, Action]) -> None:
@@ -199,34 +177,34 @@ class Shadows:
         same = [edited.does_same(each) for each in without]
         for compared, outcomes in (("narrows", same), ("itself", [noise])):
             for outcome in outcomes:
-                self._parts.telemetry.metrics.count("agreements", compared, "same" if outcome else "different")
+                self._services.telemetry.metrics.count("agreements", compared, "same" if outcome else "different")
         details = {
             "same": sum(same),
             "noise": "same" if noise else "different",
             "edits": len(sample.planned.plan.edits),
         }
-        self._parts.audit_log.note(sample.planned.context.key, "agreement", **details)
+        self._audit_log.note(sample.planned.context.key, "agreement", **details)
 
     async def _ask(self, sample: Sample, edited: bool) -> Action:
         """What the model does with what the client wrote, or with what Narrows makes of it."""
-        parts, context = self._parts, sample.planned.context
+        services, context = self._services, sample.planned.context
         dialect, model = context.client_request.dialect, context.request.model
         body = rendered_body(sample.planned) if edited else context.client_request.body
-        prices = parts.price_book.prices(model, context.client_request.upstream)
+        prices = services.price_book.prices(model, context.client_request.upstream)
         tokens = sample.planned.tokens_sent if edited else sample.planned.tokens_received
         prompt, answer = int(context.calibration.estimate(tokens) * _UNCERTAIN), context.request.reserve or RESERVE
         most = prices.cost(Usage(prompt, 0, prompt, answer)).total
         purse = Purse(day=f"{time.strftime('%Y-%m-%d', time.gmtime())} shadows")
-        if not await parts.store.take(purse, most, parts.settings.agree_budget):
+        if not await self._store.take(purse, most, services.settings.agree_budget):
             raise _DroppedError("budget")
         dollars = most  # where nobody says what it has cost
         try:
             status, content = await self._send(sample, dialect, body, context.consent.headers if edited else {})
-            usage = _usage_in(dialect, content) if status == 200 else None
+            usage = usage_in(DIALECTS[dialect], content) if status == 200 else None
             dollars = prices.cost(usage).total if usage else most if status == 200 else 0.0
         finally:
-            parts.telemetry.metrics.count("shadow_cost_usd", by=dollars)
-            await parts.store.take(purse, dollars - most)
+            services.telemetry.metrics.count("shadow_cost_usd", by=dollars)
+            await self._store.take(purse, dollars - most)
         if status != 200:
             self._breaker.failed(str(status))
             raise _DroppedError("failed")
@@ -239,18 +217,16 @@ class Shadows:
     async def _send(self, sample: Sample, dialect: str, body: bytes, more: Mapping[str, str]) -> tuple[int, bytes]:
         """The reply to a shadow. Raises ApiError, CutError."""
         headers = sample.headers.copy()
-        betas = [each.strip() for value in headers.popall("anthropic-beta", ()) for each in value.split(",")]
-        betas = [each for each in betas if each and not each.startswith(_SIGN_IN_BETA)]
+        drop_sign_ins(headers)
         for name, value in more.items():
-            betas += [value] if name.lower() == "anthropic-beta" and value not in betas else []
-        if betas:
-            headers["anthropic-beta"] = ",".join(betas)
+            words = words_in(headers.popall(name, ()))
+            headers[name] = ",".join(words if value in words else [*words, value])
         headers["Accept-Encoding"] = "identity"
-        is_anthropic = dialect == "anthropic_messages"
         context = sample.planned.context
-        upstream = self._parts.upstreams[context.client_request.upstream]
+        upstream = self._services.upstreams[context.client_request.upstream]
         if key := self._keys[upstream.name]:
-            headers["x-api-key" if is_anthropic else "Authorization"] = key if is_anthropic else f"Bearer {key}"
+            name, before = DIALECTS[dialect].http.key
+            headers[name] = before + key
         model = context.client_request.model or context.request.model
         with closing(await upstream.send("POST", sample.rest, headers, body, model)) as reply:
             pieces, size = [], 0
@@ -262,7 +238,7 @@ class Shadows:
             return reply.status, b"".join(pieces)
 
     def _count(self, outcome: str) -> None:
-        self._parts.telemetry.metrics.count("shadows", outcome)
+        self._services.telemetry.metrics.count("shadows", outcome)
 
 
 def _without_credentials(rest: str) -> str:
@@ -276,16 +252,4 @@ def _is_stored(planned: PlannedRequest) -> bool:
     """Whether the provider would store the reply: it would then stand twice in somebody's account."""
     request = planned.context.request
     value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
-    return value != b"false" if planned.context.client_request.dialect == "openai_responses" else value == b"true"
-
-
-def _usage_in(dialect: str, content: bytes) -> Usage | None:
-    """What the provider says that a reply has used."""
-    reader = DIALECTS[dialect].reply()
-    if is_plain(content):
-        reader.feed(content)
-        return reader.usage
-    events = Events()
-    for event in events.feed(content):
-        reader.feed(event)
-    return reader.usage
+    return value != b"false" if planned.context.dialect.stores else value == b"true"

@@ -7,12 +7,13 @@ from ipaddress import ip_network
 from pydantic import Field, SecretStr, field_validator
 
 from proxy.config.errors import Path, refused_at
+from proxy.config.headers import CREDENTIALS
 from proxy.config.keys import AuthMode, KeyRow
 from proxy.config.presets import NAME
 from proxy.config.sources import Configured
 
 _NO_PERSONS = frozenset(
-    {"authorization", "api-key", "x-api-key", "x-narrows-key", "cookie", "host", "content-length", "content-type"}
+    {*map(str.lower, CREDENTIALS), "x-narrows-key", "cookie", "host", "content-length", "content-type"}
     | {"x-forwarded-for", "x-real-ip", "forwarded"}
 )
 """Headers that hold a credential or an address, or are needed for something else."""

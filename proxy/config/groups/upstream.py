@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from policies.dialects import DIALECTS
 from proxy.config.addresses import Url
 from proxy.config.errors import refused
 from proxy.config.sources import Configured
@@ -40,7 +41,8 @@ class UpstreamGroup(Configured):
         """All upstreams, in the order in which they are looked at."""
         rows = list(self.upstreams)
         if self.anthropic_upstream is not None:
-            rows.append(UpstreamRow(name="anthropic", url=self.anthropic_upstream, apis=("messages",)))
+            apis = tuple(api.label for api in DIALECTS.values() if api.provider == "anthropic")
+            rows.append(UpstreamRow(name="anthropic", url=self.anthropic_upstream, apis=apis))
         if self.upstream is not None:
             rows.append(UpstreamRow(name="default", url=self.upstream))
         return tuple(rows)
@@ -49,6 +51,10 @@ class UpstreamGroup(Configured):
         """Where requests in this API go that name no model."""
         row = self.upstream_row_of(dialect)
         return row.url if row is not None else None
+
+    def upstream_of_provider(self, provider: str) -> str | None:
+        """Where requests in the first API of this provider go that name no model."""
+        return self.upstream_of(next(name for name, api in DIALECTS.items() if api.provider == provider))
 
     def upstream_row_of(self, dialect: str) -> UpstreamRow | None:
         """The upstream of requests in this API that name no model."""

@@ -16,21 +16,11 @@ from typing import Self
 from aiohttp import HttpVersion11, web
 
 from policies.dialects import Dialect
-from policies.keep import joined
-from proxy.addons.access.gate import check_model
-from proxy.config import Settings
-from proxy.config.routes import Route
-from proxy.config.rules import first_fitting
 from proxy.errors import ApiError, too_large
-from proxy.identity.who import Identity
 from proxy.kernel.admission import UNPACKED, VISIT, Visit
-from proxy.kernel.head import MODES, RequestHead, RequestOptions
-from proxy.kernel.models import allowed_names, check_named, named_model
-from proxy.kernel.upstreams import Upstreams
-from proxy.kernel.wire.upstream import UpstreamReply
-from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.upstream import UpstreamReply
 
 SERVER = {"Server": "narrows"}
 """What our own responses say of who responds: no versions."""
@@ -148,79 +138,6 @@ async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> byte
             raise
     async with visit.unpacking():
         return await asyncio.to_thread(decoded, raw, encoding, limit)
-
-
-async def receive(
-    head: RequestHead,
-    route: Route,
-    upload: Upload,
-    settings: Settings,
-    upstreams: Upstreams,
-    *,
-    deployment: str = "",
-    spends: bool = True,
-    request_id: str,
-) -> tuple[ClientRequest, bytes]:
-    """The request, and its body as it was on the wire. `deployment`: the model that the path names; `spends`: whether a
-    key of the gateway's own may go with it; `request_id`: its id. Raises ApiError."""
-    raw, body = await upload.whole(settings.body_limit)
-    access, named, others = head.access, "", list[str]()
-    has_models = access.key is not None and bool(access.key.models)
-    is_ruled = any(rule.model for rule in settings.rules)
-    if deployment or has_models or is_ruled or upstreams.needs_model(route.dialect):
-        named, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
-    model = deployment or named
-    options = options_of(head.wishes, settings, route.dialect, access, model)
-    if has_models:
-        check_model(access, model, *others)
-    allowed = access.key.upstreams if access.key is not None else ()
-    upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
-    if deployment and not upstream.has_deployments:
-        check_named(deployment, named)
-    is_accepted = upload.visit.is_accepted(access.owner)
-    client_request = ClientRequest(
-        dialect=route.dialect,
-        body=body,
-        tenant=access.tenant,
-        conversation=head.conversation,
-        mode=options.mode,
-        credential=access.credential,
-        owner=access.owner,
-        key=access.key.name if access.key is not None else "",
-        auth=head.auth,
-        is_plain_key=head.is_plain_key,
-        implied=route.implied,
-        only_counts=route.kind == "count",
-        preset=options.preset,
-        aim=options.aim,
-        context_tokens=options.context_tokens,
-        keep=options.keep,
-        stale=options.stale,
-        record=options.record,
-        is_accepted=is_accepted,
-        upstream=upstream.name,
-        model=model,
-        id=request_id,
-        may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
-    )
-    return client_request, raw
-
-
-def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: Identity, model: str) -> RequestOptions:
-    """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
-    rule = first_fitting(settings.rules, dialect, access.digests, model) if settings.rules else None
-    mode = (rule and rule.mode) or settings.mode
-    preset = asks.preset or (rule and rule.preset) or ""
-    return RequestOptions(
-        mode=max(asks.mode, mode, key=MODES.index),
-        preset="" if preset == settings.preset else preset,
-        aim=asks.aim or (rule.aim if rule else None),
-        context_tokens=asks.context_tokens or (rule.context_tokens if rule else None),
-        stale=rule.stale if rule else asks.stale,
-        record=rule.record if rule else None,
-        upstream=(rule and rule.upstream) or "",
-        keep=joined(asks.keep, rule.keep) if rule else asks.keep,
-    )
 
 
 async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[bytes]:

@@ -8,15 +8,15 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from policies.dialects import DIALECTS
+from policies.dialects import DEFAULT, DIALECTS
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.kernel.admission import Admission
 from proxy.kernel.head import RequestHead, head_of
 from proxy.kernel.wire.downstream import error_response, reset
-from proxy.kernel.wire.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 from proxy.requests import request_id
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 
 _LINGERING = 2.0
 """Seconds in which a client that still sends its body can read why nothing of it is received any more."""
@@ -152,7 +152,7 @@ class Connection(web.RequestHandler):
             error = ApiError(431, f"The head has more than {HEADER_LIMIT} headers.", "head_too_large")
         else:
             error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
-        response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
+        response = error_response(error, DIALECTS[DEFAULT])  # nobody knows what it was meant for
         response.headers[ID_HEADER] = request_id()
         response.force_close()
         return response

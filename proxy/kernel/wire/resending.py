@@ -15,11 +15,12 @@ from contextlib import aclosing, suppress
 
 from policies.dialects.overflow import STATUSES, Overflow, overflow_in
 from proxy.errors import ApiError
-from proxy.kernel.recall_loop import STREAM, Compaction, SentRequest
-from proxy.kernel.wire.upstream import READABLE, UpstreamReply
+from proxy.kernel.outgoing import without_marks
+from proxy.kernel.reply import STREAM, Compaction, SentRequest
 from proxy.requests import UpstreamRequest
 from proxy.sse import Copy, data, decoded
 from proxy.telemetry import Telemetry
+from proxy.upstreams.upstream import READABLE, UpstreamReply
 
 _LONGEST_ERROR = 2**20
 """Bytes of an error that are read to learn what the upstream refuses."""
@@ -43,12 +44,14 @@ class Sending:
     def __init__(
         self,
         send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
-        compaction: Compaction,
+        note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]],
+        compaction: Compaction | None,
         telemetry: Telemetry,
         upstream_request: UpstreamRequest,
         round_: int,
     ) -> None:
         self._send = send
+        self._note = note
         self._compaction = compaction
         self._telemetry = telemetry
         self._upstream_request = upstream_request
@@ -59,7 +62,7 @@ class Sending:
         compaction = self._compaction
         try:
             sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
-            if sent.reply.status >= 400 or compaction.may_overflow(self._upstream_request):
+            if compaction is not None and (sent.reply.status >= 400 or self._upstream_request.may_overflow):
                 sent = await settled(compaction, self._telemetry, sent, self._round, self._attempt)
         except BaseException:
             await self.__aexit__()
@@ -73,8 +76,7 @@ class Sending:
     async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
         reply = await self._send(request, suffix)
         self._replies.append(reply)
-        request = await self._compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
-        return SentRequest(request, reply)
+        return SentRequest(await self._note(request, reply), reply)
 
 
 async def settled(
@@ -85,19 +87,19 @@ async def settled(
     too_long: SentRequest | None = None
     first: Overflow | None = None
     while True:
-        overflow = await _overflow_of(compaction, sent)
+        overflow = await _overflow_of(sent)
         first = first or overflow
         if marked is None and await _refuses_marks(sent):
             telemetry.metrics.count("marks_refused")
             marked = sent.request
-            changed, suffix = compaction.without_marks(marked), "unmarked"
+            changed, suffix = without_marks(marked), "unmarked"
         elif overflow and too_long is None:
             smaller = await compaction.compact_harder(sent.request, overflow)
             if smaller is None:
                 _report(telemetry, "later_round" if round_ else "no_room", overflow, sent.request)
                 break
             too_long, suffix = sent, "shorter"
-            changed = compaction.without_marks(smaller) if marked and smaller.marks else smaller
+            changed = without_marks(smaller) if marked and smaller.marks else smaller
         else:
             break
         try:
@@ -130,7 +132,7 @@ async def _refuses_marks(sent: SentRequest) -> bool:
     return marks.encode() in await error_of(reply)
 
 
-async def _overflow_of(compaction: Compaction, sent: SentRequest) -> Overflow | None:
+async def _overflow_of(sent: SentRequest) -> Overflow | None:
     """What the reply says of a prompt that is too long."""
     request, reply = sent
     is_ours = request.planned is not None and request.may_change
@@ -138,7 +140,7 @@ async def _overflow_of(compaction: Compaction, sent: SentRequest) -> Overflow | 
         return None
     if reply.status != 200:
         return overflow_in(reply.status, await error_of(reply))
-    may_be = reply.kind in (STREAM, "application/json") and compaction.may_overflow(request)
+    may_be = reply.kind in (STREAM, "application/json") and request.may_overflow
     return overflow_in(200, await _beginning(reply)) if may_be else None
 
 

@@ -15,12 +15,13 @@ from aiohttp import web
 from policies.dialects import DIALECTS, Reply
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.kernel.admission import Admission
+from proxy.kernel.exchange import Exchange
 from proxy.kernel.wire.downstream import SERVER, Early, Relayed, Response, error_response
 from proxy.kernel.wire.listener import Connection
-from proxy.kernel.wire.upstream import CutError, UpstreamReply
 from proxy.sse import Copy
-from proxy.telemetry import RequestRecord, Telemetry
+from proxy.telemetry import Telemetry
 from proxy.telemetry.record import ID_HEADER
+from proxy.upstreams.upstream import CutError, UpstreamReply
 
 _MUCH = 2**20
 """Bytes of a refused body that are received in any case."""
@@ -31,35 +32,26 @@ class Responder:
 
     def __init__(
         self,
-        request: web.BaseRequest,
-        record: RequestRecord,
+        exchange: Exchange,
         is_ending: Callable[[], bool],
         admission: Admission,
         telemetry: Telemetry,
         body_limit: int,
     ) -> None:
-        self._request = request
-        self._record = record
+        self._exchange = exchange
+        self._request = exchange.request
         self._is_ending = is_ending
         self._admission = admission
         self._telemetry = telemetry
         self._body_limit = body_limit
         self._early: Early | None = None
-        self.dialect = "openai_chat"
-        """The API in whose form errors are."""
-        self.limit_headers: Mapping[str, str] = {}
-        """What the client's key may still use."""
-        self.reader: Reply | None = None
-        """What reads the reply, once it is there."""
-        self.is_whole = False
-        """Whether the reply was passed on to its end."""
 
     @property
     def early(self) -> Early:
         """The response to a client that may be told to wait."""
         if self._early is None:
-            self._early = Early(self._request, self._record.request_id)
-            self._early.headers.update(self.limit_headers)
+            self._early = Early(self._request, self._exchange.id)
+            self._early.headers.update(self._exchange.own_headers)
         return self._early
 
     @property
@@ -69,15 +61,15 @@ class Responder:
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
         """Respond with an error in the form of the API: in the stream, where it has begun."""
-        self._record.trouble = error.code
+        self._exchange.trouble = error.code
         if self.has_begun:
-            self._record.status = self.early.status
+            self._exchange.status = self.early.status
             await self.break_off(self.early, between_events, error)
             return self.early
-        self._record.status = error.status
-        response = error_response(error, DIALECTS[self.dialect])
-        if self._record.request_id:
-            response.headers[ID_HEADER] = self._record.request_id
+        self._exchange.status = error.status
+        response = error_response(error, DIALECTS[self._exchange.route.dialect])
+        if self._exchange.id:
+            response.headers[ID_HEADER] = self._exchange.id
         if error.code == "not_http" or not self._request.content.is_eof():
             response.force_close()
             self._end_body()
@@ -93,14 +85,14 @@ class Responder:
 
     def own(self, body: bytes) -> web.Response:
         """A response in JSON that no upstream has made."""
-        self._record.status, self._record.replied = 200, len(body)
-        own = {"Content-Type": "application/json", ID_HEADER: self._record.request_id, **SERVER}
-        return web.Response(body=body, headers={**own, **self.limit_headers})
+        self._exchange.status, self._exchange.replied = 200, len(body)
+        own = {"Content-Type": "application/json", ID_HEADER: self._exchange.id, **SERVER}
+        return web.Response(body=body, headers={**own, **self._exchange.own_headers})
 
     async def begin(self, upstream_reply: UpstreamReply, headers: Mapping[str, str]) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
-        self._record.read_headers(headers)
-        declared = {**headers, ID_HEADER: self._record.request_id}
+        self._exchange.headers = headers
+        declared = {**headers, ID_HEADER: self._exchange.id}
         return await Relayed.begin(self._request, upstream_reply, declared)
 
     async def pass_on_observed(
@@ -126,7 +118,7 @@ class Responder:
                 copy.close(upstream_reply.delimited)
         else:
             await self.pass_on(response, observed(), lambda: copy.amid)
-        self._record.unread = copy.trouble
+        self._exchange.unread = copy.trouble
         return response
 
     async def pass_on(
@@ -137,13 +129,13 @@ class Responder:
         try:
             if isinstance(body, bytes):
                 await response.write_eof(body)
-                self._record.replied += len(body)
-                self.is_whole = True
+                self._exchange.replied += len(body)
+                self._exchange.is_whole = True
                 return response
             async with aclosing(body):
                 async for piece in body:
                     await response.write(piece)
-                    self._record.replied += len(piece)
+                    self._exchange.replied += len(piece)
         except CutError as error:
             await self.break_off(response, amid, ApiError(502, str(error), "upstream_cut"))
         except ApiError as error:
@@ -160,15 +152,15 @@ class Responder:
             self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
             await self.break_off(response, amid, internal_error())
         else:
-            self.is_whole = True
+            self._exchange.is_whole = True
             await response.write_eof()
         return response
 
     async def break_off(self, response: Response, amid: Callable[[], bool] | None, error: ApiError) -> None:
         """End a response that has begun, and say why in the form of the API."""
-        self._record.trouble = error.code
-        dialect = DIALECTS[self.dialect]
-        reply = self.reader or dialect.reply()
+        self._exchange.trouble = error.code
+        dialect = DIALECTS[self._exchange.route.dialect]
+        reply = self._exchange.reader or dialect.reply(None)
         await response.break_off(self._request, amid, reply.last_event(error.body(dialect)))
 
 

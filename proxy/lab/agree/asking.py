@@ -158,7 +158,7 @@ class Asking:
 
         async def through(environment: ReplayEnvironment) -> tuple[RawReply, int]:
             reply = await post(http, environment.base_url, session, run, body)
-            rounds = environment.compaction.rounds.get(run)
+            rounds = environment.observer.rounds.get(run)
             return reply, rounds.answered if rounds else 0
 
         plain, narrowed = await asyncio.gather(without(), asyncio.gather(*map(through, environments)))

@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import typer
 
+from proxy.console.arguments import AsJson, Config
+from proxy.console.output import as_json as values_of
+from proxy.console.output import console, explains_columns, print_json, progress, refusing
 from proxy.event_loop import interruption
-from proxy.lab.cli_arguments import (
+from proxy.lab.arguments import (
     PRESET,
-    AsJson,
-    Config,
     CredentialEnv,
     Files,
     Html,
@@ -22,17 +23,21 @@ from proxy.lab.cli_arguments import (
     custom_presets,
     presets_named,
 )
-from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
-from proxy.lab.reports.columns import explains_columns
-from proxy.lab.reports.page_file import writable
-from proxy.lab.results import as_json as values_of
+from proxy.lab.reports.page_file import print_page, writable
 
 if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
     from proxy.lab.agree.figures import AgreeReport
     from proxy.lab.agree.plan import Forecast
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns: turns, how many were compared; model with itself, how often two replies to the same request agree; with
+    Narrows, how often a reply to the shortened request agrees with them; difference, the second minus the first, in
+    turns of 100; 95 % interval, which contains the true difference in 19 of 20 cases. Rows: next action, tool and
+    target; tools alone; last checkpoint, by the requests since the prefix was rewritten.
+    """
+)
 def agree(
     files: Files,
     upstream: Annotated[

@@ -9,16 +9,19 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from proxy.console.output import plain_table, print_last_line, printable
 from proxy.drawing import charts
 from proxy.drawing.charts import folded, row, rows, shortened
 from proxy.drawing.figures import counted, money, percent
 from proxy.drawing.html import Markup, Node, element, headline, section, table
 from proxy.lab.agree.figures import FEWEST, Agreement, AgreeReport, PresetAgreement
-from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.page_file import sheet
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import plain_table
 
+_LAST_LINE = """
+    model with itself: how often two replies to the same request agree, which is the model's noise; with Narrows: how
+    often a reply to the shortened request agrees with them; difference: the second minus the first, in turns of
+    100; last checkpoint: requests since the prefix was rewritten.
+"""
 HEADS = ("turns", "model with itself", "with Narrows", "difference", "95 % interval")
 _STEP = 0.05
 MEANING = (
@@ -48,7 +51,7 @@ def print_agreement(console: Console, report: AgreeReport) -> None:
     for note in _notes(report):
         console.print(note, soft_wrap=True)
     if report.samples:
-        print_last_line(console, "agree")
+        print_last_line(console, _LAST_LINE)
 
 
 def page(report: AgreeReport) -> str:

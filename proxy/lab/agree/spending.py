@@ -18,24 +18,26 @@ import msgspec
 from aiohttp import web
 
 from policies.dialects import DIALECTS
+from policies.dialects.dialect import usage_in
 from policies.model.tokens import Counter, encoding_for
 from policies.money.budget import RESERVE
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
-from proxy.lab.client_apis import CLIENT_APIS
+from proxy.config.headers import BETAS, VERSIONS
+from proxy.config.routes import spoken
 from proxy.lab.provider import TURN_HEADER
 
 SPENT = 402
 """The status of what is not asked any more."""
 _OTHER_VOCABULARY = 1.5
 """How many tokens a provider may count for each one counted here."""
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS = dict.fromkeys(field for api in DIALECTS.values() for field in api.fields.reserve)
 _AGAIN = (429, 500, 502, 503, 504, 529)
 _UNREACHABLE = 599
 _TRIES = 5
 _LONGEST_PAUSE = 60.0
-_PASSED_ON = ("content-type", "anthropic-version", "anthropic-beta", "accept")
-_PATHS = {api.path: name for name, api in CLIENT_APIS.items()}
+_PASSED_ON = ("content-type", *VERSIONS, *BETAS, "accept")
+_PATHS = {api.http.path: name for name, api in DIALECTS.items()}
 
 
 @dataclass(slots=True)
@@ -111,8 +113,8 @@ class _CountingUpstream:
             return response
         dialect = _PATHS.get(path.partition("?")[0], "")
         passed = {name: value for name, value in request.headers.items() if name.lower() in _PASSED_ON}
-        auth = CLIENT_APIS[dialect or ("anthropic_messages" if "anthropic-version" in passed else "openai_chat")].auth
-        headers = {**(auth(self._key) if self._key else {}), **passed}
+        api = DIALECTS[dialect or spoken(request.headers)[0]]
+        headers = {**(api.http.auth(self._key) if self._key else {}), **passed}
         if not dialect:
             _, response = await self._send(request.method, f"{self._upstream}{path}", headers, body or None)
             return response
@@ -131,11 +133,8 @@ class _CountingUpstream:
         try:
             status, response = await self._patiently(url, headers, body)
             if status == 200:
-                reader = DIALECTS[dialect].reply()
                 assert isinstance(response.body, bytes)
-                for event in [response.body] if response.body[:1] == b"{" else response.body.split(b"\n\n"):
-                    reader.feed(event)
-                usage = reader.usage
+                usage = usage_in(DIALECTS[dialect], response.body)
         finally:
             self._spending.settle(most, model, usage, status == 200)
         return response

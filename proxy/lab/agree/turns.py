@@ -13,13 +13,13 @@ from random import Random
 import aiohttp
 import orjson
 
+from policies.dialects import DIALECTS
+from policies.dialects.writing import is_completion_limited
 from policies.money.budget import RESERVE
 from policies.money.prices import Usage
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import TURN_HEADER
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests
-from proxy.summaries.clients import is_completion_limited
 
 DISTANCES = ("at a checkpoint", "1 to 4 requests", "5 to 19 requests", "20 or more", "none before")
 """How far the last checkpoint of a conversation is behind a request, in bands."""
@@ -83,26 +83,19 @@ def bodies(session: Session, model: str, marks: bool) -> Iterator[Json]:
     """What the client of a session sends, to be answered at once: not streamed, and with a limit to each answer."""
     for body in requests(session, model, marks):
         whole = {name: value for name, value in body.items() if not name.startswith("stream")}
-        yield {**whole, _limit_field(session.dialect, model): RESERVE}
-
-
-def _limit_field(dialect: str, model: str) -> str:
-    """How a request of this API says how long its answer may be."""
-    if dialect == "openai_responses":
-        return "max_output_tokens"
-    is_new = dialect == "openai_chat" and is_completion_limited(model)
-    return "max_completion_tokens" if is_new else "max_tokens"
+        limits = DIALECTS[session.dialect].fields.reserve
+        yield {**whole, limits[0 if is_completion_limited(model) else -1]: RESERVE}
 
 
 async def post(
     http: aiohttp.ClientSession, url: str, session: Session, run: str, body: Json, turn: int | None = None
 ) -> RawReply:
     """Send one request of a run. `turn`: which recorded answer it is to have; None for the model's own."""
-    api = CLIENT_APIS[session.dialect]
-    headers = {**api.auth(run), "Content-Type": "application/json", "x-narrows-conversation": run}
+    api = DIALECTS[session.dialect]
+    headers = {**api.http.auth(run), "Content-Type": "application/json", "x-narrows-conversation": run}
     headers |= {TURN_HEADER: str(turn)} if turn is not None else {}
     try:
-        async with http.post(f"{url}{api.path}", data=orjson.dumps(body), headers=headers) as reply:
+        async with http.post(f"{url}{api.http.path}", data=orjson.dumps(body), headers=headers) as reply:
             return RawReply(reply.status, reply.headers, await reply.read())
     except aiohttp.ClientError as error:
         return RawReply(0, {}, orjson.dumps({"error": {"message": str(error) or type(error).__name__}}))
@@ -119,7 +112,7 @@ async def forecast_turns(
             async for turn in _forecast_session(environment, http, at, session):
                 turns.append(turn)
                 advance()
-            if (observer := environment.summaries) and (planned := environment.compaction.newest.get(run_of(at))):
+            if (observer := environment.summaries) and (planned := environment.observer.newest.get(run_of(at))):
                 _, spent = await observer.written(planned.context.key)
                 calls += spent.calls
                 usage = Usage(spent.prompt, spent.cached, spent.written, spent.completion)

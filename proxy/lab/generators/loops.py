@@ -25,7 +25,8 @@ _TOOL_BYTES = 8_000
 class Loop:
     """A kind of loop."""
 
-    dialect: str
+    is_chat: bool
+    """Whether its client speaks chat completions, and not Messages."""
     model: str
     requests: int
     cache_marks: bool
@@ -34,9 +35,9 @@ class Loop:
 
 
 LOOPS: Mapping[str, Loop] = {
-    "read-loop": Loop("openai_chat", "gpt-5.4", 80, True, "one new file read with each request, chat completions"),
+    "read-loop": Loop(True, "gpt-5.4", 80, True, "one new file read with each request, chat completions"),
     "claude-loop": Loop(
-        "anthropic_messages", "claude-opus-5-5", 40, False, "the same in Messages, by a client that sets no cache marks"
+        False, "claude-opus-5-5", 40, False, "the same in Messages, by a client that sets no cache marks"
     ),
 }
 _TOOLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -84,7 +85,7 @@ def generated(kind: str, seed: int, requests: int | None = None) -> Json:
     system, tools = f"You are a careful engineer. {_advice(random, 1_500)}", _tools(random)
     task = "Review every file of the workspace, one at a time. Mend what is wrong where you see it, then report."
     session = {"model": loop.model}
-    if loop.dialect == "openai_chat":
+    if loop.is_chat:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": task}]
         functions = [{"type": "function", "function": tool} for tool in tools]
         return {**session, "messages": messages + [m for turn in turns for m in turn.as_chat()], "tools": functions}

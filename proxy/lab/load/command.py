@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import typer
 
 from proxy.config.units import seconds
+from proxy.console.arguments import AsJson
+from proxy.console.output import console, explains_columns, print_json, progress, refusing
 from proxy.event_loop import interruption
-from proxy.lab.cli_arguments import AsJson, CredentialEnv, Html, credential
-from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
+from proxy.lab.arguments import CredentialEnv, Html, credential
 from proxy.lab.load.salt import SALTS
-from proxy.lab.reports.columns import explains_columns
-from proxy.lab.reports.page_file import writable
+from proxy.lab.reports.page_file import print_page, writable
 
 if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
     from proxy.lab.load.clients import Clients
@@ -38,7 +38,11 @@ Concurrency = Annotated[
 ]
 
 
-@explains_columns
+@explains_columns(
+    """
+    Columns: count, of requests or events; mean; p50 to p99.9, milliseconds that so many of 100 did not exceed; max.
+    """
+)
 def load(
     url: Annotated[str, typer.Argument(metavar="URL", help="The base URL of the target, /v1 included.")] = "",
     sessions: Annotated[

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from proxy.console.output import plain_table, print_last_line, printable
 from proxy.drawing import charts
 from proxy.drawing.html import Node, element, table
 from proxy.lab.load.report import LatencyRow, LoadReport
-from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.page_file import sheet
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import plain_table
 
+_LAST_LINE = """
+    p50 to p99.9: so many of 100 took no longer; first byte: until a reply began; stop of an event loop: how long the
+    process answered nobody; CPU and memory are those of all processes of the target.
+"""
 _SURE = 5.0
 """Milliseconds that a client process may stand still before the report says so."""
 
@@ -29,7 +31,7 @@ def print_load(console: Console, report: LoadReport) -> None:
         console.print(f"{label:<34} {value}", soft_wrap=True)
     for note in notes(report):
         console.print(note, soft_wrap=True)
-    print_last_line(console, "load")
+    print_last_line(console, _LAST_LINE)
 
 
 def page(report: LoadReport) -> str:

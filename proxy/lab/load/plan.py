@@ -80,18 +80,18 @@ def script_of(session: Session, key: str, model: str = "") -> SessionScript:
     api = CLIENT_APIS[session.dialect]
     fields: dict[str, Any] = {"model": model or session.model}
     if session.lead is not None:
-        fields[api.lead] = session.lead
+        fields[api.dialect.fields.lead] = session.lead
     if session.tools:
         fields["tools"] = list(session.tools)
     shared = sum(1 for _ in takewhile(lambda message: message.get("role") in _INSTRUCTIONS, session.messages))
     asks_to_stream = {name: value for name, value in api.options.items() if name.startswith("stream")}
     fields |= {name: value for name, value in api.options.items() if name not in asks_to_stream}
     return SessionScript(
-        path=api.path,
-        headers={**api.auth(key or KEY), "Content-Type": "application/json"},
+        path=api.dialect.http.path,
+        headers={**api.dialect.http.auth(key or KEY), "Content-Type": "application/json"},
         fields=fields,
         streaming=asks_to_stream,
-        history=api.history,
+        history=api.dialect.fields.history,
         messages=session.messages,
         ends=session.turns,
         shared=shared,

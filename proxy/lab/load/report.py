@@ -48,7 +48,7 @@ class LoadReport:
 
     def as_json(self) -> dict[str, Any]:
         """The values, but for the pictures."""
-        from proxy.lab.results import as_json
+        from proxy.console.output import as_json
 
         whole: dict[str, Any] = as_json(self, 3)
         for row in whole["latencies"]:

@@ -13,9 +13,15 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from multidict import CIMultiDict
 
+from policies.dialects import DEFAULT
+from policies.money.prices import Usage
 from proxy.event_loop import run_fast
 from proxy.lab.load.client import REPLY
+from proxy.lab.provider import APIS, Say
+from proxy.lab.provider.answers import ModelReply
+from proxy.lab.provider.api import Api
 
 EVENTS = 100
 _TOGETHER = 4
@@ -23,37 +29,27 @@ _TOGETHER = 4
 _ASKS_TO_STREAM = (b'"stream":true', b'"stream": true')
 _CHAT = {"id": "chatcmpl-1", "created": 1, "model": "m"}
 _TEXT = "because of scattering "
-_TOKENS = {"input_tokens": 10, "output_tokens": 5}
 Events = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def answers(events: int = EVENTS) -> Mapping[str, tuple[bytes, Sequence[bytes]]]:
     """By the end of a path: a whole reply, and a stream of so many words as it is written."""
-    message = {"role": "assistant", "content": _TEXT}
-    whole_chat = _chat("chat.completion", {"message": message, "finish_reason": "stop"})
-    output: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
-    output |= {"content": [{"type": "output_text", "text": _TEXT, "annotations": []}]}
-    response: dict[str, Any] = {
-        "id": "resp_1",
-        "object": "response",
-        "status": "completed",
-        "model": "m",
-        "output": [output],
-    }
-    response["usage"] = {**_TOKENS, "total_tokens": 15}
-    block: dict[str, Any] = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "stop_reason": "end_turn",
-    }
-    whole_message = {**block, "content": [{"type": "text", "text": _TEXT}], "usage": _TOKENS}
+    words = " ".join(f"word{at}" for at in range(events))
+    whole, stream = ({"role": "assistant", "content": text} for text in (_TEXT, words))
+    chat = recorded(whole)[0], recorded(stream)[1]
     return {
-        "/chat/completions": (_json(whole_chat), _written(_chat_events(events))),
-        "/responses": (_json(response), _written(_responses_events(events, response, output))),
-        "/messages": (_json(whole_message), _written(_message_events(events, block))),
+        api.client.dialect.http.path: chat if name == DEFAULT else _written_by(api, words, events)
+        for name, api in APIS.items()
     }
+
+
+def _written_by(api: Api, words: str, events: int) -> tuple[bytes, Sequence[bytes]]:
+    """The same as the built-in provider writes it."""
+    whole, stream = (
+        ModelReply(Say(text, pieces=events), {"model": "m"}, Usage(10, 0, 0, 5), 0, raw=b"", headers=CIMultiDict())
+        for text in (_TEXT, words)
+    )
+    return _json(api.json_reply(whole)), _written([(str(event["type"]), event) for event in api.events(stream)])
 
 
 def recorded(message: Mapping[str, Any]) -> tuple[bytes, Sequence[bytes]]:
@@ -72,38 +68,6 @@ def recorded(message: Mapping[str, Any]) -> tuple[bytes, Sequence[bytes]]:
 
 def _chat(kind: str, choice: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**_CHAT, "object": kind, "choices": [{"index": 0, **choice}]}
-
-
-def _chat_events(events: int) -> Events:
-    kind = "chat.completion.chunk"
-    words: list[Mapping[str, Any]] = [
-        _chat(kind, {"delta": {"content": f"word{at} "}, "finish_reason": None}) for at in range(events)
-    ]
-    return [("", each) for each in (*words, _chat(kind, {"delta": {}, "finish_reason": "stop"}))]
-
-
-def _responses_events(events: int, response: Mapping[str, Any], output: Mapping[str, Any]) -> Events:
-    at = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
-    first: list[tuple[str, Mapping[str, Any]]] = [
-        ("response.created", {"response": {**response, "status": "in_progress", "output": []}})
-    ]
-    first.append(("response.output_item.added", {"output_index": 0, "item": {**output, "content": []}}))
-    words: Events = [("response.output_text.delta", {**at, "delta": f"word{number} "}) for number in range(events)]
-    last: Events = [("response.output_item.done", {"output_index": 0, "item": output})]
-    all_ = [*first, *words, *last, ("response.completed", {"response": response})]
-    return [(name, {"type": name, "sequence_number": number, **data}) for number, (name, data) in enumerate(all_)]
-
-
-def _message_events(events: int, block: Mapping[str, Any]) -> Events:
-    start = {**block, "stop_reason": None, "content": [], "usage": _TOKENS}
-    words = [{"index": 0, "delta": {"type": "text_delta", "text": f"word{at} "}} for at in range(events)]
-    all_: list[tuple[str, Mapping[str, Any]]] = [("message_start", {"message": start})]
-    all_.append(("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}))
-    all_ += [("content_block_delta", word) for word in words]
-    all_.append(("content_block_stop", {"index": 0}))
-    all_.append(("message_delta", {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}))
-    all_.append(("message_stop", {}))
-    return [(name, {"type": name, **data}) for name, data in all_]
 
 
 def _written(events: Events) -> Sequence[bytes]:

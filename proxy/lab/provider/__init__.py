@@ -7,6 +7,7 @@ cache       from a request to its prompt; what a prompt cache reads and writes, 
 rules       what is answered with 400, as far as the APIs agree
 answers     what can be answered, and how it travels
 api         what an API is, and what two of them have in common
+client      how clients of an API write
 chat, messages, responses   one API each: its rules, its prompts, its replies
 server      the provider, without I/O
 listener    the same on a port
@@ -19,10 +20,10 @@ from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.listener import Running, start
 from proxy.lab.provider.prompt import ProviderPrompt
 from proxy.lab.provider.rules import Violation
-from proxy.lab.provider.server import APIS, CHAT, TURN_HEADER, Provider, Received, Script, find_violation
+from proxy.lab.provider.server import APIS, TURN_HEADER, Provider, Received, Script, find_violation
 
 __all__ = [
-    "ANTHROPIC", "APIS", "CHAT", "OPENAI", "PREFIX", "TURN_HEADER", "Abort", "Answer", "CacheRule", "PromptCache",
+    "ANTHROPIC", "APIS", "OPENAI", "PREFIX", "TURN_HEADER", "Abort", "Answer", "CacheRule", "PromptCache",
     "PromptReader", "Provider", "ProviderPrompt", "ProviderReply", "Received", "Reflect", "Running", "Say", "Script",
     "Send", "Violation", "Wire", "find_violation", "rule_for", "start",
 ]  # fmt: skip

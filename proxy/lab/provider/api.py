@@ -20,6 +20,7 @@ from proxy.lab.provider.answers import (
     http_reply,
     server_sent_event,
 )
+from proxy.lab.provider.client import ClientApi
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece
 from proxy.lab.provider.rules import Check, Violation
 
@@ -28,6 +29,8 @@ StoredObjects = Callable[[str], Json | None]
 
 
 class Api(ABC):
+    client: ClassVar[ClientApi]
+    """How its clients write."""
     path: ClassVar[str]
     """Where it answers."""
     counting_path: ClassVar[str] = ""

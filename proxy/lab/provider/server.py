@@ -10,6 +10,7 @@ from typing import Any, Literal
 from cachetools import LRUCache
 from multidict import CIMultiDictProxy
 
+from policies.dialects import DEFAULT
 from policies.money.caches import PREFIX, CacheRule, rule_for
 from policies.money.prices import Prices, Usage
 from proxy.lab.provider import jsontext
@@ -38,11 +39,13 @@ from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
-CHAT = "openai_chat"
 APIS: Mapping[str, Api] = {
-    CHAT: OpenAIChat(),
-    "openai_responses": OpenAIResponses(),
-    "anthropic_messages": AnthropicMessages(),
+    api.client.dialect.name: api
+    for api in (
+        OpenAIChat(),
+        OpenAIResponses(),
+        AnthropicMessages(),
+    )
 }
 """The APIs by the name of their dialect. To add one: a subclass of Api, and a row."""
 ROUTES = {
@@ -57,12 +60,14 @@ LARGEST = 1 << 28
 """Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
-_ALLOWED = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_KEYS = sorted({api.client.dialect.http.key for api in APIS.values()}, key=lambda key: key[1])
+"""Where a credential stands: a key alone counts before a token."""
+_ALLOWED = dict.fromkeys(field for api in APIS.values() for field in api.client.dialect.fields.reserve)
 """Fields that say how many tokens the answer may have."""
 NOT_SERVED = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 
 
-def find_violation(body: object, rule: CacheRule = PREFIX, dialect: str = CHAT) -> Violation | None:
+def find_violation(body: object, rule: CacheRule = PREFIX, dialect: str = DEFAULT) -> Violation | None:
     return first_violation(APIS[dialect].checks, body, rule)
 
 
@@ -99,7 +104,8 @@ class Received:
     @property
     def credential(self) -> str:
         """The key or the bearer token, "" where there is none."""
-        return self.headers.get("x-api-key") or self.headers.get("Authorization", "").removeprefix("Bearer ")
+        values = (self.headers.get(name, "").removeprefix(before) for name, before in _KEYS)
+        return next(filter(None, values), "")
 
     @property
     def model(self) -> str:
@@ -143,7 +149,7 @@ class Provider:
         self._sessions: dict[str, tuple[Say, ...]] = {}
         self._prices = lru_cache(maxsize=256)(self.prices)
 
-    def play(self, credential: str, session: Sequence[Json | Say], dialect: str = CHAT) -> None:
+    def play(self, credential: str, session: Sequence[Json | Say], dialect: str = DEFAULT) -> None:
         """Answer this credential with these answers, or those of a recorded session, one after the other."""
         answers = [answer for answer in session if isinstance(answer, Say)]
         recorded = [message for message in session if not isinstance(message, Say)]
@@ -288,7 +294,7 @@ def _decoded(received: Received) -> bytes:
 
 def _not_served(status: int, received: Received) -> Send:
     message = NOT_SERVED[status].format(received.method, received.path)
-    api = next((api for api in APIS.values() if received.path.startswith(api.path)), APIS[CHAT])
+    api = next((api for api in APIS.values() if received.path.startswith(api.path)), APIS[DEFAULT])
     return Send(status, api.error_body(Violation(message, code="unknown_url", status=status)))
 
 

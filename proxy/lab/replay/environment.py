@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
 from policies.context import Aim
+from policies.dialects import DIALECTS
 from policies.keep import Patterns
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
@@ -29,10 +30,9 @@ from proxy.config import ConfigurationError, Settings
 from proxy.config.groups.summaries import SAME
 from proxy.config.presets import CustomPreset
 from proxy.lab.provider import Provider, Received, rule_for, start
-from proxy.lab.replay.player import ObservedCompaction, Player
+from proxy.lab.replay.player import PlanObserver, Player
 from proxy.lab.replay.recorded import Session
 from proxy.memory import Key, Store, open_store
-from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.models import siblings
 
@@ -89,6 +89,10 @@ class Options:
             return dict.fromkeys(self.prices, sessions)
         return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
 
+    def requests(self, sessions: Sequence[Session]) -> int:
+        """How many requests the replays of these sessions make."""
+        return self.repeat * sum(len(each.turns) for members in self.tables(sessions).values() for each in members)
+
 
 @dataclass(frozen=True, slots=True)
 class SummaryObserver:
@@ -115,7 +119,7 @@ class ReplayEnvironment:
     """A running Narrows, what observes it, and how its model bills."""
 
     base_url: str
-    compaction: ObservedCompaction
+    observer: PlanObserver
     provider: Provider | None
     """The built-in one; None where the upstream is a real one."""
     player: Player | None
@@ -148,7 +152,7 @@ class ReplayEnvironment:
         return self.player.received.get(self.key(run), ()) if self.player is not None else ()
 
     def forget(self, run: str) -> None:
-        self.compaction.forget(run)
+        self.observer.forget(run)
         if self.player is not None:
             self.player.forget(self.key(run))
 
@@ -212,22 +216,21 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
             raise ConfigurationError("; ".join(faults)) from error
         with _without_proxies() if urlsplit(upstream).hostname == "127.0.0.1" else nullcontext():
-            app = await parts.enter_async_context(await App.start(settings, ObservedCompaction, _PATIENCE))
-        compaction = app.compaction
-        assert isinstance(compaction, ObservedCompaction)
+            starting = App.start(settings, patience=_PATIENCE, beside=(observer := PlanObserver(),))
+            app = await parts.enter_async_context(await starting)
         player = None
         if provider is not None:
-            provider.answer = player = Player(compaction, options.refetch, count)
+            provider.answer = player = Player(observer, options.refetch, count)
 
         def prices_of_summaries(dialect: str) -> Prices:
-            writer = options.summary_model or options.chosen.writing.model(CLIENTS[dialect].provider)
+            writer = options.summary_model or options.chosen.writing.model(DIALECTS[dialect].provider)
             if not writer:
                 writer = next(iter(siblings(model, lambda name: prices_for(name, overrides))), SAME)
             return prices_for(model if writer == SAME else writer, overrides)
 
         yield ReplayEnvironment(
             base_url=app.base_url,
-            compaction=compaction,
+            observer=observer,
             provider=provider,
             player=player,
             summaries=await _summary_observer(app, options.chosen, prices_of_summaries, parts),
@@ -242,9 +245,9 @@ async def _summary_observer(
     app: App, preset: Preset, prices: Callable[[str], Prices], parts: AsyncExitStack
 ) -> SummaryObserver | None:
     batch = next((policy.batch for policy in preset.policies if isinstance(policy, Summarize)), 0)
-    if app.summaries is None or not (batch or preset.digests):
+    if app.services.compaction is None or not (batch or preset.digests):
         return None
     store = open_store(app.settings.store, patience=_PATIENCE, keyring=app.settings.keyring)
     parts.push_async_callback(store.close)
     await store.open()
-    return SummaryObserver(app.summaries, store, prices, batch)
+    return SummaryObserver(app.services.compaction.maker, store, prices, batch)

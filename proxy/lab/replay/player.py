@@ -11,22 +11,23 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
+from multidict import CIMultiDict
 
-from policies.dialects import Reply
+from policies.dialects import DIALECTS
 from policies.model.conversation import Part
 from policies.model.tokens import Counter
 from policies.money.prices import Usage
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.kernel.recall_loop import Compaction
-from proxy.lab.client_apis import CLIENT_APIS, read
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
+from proxy.lab.client_apis import read
 from proxy.lab.provider import TURN_HEADER, Received, Say
 from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import needed
 from proxy.lab.replay.recorded import Session
-from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
+from proxy.requests import PlannedRequest
 from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
-from proxy.summaries.services import Waiting
 
 
 @dataclass(slots=True)
@@ -39,40 +40,29 @@ class RecallRounds:
     """Recalls of what is not there."""
 
 
-class ObservedCompaction:
-    """A compaction that remembers the newest plan of each conversation, until it is forgotten."""
+class PlanObserver(Addon):
+    """Remembers the newest plan of each conversation, until it is forgotten."""
 
-    def __init__(self, compaction: Compaction) -> None:
-        self._compaction = compaction
-        self.preview = compaction.preview
-        self.reply = compaction.reply
-        self.record = compaction.record
-        self.bill = compaction.bill
-        self.without_marks = compaction.without_marks
-        self.learn_refused_marks = compaction.learn_refused_marks
-        self.may_overflow = compaction.may_overflow
-        self.compact_harder = compaction.compact_harder
-        self.remember_recalls = compaction.remember_recalls
-        self.answered = compaction.answered
+    def __init__(self) -> None:
         self.newest: dict[str, PlannedRequest | None] = {}
         """Of the first round; None where the request went as the client sent it."""
         self.rounds: dict[str, RecallRounds] = {}
 
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        upstream_request = await self._compaction.prepare(client_request, waiting)
-        self.newest[client_request.conversation or ""] = upstream_request.planned
-        self.rounds[client_request.conversation or ""] = RecallRounds()
-        return upstream_request
+    async def planned(self, exchange: Exchange) -> None:
+        if exchange.kind == "chat" and exchange.upstream_request is not None:
+            run = exchange.upstream_request.client_request.conversation or ""
+            self.newest[run], self.rounds[run] = exchange.upstream_request.planned, RecallRounds()
 
-    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """Prepare a round; the usage of the round before, and the recalls answered now, are counted."""
-        following = await self._compaction.next_round(upstream_request, reply, choice)
-        rounds = self.rounds[upstream_request.client_request.conversation or ""]
-        rounds.usage.append(reply.usage or Usage(0, 0, 0, 0))
-        answers = following.planned.context.answers if following.planned is not None else ()
+    async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
+        """Count the usage of the round before, and the recalls that were answered for this one."""
+        sent = exchange.upstream_request
+        rounds = self.rounds.get(sent.client_request.conversation or "") if sent is not None else None
+        if sent is None or rounds is None or len(exchange.rounds) <= len(rounds.usage):
+            return
+        rounds.usage.append(exchange.rounds[-1].usage or Usage(0, 0, 0, 0))
+        answers = sent.planned.context.answers if sent.planned is not None else ()
         rounds.answered += sum(answer.succeeded for answer in answers)
         rounds.refused += sum(not answer.succeeded for answer in answers)
-        return following
 
     def forget(self, run: str) -> None:
         self.newest.pop(run, None)
@@ -90,8 +80,8 @@ class Player:
     MOST = 4
     """Recalls of one turn, all in one message."""
 
-    def __init__(self, compaction: ObservedCompaction, refetch: float, count: Counter) -> None:
-        self._compaction = compaction
+    def __init__(self, observer: PlanObserver, refetch: float, count: Counter) -> None:
+        self._observer = observer
         self._refetch = refetch
         self._count = count
         self._plays: dict[str, tuple[str, Sequence[Sequence[Part]]]] = {}
@@ -123,7 +113,7 @@ class Player:
 
     def _calls(self, received: Received, turn: int, run: str, answer: Sequence[Part]) -> list[dict[str, Any]]:
         """The recalls of a turn, before it is answered as recorded."""
-        planned = self._compaction.newest[run]
+        planned = self._observer.newest[run]
         if planned is None:
             return []
         refs = refs_named(received.body.decode("utf-8", "replace"))  # what the model can know
@@ -149,7 +139,7 @@ class Player:
 
 def _written(received: Received, count: Counter) -> str | None:
     """The summary or the digest that a request asks for; None where it asks for none."""
-    lead = received.json.get(CLIENT_APIS[received.dialect].lead)
+    lead = received.json.get(DIALECTS[received.dialect].fields.lead)
     instructions = lead if isinstance(lead, str) else next((part.text for part in _parts(received)), "")
     words = PROMPTS["compaction"].limit_in(instructions)
     characters = max(prompt.limit_in(instructions) for prompt in DIGEST_PROMPTS.values())
@@ -161,6 +151,6 @@ def _written(received: Received, count: Counter) -> str | None:
 
 def _parts(received: Received) -> Iterator[Part]:
     """The parts of the history of a request."""
-    history = received.json.get(CLIENT_APIS[received.dialect].history)
+    history = received.json.get(DIALECTS[received.dialect].fields.history)
     entries = [{"role": "user", "content": history}] if isinstance(history, str) else history or ()
     return (part for entry in entries for part in read(received.dialect, entry).parts)

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request, dialect_of
+from policies.dialects import DEFAULT, DIALECTS, Request, dialect_of
 from policies.model.conversation import Conversation, Message, Part
 from policies.model.converse import converse
 from proxy.lab.client_apis import CLIENT_APIS, read
@@ -47,7 +47,7 @@ class Session:
     messages: tuple[Json, ...]
     """The entries of its history, as the API has them."""
     tools: tuple[Json, ...]
-    dialect: str = "openai_chat"
+    dialect: str = DEFAULT
     lead: Any = None
     """The text that leads the prompt, in an API that has it outside the history."""
     cache_marks: bool = True
@@ -100,7 +100,8 @@ def session_of(content: bytes, name: str, place: str) -> Session:
         dialect = dialect_of(recording)
         api = CLIENT_APIS[dialect]
         model = recording.get("model") or "unknown"
-        session = Session(name, model, tuple(recording[api.history]), (), dialect, recording.get(api.lead))
+        fields = api.dialect.fields
+        session = Session(name, model, tuple(recording[fields.history]), (), dialect, recording.get(fields.lead))
         session = replace(session, cache_marks=recording.get("cache_marks") is not False)
         # where the recording left the tools out, the barest: its client must have brought what was called
         calls = (part.tool for reply in session.replies() for part in reply if part.kind == "call")
@@ -208,8 +209,8 @@ def _request(session: Session, end: int, model: str, marks: bool) -> Json:
     api = CLIENT_APIS[session.dialect]
     body: dict[str, Any] = {"model": model}
     if session.lead is not None:
-        body[api.lead] = session.lead
-    body[api.history] = [dict(message) for message in session.messages[:end]]
+        body[api.dialect.fields.lead] = session.lead
+    body[api.dialect.fields.history] = [dict(message) for message in session.messages[:end]]
     if session.tools:
         body["tools"] = list(session.tools)
     return {**(api.marked(body) if marks else body), **api.options}

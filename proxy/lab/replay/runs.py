@@ -23,7 +23,8 @@ import orjson
 
 from policies.assemble import PlanOptions, assemble
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request
+from policies.dialects import DEFAULT, DIALECTS, Request
+from policies.dialects.dialect import usage_in
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.summary_record import SummaryCost, SummaryRecord
@@ -33,7 +34,7 @@ from policies.planning.state import PlanState
 from policies.presets import Preset
 from policies.render import body_of, render
 from proxy.lab.breakdown import break_down, order_of
-from proxy.lab.client_apis import CLIENT_APIS, newest_reply
+from proxy.lab.client_apis import newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Moment, SessionBill, SummaryCosts
@@ -102,7 +103,7 @@ async def _run(
         await accounting.add_summaries(report)
         report.each_request[-1] = replace(report.each_request[-1], input_bill=report.input_bill)
         sent.append(None)
-        if planned := environment.compaction.newest.get(run):
+        if planned := environment.observer.newest.get(run):
             tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
             # a copy: what was looked up in the conversation is not stored with it
             conversation = replace(planned.context.conversation)
@@ -161,7 +162,7 @@ class _Accounting:
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
-        rounds = self._environment.compaction.rounds.get(self._run, RecallRounds())
+        rounds = self._environment.observer.rounds.get(self._run, RecallRounds())
         # the usage that the client receives is the sum of all rounds
         answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
@@ -194,7 +195,7 @@ class _Accounting:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
         is there for the next one, and comes out the same every time."""
         observer = self._environment.summaries
-        planned = self._environment.compaction.newest.get(self._run)
+        planned = self._environment.observer.newest.get(self._run)
         if observer is None or planned is None:
             return
         key = planned.context.key
@@ -226,7 +227,7 @@ class _Accounting:
             by_client = word == "client-changed" and report.requests == self._edited_at
             report.undeclared_prefix_changes += not (tail_cut or by_client or word.startswith("checkpoint:"))
         # no tail cut may change the prefixes that end before the newest reply of the model
-        field = CLIENT_APIS[self._dialect].history
+        field = DIALECTS[self._dialect].fields.history
         history = body[field][: newest_reply(self._dialect, body[field])]
         self._steps = len(self._read({**body, field: history}).chain(""))
         self._chain, self._tokens = chain, prompt.tokens
@@ -238,21 +239,19 @@ async def post(
     key: str,
     body: Json,
     headers: Mapping[str, str],
-    dialect: str = "openai_chat",
+    dialect: str = DEFAULT,
 ) -> ClientReply:
     """The plainest client there is."""
-    api = CLIENT_APIS[dialect]
-    headers = {**api.auth(key), "Content-Type": "application/json", **headers}
+    api = DIALECTS[dialect]
+    headers = {**api.http.auth(key), "Content-Type": "application/json", **headers}
     try:
-        async with http.post(f"{url}{api.path}", data=orjson.dumps(body), headers=headers) as reply:
+        async with http.post(f"{url}{api.http.path}", data=orjson.dumps(body), headers=headers) as reply:
             content = await reply.read()
     except aiohttp.ClientError as error:
         return ClientReply(0, {}, None, str(error) or type(error).__name__)
-    reader = DIALECTS[dialect].reply()
-    for event in content.split(b"\n\n") if reply.status == 200 else ():
-        reader.feed(event)
-    if reader.usage is not None:
-        return ClientReply(reply.status, reply.headers, reader.usage)
+    usage = usage_in(api, content) if reply.status == 200 else None
+    if usage is not None:
+        return ClientReply(reply.status, reply.headers, usage)
     try:
         refusal = str(orjson.loads(content)["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):

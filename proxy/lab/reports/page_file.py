@@ -8,6 +8,7 @@ Laws
 
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
+from proxy.console.output import printable, refusing
 from proxy.drawing.html import Imprint, Node, framed
 
 _MOST = 100
@@ -78,6 +80,25 @@ def new_page(name: str, page: str) -> Path:
     path = Path(tempfile.mkdtemp(prefix="narrows-"), f"{name}.html")
     write(path, page)
     return path
+
+
+def print_page(path: Path, page: str, as_json: bool) -> None:
+    with refusing():
+        write(path, page)
+    if not as_json:
+        print_place(path)
+
+
+def print_place(path: Path) -> None:
+    print(f"The page is in {printable(str(path))}")
+
+
+def open_page(path: Path) -> None:
+    """Show a page in the browser of this machine; where there is none, say so."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        print("narrows: there is no browser here; open the file in one elsewhere", file=sys.stderr)
 
 
 # --- a page of the lab: drawn now, by this version ---

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from proxy.console.output import printable
 from proxy.drawing.figures import money, short
 from proxy.lab.replay.bills import Moment
 from proxy.lab.replay.report import Report
-from proxy.lab.reports.tables import printable
 from proxy.lab.results import joined
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from proxy.console.output import printable
 from proxy.drawing import charts
 from proxy.drawing.charts import asides, figures, folded, legend, row, rows, shortened, skyline, stack, strip
 from proxy.drawing.figures import counted, money, percent, short
@@ -11,7 +12,6 @@ from proxy.lab.breakdown import TOOLS, MessageSize
 from proxy.lab.quality import Tally
 from proxy.lab.replay.report import REFUSED, Report, RequestResult
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
-from proxy.lab.reports.tables import printable
 from proxy.lab.results import Compared, ComparedBill
 
 # --- the pictures of requests and their messages ---

@@ -9,12 +9,6 @@ from proxy.lab.quality import Tally
 from proxy.lab.results import Compared, ComparedBill
 
 
-def printable(text: str, most: int = 200) -> str:
-    """The text on one line, without anything that a terminal obeys."""
-    clean = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
-    return clean if len(clean) <= most else clean[: most - 1] + "~"
-
-
 class Column(NamedTuple):
     """What a column is called, the attribute of a row that stands in it, and how that is written."""
 

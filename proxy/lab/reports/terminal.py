@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
+from proxy.console.output import printable
 from proxy.lab.breakdown import BeforeAfter, MessageSize
-from proxy.lab.reports.tables import printable
 
 STYLES: Mapping[str, str] = {
     "tools": "bright_black",
@@ -26,15 +24,6 @@ STYLES: Mapping[str, str] = {
 }
 MOST_BARS = 60
 """A longer history is drawn with its untouched neighbours together."""
-
-
-def plain_table(*columns: str, left: int = 1, title: str = "") -> Table:
-    """A plain table; all but the first `left` columns hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, title=title or None, show_edge=False)
-    table.title_justify, table.title_style = "left", "bold"
-    for at, name in enumerate(columns):
-        table.add_column(name, justify="left" if at < left else "right", no_wrap=True, overflow="ellipsis")
-    return table
 
 
 @dataclass(frozen=True, slots=True)

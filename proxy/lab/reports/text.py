@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from proxy.console.output import as_json, plain_table, print_last_line, printable
 from proxy.drawing.figures import change_of, dollars, money, percent
 from proxy.drawing.words import WHY
 from proxy.lab.breakdown import BeforeAfter
@@ -19,12 +20,20 @@ from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.reports import tables, terminal
-from proxy.lab.reports.columns import print_last_line
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
-from proxy.lab.reports.tables import printable
-from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
-from proxy.lab.results import as_json, joined
+from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars
+from proxy.lab.results import joined
 
+_LAST_LINE_OF_REPLAY = """
+    x/none: with Narrows and without. ratio, end, past 20, any stop: the bill with Narrows divided by that without, so
+    below 1 it saves. visible to lines at risk: of what later turns used, the share that stood in the prompt. needs,
+    edits: of next actions, and of edits, the share that needs what stood nowhere in it. `narrows replay --help`
+    explains every column.
+"""
+_LAST_LINE_OF_EXPLAIN = """
+    where: the place in the body; before, after: tokens; since now: decided in this request, earlier: in one before it;
+    `narrows explain FILE --ref REF` prints what a ref stands for, --json lists all edits.
+"""
 MOST_EDITS = 20
 """Rows of the table of edits."""
 
@@ -73,7 +82,7 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     )
     _print_notes(console, [*explanation.foretold, note, *explanation.notes])
     if explanation.edits:
-        print_last_line(console, "explain")
+        print_last_line(console, _LAST_LINE_OF_EXPLAIN)
 
 
 def _print_notes(console: Console, notes: Iterable[str]) -> None:
@@ -192,7 +201,7 @@ def print_replays(
             console.print(table)
         console.print(Text(AHEAD, style="dim"))
         _print_notes(console, notes)
-    print_last_line(console, "replay")
+    print_last_line(console, _LAST_LINE_OF_REPLAY)
     for each in presets:
         console.print(Text(printable(each.in_money, 500)))
 

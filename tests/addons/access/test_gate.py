@@ -10,12 +10,12 @@ import anthropic
 import openai
 import pytest
 
-from proxy.addons.access.gate import check_path
 from proxy.addons.access.keys import digest_of, is_sound, new_key
 from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
 from proxy.identity.credential import is_allowed
+from proxy.identity.permissions import check_path
 from proxy.telemetry.record import ID_HEADER
 from tests.kit.running import Running, Start
 

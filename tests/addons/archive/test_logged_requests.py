@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from policies.dialects import openai_chat
+from policies.dialects import DIALECTS
 from policies.dialects.segments import TOOLS, frame_of, joined, pieces_of, rest_in, segments
 from proxy.addons.archive.logged_requests import ConversationLog
 from proxy.addons.pages import log_pages
 from proxy.app import App
-from proxy.cli import command_line
-from proxy.lab.client_apis import CLIENT_APIS
+from proxy.console.cli import command_line
 from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire
 from proxy.lab.replay.recorded import requests, session_of
@@ -42,6 +41,8 @@ from tests.kit.rolling import (
 from tests.kit.speaking import Speaker, speaking
 from tests.kit.stage import Stage, body_of, working
 from tests.kit.visiting import Page, bearer, page
+
+openai_chat = DIALECTS["openai_chat"]
 
 HERE = {"extra_headers": {"x-narrows-conversation": "it"}}
 IT = "conversations/it"
@@ -115,11 +116,11 @@ async def same_bytes(stage: Stage, app: App, received: list[bytes]) -> None:
 async def test_m10_also_where_much_is_edited_and_marks_move(stage: Stage, api: Api) -> None:
     app = await stage.start(history=True)
     session = session_of(json.dumps(api.body(working(9, 30))).encode(), "it", "it")
-    form = CLIENT_APIS[api.dialect]
-    head = {**form.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": "it"}
+    form = DIALECTS[api.dialect]
+    head = {**form.http.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": "it"}
 
     async def post(app: App, body: Any) -> str:
-        async with stage.client.post(f"{app.base_url}{form.path}", data=spaced(body), headers=head) as reply:
+        async with stage.client.post(f"{app.base_url}{form.http.path}", data=spaced(body), headers=head) as reply:
             await reply.read()
             return reply.headers["x-narrows-edits"]
 
@@ -207,10 +208,14 @@ async def test_t3_a_reply_that_breaks_off_is_not_logged_as_a_whole_one(stage: St
         cut = Say("A long answer in many pieces. " * 10, [call("c", "bash", command="date")], wire=Wire(die_at=place))
         stage.provider.answer = plays(cut)
         body = json.dumps(api.body(hiding(REPORT), stream=True)).encode()
-        form = CLIENT_APIS[api.dialect]
-        head = {**form.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": f"cut-{number}"}
+        form = DIALECTS[api.dialect]
+        head = {
+            **form.http.auth("k"),
+            "Content-Type": "application/json",
+            "x-narrows-conversation": f"cut-{number}",
+        }
         with suppress(aiohttp.ClientError):
-            async with stage.client.post(f"{app.base_url}{form.path}", data=body, headers=head) as reply:
+            async with stage.client.post(f"{app.base_url}{form.http.path}", data=body, headers=head) as reply:
                 await reply.read()
     await app.close(1)
     app = await stage.start(preset="keeping", history=True)

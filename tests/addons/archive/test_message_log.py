@@ -12,14 +12,15 @@ import pytest
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord, SummaryUse
 from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.archive.texts import ArchiveServices
 from proxy.addons.pages import export
 from proxy.app import App
-from proxy.kernel.request_parser import RequestParser
+from proxy.kernel.understand import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
+from proxy.memory.conversation import ParsedRequest
+from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.sqlite.store import SqliteStore
-from proxy.requests import ParsedRequest
+from proxy.memory.store_access import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.addons.archive.test_artifacts import kept, rows
 from tests.addons.pages.test_conversations import RECORD, opened
@@ -205,7 +206,7 @@ async def _taken(messages: Sequence[Any]) -> ParsedRequest:
     return taken
 
 
-_INTAKE = RequestParser()
+_INTAKE = RequestParser(Conversations())
 
 
 class _Counting(SqliteStore):
@@ -242,7 +243,7 @@ async def _indexes(store: Store) -> list[object]:
 
 
 def _message_log(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
-    return MessageLog(ArchiveServices(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
+    return MessageLog(StoreAccess(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:

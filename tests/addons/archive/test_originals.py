@@ -17,11 +17,12 @@ from policies.model.edits import Edit, Fold, Replace
 from policies.recall import original
 from policies.text.stubs import recalled_output
 from policies.tools import RECALL
-from proxy.addons.archive.texts import ArchiveServices, Originals, hidden, named
+from proxy.addons.archive.texts import Originals, hidden, named
 from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.memory import Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.memory.forgetting import ForgetRegistry
+from proxy.memory.store_access import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.kit.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.kit.stage import Stage, body_of, working
@@ -276,7 +277,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 ) -> None:
     monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
-    originals = Originals(ArchiveServices(store, Telemetry("error"), b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(StoreAccess(store, Telemetry("error"), b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     originals.keep(Key("t", "c"), "k", conversation, edits)
     await originals.queue.close()
     texts = {ref.partition(".")[2]: text for ref, text in store.kept.items()}
@@ -286,7 +287,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.addons.archive.texts._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
-    originals = Originals(ArchiveServices(store, telemetry, b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(StoreAccess(store, telemetry, b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()
     for edit in edits * 2:
         originals.keep(Key("t", "c"), "k", conversation, [edit])

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from proxy.addons.archive.recordings import Recordings
 from proxy.addons.archive.redaction import Redaction
-from proxy.cli import command_line
 from proxy.config import Settings
+from proxy.console.cli import command_line
+from proxy.console.greeting import greeting
 from proxy.lab.replay.recorded import load
-from proxy.serving.greeting import greeting
 from tests.addons.archive.test_logged_requests import CANARY, FORMS_OF_CANARY, agent, files_below
 from tests.kit.apis import Api, answered
 from tests.kit.recalling import REPORT, SECOND, hiding

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from policies.money.bills import BillSums
-from proxy.addons.billing.usage import BY
 from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.memory import Key, Store, open_store
+from proxy.usage.report import BY
 from tests.kit.billed_day import PRESETS, SECRET, answer, have, recount, talks, tenant_of
 from tests.kit.counted import counted
 from tests.kit.stage import Stage, staged

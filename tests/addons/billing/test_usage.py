@@ -17,20 +17,20 @@ from rich.console import Console
 
 from policies.money.bills import BillSums, RequestBill
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.billing.usage import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
-from proxy.addons.billing.usage_query import UsageQuery, first_day
 from proxy.addons.pages.pages import USAGE
 from proxy.config import KeyRow, Settings
+from proxy.console.greeting import print_day
+from proxy.console.keys import as_toml
+from proxy.console.usage import print_usage
 from proxy.identity.credential import owner_of
-from proxy.lab.keys import as_toml
-from proxy.lab.usage import print_usage
 from proxy.memory import DAYS, Key, Store, bill_rows
-from proxy.serving.greeting import print_day
+from proxy.usage.query import UsageQuery, first_day
+from proxy.usage.report import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from tests.addons.pages.test_conversations import ADMIN, MINE, opened, started
+from tests.console.test_audit import filled
+from tests.console.test_cli import told
 from tests.kit.stage import Stage
 from tests.kit.visiting import BEHIND, NOBODY, bearer, page
-from tests.lab.test_audit import filled
-from tests.lab.test_cli import told
 from tests.memory.test_store_bills import bill
 
 DAY = 86_400.0

@@ -16,7 +16,7 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import PRESETS, Preset
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.billing.charges import charge_of, summary_dollars
+from proxy.addons.limits.charges import charge_of, summary_dollars
 from proxy.addons.limits.limits import Limits
 from proxy.lab.provider import Say
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
@@ -48,7 +48,7 @@ def limited(**limits: float) -> dict[str, Any]:
 
 
 def limits_of(setup: Running) -> Limits:
-    limits = setup.app.gateway.limits
+    limits = setup.app.services.opened["limits"].limits
     assert limits is not None
     return limits
 
@@ -237,7 +237,7 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     extra = {"stream_options": {"include_usage": True}} if streams else {}
     await stage.ask(app, hiding(), ("Authorization", f"Bearer {KEY}"), stream=streams, **extra)
     assert len(stage.provider.requests) == 2
-    limits = app.gateway.limits
+    limits = app.services.opened["limits"].limits
     assert limits is not None
     (key,) = app.settings.keys
     standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)

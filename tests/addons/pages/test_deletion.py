@@ -15,10 +15,10 @@ from proxy.app import App
 from proxy.config import KeyRow
 from proxy.memory import Key
 from tests.addons.pages.test_conversations import opened
+from tests.console.test_cli import told
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, ends, working
 from tests.kit.visiting import BEHIND, conversation_page
-from tests.lab.test_cli import told
 
 CANARY = "the canary sings at noon"
 CHAT: list[Json] = [{"role": "user", "content": CANARY}]
@@ -42,10 +42,7 @@ async def _asked(stage: Stage, app: App, key: str, name: str, messages: list[Jso
 
 async def _recorded(app: App) -> None:
     """Write the recordings that wait."""
-    pages = app._generation.pages.conversations
-    assert pages is not None
-    assert pages.deletion.recorder is not None
-    await pages.deletion.recorder._write_waiting()
+    await app.services.opened["archive"].recorder._write_waiting()
 
 
 def _contents(stage: Stage, url: str, folder: Path | None = None) -> str:

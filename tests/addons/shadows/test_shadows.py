@@ -16,9 +16,9 @@ from policies.tools import RECALL
 from proxy.addons.shadows.shadows import Shadows
 from proxy.app import App
 from proxy.config import ConfigurationError
+from proxy.console.greeting import greeting
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.memory import open_store
-from proxy.serving.greeting import greeting
 from tests.kit.apis import APIS
 from tests.kit.recalling import recall
 from tests.kit.settings import settings_with
@@ -52,7 +52,7 @@ async def sampling(
 
 async def settled(app: App) -> None:
     """Once nothing is asked in the background any more."""
-    shadows = app.gateway.shadows
+    shadows = app.services.opened["shadows"]
     assert isinstance(shadows, Shadows)
     while shadows.running:  # noqa: ASYNC110 - a request whose reply is here may still be recorded
         await asyncio.sleep(0.005)
@@ -171,8 +171,8 @@ async def test_shadows_of_a_conversation_that_is_deleted_end(tmp_path: Path, mon
 
     async with sampling(tmp_path / "db", monkeypatch, slow) as (stage, app):
         last = (await stage.grow(app, SESSION))[-1]
-        assert app.gateway.shadows is not None
-        assert app.gateway.shadows.running
+        assert app.services.opened["shadows"] is not None
+        assert app.services.opened["shadows"].running
         url = f"{app.base_url.removesuffix('/v1')}/narrows/conversations"
         async with stage.client.delete(url, params={"id": last.headers["x-narrows-conversation"]}) as reply:
             assert reply.status == 204

@@ -1,4 +1,4 @@
-"""The clients: one row each and API. What a person sets is told in proxy/README.md."""
+"""The clients: one row each and API. What a person sets is told in proxy/console/README.md."""
 
 from functools import partial
 

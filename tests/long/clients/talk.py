@@ -12,12 +12,8 @@ EDIT = """{prose}
 
 {file}
 ```
-<<<<<<< SEARCH
-{before}
-=======
 {before}
 {word}
->>>>>>> REPLACE
 ```
 """
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from policies.presets import PRESETS
-from proxy.lab.cli_arguments import PRESET, check_prices
-from proxy.lab.cli_output import refusing
+from proxy.console.output import refusing
+from proxy.lab.arguments import PRESET, check_prices
 from proxy.lab.replay.recorded import CHAIN, Session, chains, grouped, load_all
 from tests.long.figures import tables
 from tests.long.figures.kinds import kind_of

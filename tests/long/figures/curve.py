@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from proxy.lab.cli_arguments import PRESET, check_prices
-from proxy.lab.cli_output import refusing
+from proxy.console.output import refusing
+from proxy.lab.arguments import PRESET, check_prices
 from proxy.lab.replay.recorded import load_all
 from tests.long.figures.__main__ import with_kinds
 from tests.long.figures.fixed import FIXED

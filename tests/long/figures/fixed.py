@@ -11,7 +11,7 @@ from policies.rules.offload import Offload
 from policies.rules.recap import Recap
 from policies.rules.summarize import Summarize
 from proxy.config.presets import CustomPreset
-from proxy.lab.cli_arguments import PRESET
+from proxy.lab.arguments import PRESET
 from proxy.lab.replay.environment import Options
 
 TURNS = (24, 48, 96)

@@ -34,6 +34,7 @@ _DRAWING = (
     "tests/long/figures/windows.py",
     "tests/long/figures/curve.py",
     "tests/long/figures/picture.py",
+    "proxy/console/",
     "proxy/lab/reports/",
 )
 """Sources that only write these figures down, or measure others."""

@@ -6,7 +6,7 @@ recalls, only a real replay knows what comes of it: then there is no result here
 Law: a report has the figures that `replay_all` gives for the same session, preset and prices (a test compares them).
 """
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -22,7 +22,7 @@ from policies.money.prices import Prices, Usage
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.presets import PRESETS
-from policies.render import RenderedMessage, body_of, render
+from policies.render import body_of, render
 from proxy.config import Settings
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.provider.answers import Say, call_texts
@@ -32,7 +32,6 @@ from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.recorded import RequestReader, Session, requests
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import MarksAlone
-from proxy.summaries.clients import CLIENTS
 from proxy.summaries.models import siblings
 from tests.long.figures.fixed import FIXED
 
@@ -74,7 +73,6 @@ class _Lane:
     report: Report
     options: PlanOptions
     state: PlanState | None = None
-    rendered: MutableMapping[tuple[object, ...], RenderedMessage] = field(default_factory=dict)
     digests: list[bytes] = field(default_factory=list)
     """Of the blocks of the prompt before."""
     asks_a_model: bool = False
@@ -86,7 +84,7 @@ class _Lane:
         result = plan(recorded.conversation, planned.settings, None, self.state)
         self.state = result.state
         self.asks_a_model = bool(result.wants or result.digests)
-        rendering = render(dialect, recorded.request, recorded.conversation, result, self.rendered)
+        rendering = render(dialect, recorded.request, recorded.conversation, result)
         marks, tool, consent = planned.settings.marks, planned.tool, planned.consent
         sent = body_of(api, recorded.request, result, rendering, marks=marks, tool=tool, consent=consent)
         prompt = recorded.prompt if sent is recorded.request.body else provider.read(orjson.loads(sent))
@@ -120,7 +118,7 @@ def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str,
 def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
     """The options of a Narrows without configuration, whose models can be asked."""
     chosen = FIXED[preset] if preset in FIXED else PRESETS[preset]
-    named = chosen.writing.model(CLIENTS[session.dialect].provider)
+    named = chosen.writing.model(DIALECTS[session.dialect].provider)
     writer = named or next(iter(siblings(prices.model, prices_for)), "")
     paid = prices_for(writer) if writer else prices
     most = chosen.writing.tokens or Settings.model_fields["summary_tokens"].default

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from policies.dialects.openai_chat import OPENAI_CHAT
 from proxy.lab.provider.answers import CALL_TEXTS, CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api
 from proxy.lab.provider.chat.rules import CHECKS
+from proxy.lab.provider.client import ANYTHING, ClientApi, marked, newest_marked
 from proxy.lab.provider.prompt import (
     AUDIO,
     FILE,
@@ -26,7 +28,23 @@ _TEXTS = {"text": "text"}
 _SIZES = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 
+def with_marks(body: Json) -> Json:
+    """With marks on the first message, which is the system text where there is one, and on the newest that can carry
+    one."""
+    first, *others = body["messages"]
+    return {**body, "messages": [{**first, "content": marked(first.get("content"))}, *newest_marked(others)]}
+
+
+CLIENT = ClientApi(
+    OPENAI_CHAT,
+    options={"stream": True, "stream_options": {"include_usage": True}},
+    tool=lambda name: {"type": "function", "function": {"name": name, "parameters": ANYTHING}},
+    marked=with_marks,
+)
+
+
 class OpenAIChat(Api):
+    client = CLIENT
     path = "/v1/chat/completions"
     checks = CHECKS
     stream_end = (b"[DONE]",)

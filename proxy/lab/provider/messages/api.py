@@ -6,9 +6,12 @@ from typing import Any
 
 from multidict import MultiMapping
 
+from policies.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from policies.money.budget import RESERVE
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api
+from proxy.lab.provider.client import ANYTHING, MARK, ClientApi, marked, newest_marked
 from proxy.lab.provider.messages import thinking
 from proxy.lab.provider.messages.blocks import blocks, messages_of
 from proxy.lab.provider.messages.rules import CHECKS, COUNTING_CHECKS
@@ -21,7 +24,27 @@ ERROR_TYPES = {401: "authentication_error", 404: "not_found_error"}
 _DEFAULT_THOUGHT = "What is asked for, and what is there?"
 
 
+def with_marks(body: Json) -> Json:
+    """With marks on the system text, the end of the tools, and the newest message that can carry one."""
+    request = {**body, "messages": newest_marked(body["messages"])}
+    if body.get("system"):
+        request["system"] = marked(body["system"])
+    if body.get("tools"):
+        request["tools"] = [*body["tools"][:-1], {**body["tools"][-1], **MARK}]
+    return request
+
+
+CLIENT = ClientApi(
+    ANTHROPIC_MESSAGES,
+    # a limit is required: what is left for an answer anyway, so that no session is planned by another one
+    options={"max_tokens": RESERVE, "stream": True},
+    tool=lambda name: {"name": name, "input_schema": ANYTHING},
+    marked=with_marks,
+)
+
+
 class AnthropicMessages(Api):
+    client = CLIENT
     path = "/v1/messages"
     counting_path = "/v1/messages/count_tokens"
     checks = CHECKS

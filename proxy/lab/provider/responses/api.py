@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, ClassVar
 
+from policies.dialects.openai_responses import OPENAI_RESPONSES
 from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api, StoredObjects
+from proxy.lab.provider.client import ANYTHING, ClientApi
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece, marks_of, tool_piece, unmarked
 from proxy.lab.provider.responses.items import (
     CALLS,
@@ -43,7 +45,15 @@ _ECHOED: Json = {
 """What a response repeats of its request, and what it says where that says nothing."""
 
 
+CLIENT = ClientApi(
+    OPENAI_RESPONSES,
+    options={"store": False, "stream": True},
+    tool=lambda name: {"type": "function", "name": name, "parameters": ANYTHING, "strict": False},
+)
+
+
 class OpenAIResponses(Api):
+    client = CLIENT
     path = "/v1/responses"
     counting_path = "/v1/responses/input_tokens"
     counting_fields: ClassVar[Json] = {"object": "response.input_tokens"}

@@ -1,0 +1,169 @@
+"""One API, as one value: what is its own is data and pure functions; what it does not say is as most APIs have it.
+
+Laws
+  `split` and `splice` never re-serialize what was not edited; a dialect reads the fields it knows and leaves all others
+  opaque; a body that it cannot read is relayed as it came.
+  `read`, `messages_in` and what finds out of which API a body is never fail on what somebody else wrote.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from policies.context import TokenCounter
+from policies.dialects import common
+from policies.dialects.base import Added, Consent, Fault, Reply, Request
+from policies.dialects.events import Json, events_in, is_plain, read_event
+from policies.dialects.http import Http
+from policies.dialects.splitting import RequestFields, split_request
+from policies.dialects.tool_lists import leading_tokens, remembered
+from policies.dialects.usage import UsageNames
+from policies.dialects.writing import Writing
+from policies.model.conversation import Conversation, Kind, Message
+from policies.model.edits import Edit, RecallRound
+from policies.model.rawjson import Change
+from policies.money.marks import MarkStyle
+from policies.money.prices import Usage
+
+Read = Callable[[bytes, TokenCounter], Message]
+Join = Callable[[Request, Mapping[int, bytes], Added | None, Change | None], bytes]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CacheMarks:
+    """The cache marks of an API; by default it has none."""
+
+    styles: tuple[MarkStyle, ...] = ()
+    """The kinds of mark that its requests may carry."""
+    style: Callable[[Request, Sequence[Message]], MarkStyle] = lambda request, messages: ""
+    """The kind of mark that the client itself uses here: proof that the upstream takes it."""
+    at_end: Callable[[Request, Sequence[Message]], bool] = lambda _, messages: common.has_newest_marked(messages)
+    """Whether the client has a mark on the newest input of the model, or asks for one there."""
+    slots: Callable[[Request, Sequence[Message]], int] = lambda request, messages: 0
+    """How many more marks the provider takes in this request."""
+    add: Callable[[bytes, MarkStyle], bytes | None] = lambda raw, style: None
+    """The message with a mark at its end; None where it has one or cannot carry one."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecallForm:
+    """The recall tool, its calls and their answers, as an API writes them."""
+
+    tool: Callable[[Request, bool], Added | None]
+    """Where and how to add the tool; None where it cannot be added. Where the client brings no tools, it is only added
+    where the second argument says so."""
+    put_back: Callable[[Sequence[RecallRound], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
+    """The messages of a reply's recall exchange, as the model saw them, from its rounds, their answers, the text of the
+    reply, and the reply as the client returned it, message by message (None before it has): each round and its answers,
+    then the rest of the reply. Where a user brings the results of its calls, and some were made beside ours, the reply
+    ends with that message. Raises UnreadableError where the reply does not fit the rounds."""
+    arguments: Callable[[str], str]
+    """The arguments of a call that a RecallRound holds."""
+    next_round: Callable[[bytes, int], bytes] = lambda body, spent: body
+    """The body that asks for the next round of a reply: one choice, with so many tokens less for the answer."""
+    may_stand: Callable[[Request], bool] = lambda request: True
+    """Whether calls that the model never made may stand in the history."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UsageOption:
+    """The option of a request without which a stream reports no usage."""
+
+    name: bytes
+    """The member of a request that an error names where the upstream does not take it."""
+    ask: Callable[[bytes], bytes | None]
+    """The request with its usage asked for; None where it asks itself, wants no stream, or cannot be read."""
+    hide: Callable[[bytes], bytes]
+    """An event as a client gets it that has not asked; empty where it brought nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dialect:
+    """One API."""
+
+    name: str
+    label: str
+    """Its name in settings."""
+    provider: str = "openai"
+    """Who made it, by the names of OpenTelemetry."""
+    http: Http
+    """How it is spoken, beside its JSON."""
+
+    # --- requests ---
+
+    fields: RequestFields
+    leading_roles: Collection[str] = ("system", "developer")
+    """The roles of messages that lead the prompt."""
+    leading_kinds: tuple[Kind, ...] = ("system", "opaque")
+    """The parts that count of the text that leads it outside the messages."""
+    read: Read
+    """Read one raw message. What is not understood is opaque."""
+    splice: Callable[[Request, Conversation, Sequence[Edit]], Mapping[int, bytes]]
+    """The new bytes of each message that the edits touch; empty bytes where a message goes."""
+    joined: Join = common.joined
+    """The body with the changed messages in their places, with what is added, and with a change beside the messages,
+    every other byte as it came. In the place of a changed message may stand several, or none."""
+    consent: Callable[[Request], Consent | None] = common.consent
+    """What the request has to hold so that its history may be edited, as a rule nothing; None where it may not."""
+    looks_like: Callable[[Mapping[str, object]], bool] = lambda fields: False
+    """Whether a body, by its shape, is of this API and of none that stands before it in the table."""
+    marks: CacheMarks = CacheMarks()
+    recall: RecallForm
+
+    # --- replies ---
+
+    usage: UsageNames
+    reply: Callable[[int | None], Reply]
+    """A new reader of a reply, by how often recall calls may be answered in it: None where the recall tool is not
+    there, so that every call is the client's."""
+    whole_messages: Callable[[Json], list[Json]]
+    """The messages in the JSON of a reply, as a client returns them; none where it is not whole."""
+    streamed_messages: Callable[[list[Json]], list[Json]]
+    """The same for the events of a stream."""
+    failure: Callable[[Fault], bytes] = common.failure
+    """The body of an error reply, on one line."""
+    usage_option: UsageOption | None = None
+    writing: Writing | None = None
+    """How a model is asked for a text; where it cannot be, its conversations get summaries from elsewhere alone."""
+    stores: bool = False
+    """Whether the provider stores replies where a request does not say."""
+
+    def split(self, body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
+        """Find the messages; None where the body is not a request of this API. What it has in common with an earlier
+        request is not looked for again. Raises TooManyError where the body is `bounded` and passes a limit."""
+        return split_request(body, earlier, bounded, self.fields)
+
+    def head_tokens(self, request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
+        """Tokens of what stands before the conversation: tool schemas and leading system text."""
+        leading = leading_tokens(request, messages, count, self.leading_roles)
+        return leading + _lead_tokens(request.instructions, count, self.read, self.leading_kinds)
+
+    def messages_in(self, reply: bytes) -> list[bytes]:
+        """The messages of a reply, from what its client received: one text of events, or JSON. There are none where it
+        broke off, failed or has several choices."""
+        contents = [content for content in map(read_event, events_in(reply)) if content is not None]
+        if is_plain(reply):
+            messages = [message for content in contents for message in self.whole_messages(content)]
+        else:
+            messages = self.streamed_messages(contents)
+        with suppress(RecursionError):  # nested deeper than can be written
+            return [common.as_json(message) for message in messages]
+        return []
+
+
+def usage_in(api: Dialect, reply: bytes) -> Usage | None:
+    """What the provider says that a reply has used: one text of events, or JSON."""
+    reader = api.reply(None)
+    for event in events_in(reply):
+        reader.feed(event)
+    return reader.usage
+
+
+@remembered
+def _lead_tokens(lead: bytes, count: TokenCounter, read: Read, kinds: tuple[Kind, ...]) -> int:
+    """The text outside the messages counts as the message that it is."""
+    if not lead:
+        return 0
+    message = read(b'{"role":"system","content":' + lead + b"}", count)
+    tokens = [part.tokens for part in message.parts if part.kind in kinds]
+    return sum(tokens, message.overhead) if tokens else 0

@@ -1,0 +1,68 @@
+"""What is reported of each request: its line in the log, its metrics, and its trace, where traces are asked for."""
+
+from typing import Any
+
+from proxy.config.routes import ROUTES
+from proxy.kernel.addons import Addon
+from proxy.kernel.exchange import Exchange
+from proxy.kernel.services import Services
+from proxy.telemetry import Telemetry
+
+
+class RequestReports(Addon):
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    async def admit(self, exchange: Exchange) -> None:
+        path = f"/v1{exchange.rest.partition('?')[0]}"
+        route, request = path if path in ROUTES else "/v1/*", exchange.request
+        exchange.trace = self._telemetry.tracing.request(request.method, route, request.headers)
+
+    async def finished(self, exchange: Exchange) -> None:
+        line, metrics = fields_of(exchange), self._telemetry.metrics
+        usage = exchange.reader.usage if exchange.kind == "chat" and exchange.reader is not None else None
+        exchange.trace.end(line, usage)
+        metrics.count("requests", line["mode"], f"{exchange.status // 100}xx")
+        if exchange.trouble:
+            metrics.count("trouble", exchange.trouble)
+        if exchange.kind == "chat" and line["prefix"]:
+            metrics.count("prefix", line["prefix"])
+            metrics.observe("overhead_seconds", exchange.added_ms / 1000)
+        self._telemetry.request(line)
+
+
+def fields_of(exchange: Exchange) -> dict[str, Any]:
+    """The fields of the line of a request."""
+    access, says, bill = exchange.access if exchange.is_api else None, exchange.headers, exchange.bill
+    sums = bill.sums if bill is not None and not bill.sums.unpriced else None
+    return {
+        "method": exchange.request.method,
+        "route": exchange.kind,
+        "request_id": exchange.id,
+        "mode": says.get("x-narrows-mode", "relayed"),
+        "prefix": says.get("x-narrows-prefix", ""),
+        "tenant": exchange.tenant,
+        "key": access.key.name if access is not None and access.key is not None else "",
+        "upstream": exchange.upstream,
+        "conversation": says.get("x-narrows-conversation", ""),
+        "status": exchange.status,
+        "before": int(says.get("x-narrows-tokens-before", 0)),
+        "after": int(says.get("x-narrows-tokens-after", 0)),
+        "edits": says.get("x-narrows-edits", ""),
+        "summary": says.get("x-narrows-summary", ""),
+        "rounds": max(0, len(exchange.rounds) - 1),
+        "model": bill.labels.model if bill is not None else "",
+        "paid": sums.paid if sums is not None else None,
+        "baseline": sums.baseline if sums is not None else None,
+        "saved": sums.saved if sums is not None else None,
+        "received": exchange.received,
+        "replied": exchange.replied,
+        "added_ms": exchange.added_ms,
+        "ms": exchange.ms,
+        "trouble": exchange.trouble,
+        "unread": exchange.unread,
+    }
+
+
+async def start(services: Services) -> RequestReports:
+    return RequestReports(services.telemetry)

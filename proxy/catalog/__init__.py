@@ -1,1 +1,0 @@
-"""Where models are served, what they cost, and how large their windows are."""

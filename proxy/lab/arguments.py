@@ -1,0 +1,156 @@
+"""The options that commands of the lab share, and checks of their words: presets, models whose prices are known,
+variables that hold a key.
+
+Law: what cannot be meant raises ValueError, whose text says what is allowed instead.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from policies.context import Aim
+from policies.model.parameters import MOST
+from policies.money.catalog import prices_for
+from policies.presets import PRESETS
+from proxy.config import Settings
+from proxy.config.errors import unknown
+from proxy.config.presets import ALL, CustomPreset
+from proxy.config.rules import FEWEST_TOKENS
+from proxy.console.arguments import offers
+from proxy.console.presets import presets_in
+
+PRESET = str(Settings.model_fields["preset"].default)
+PresetName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.",
+        autocompletion=offers(*PRESETS),
+    ),
+]
+PresetNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"The list of policies to use, or all; can be repeated: {', '.join(sorted(PRESETS))}. Default: {PRESET}.",
+        autocompletion=offers(*PRESETS, ALL),
+    ),
+]
+AimOption = Annotated[
+    Aim | None,
+    typer.Option(
+        "--aim",
+        metavar="bill|context",
+        help="What decides: the bill, or the preset's triggers and sizes. Default: by preset.",
+    ),
+]
+ContextTokens = Annotated[
+    int | None, typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens.")
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="PATTERN", help="A tool, path or text:WORDS that is never edited; can be repeated."),
+]
+TextProtocol = Annotated[
+    bool,
+    typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
+]
+Refetch = Annotated[
+    float,
+    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
+]
+SummaryModel = Annotated[
+    str,
+    typer.Option(metavar="MODEL", help="Who writes summaries. Default: the small sibling; `same`: the model itself."),
+]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...", help="Sessions, as `narrows serve --record FOLDER` writes them. Skips *.usage.json."
+    ),
+]
+PriceTables = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
+]
+Cache = Annotated[
+    Literal["prefix", "breakpoint", "none"] | None,
+    typer.Option(
+        metavar="prefix|breakpoint|none",
+        help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model.",
+    ),
+]
+Upstream = Annotated[
+    str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")
+]
+CredentialEnv = Annotated[
+    str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+]
+Chain = Annotated[
+    bool,
+    typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
+]
+NoMarks = Annotated[
+    bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
+]
+ShowNeeds = Annotated[
+    bool,
+    typer.Option("--needs", help="Print each text that a next action needed and that was out of sight, and its stub."),
+]
+AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
+]
+
+
+def custom_presets(config: Path | None) -> Mapping[str, CustomPreset]:
+    """The presets that a file defines; the environment is not read."""
+    return presets_in(config) if config else {}
+
+
+def check_preset(name: str, custom: Iterable[str]) -> None:
+    """Refuse a name that is no preset's."""
+    presets = {*PRESETS, *custom}
+    if name not in presets:
+        raise ValueError(unknown("preset", name, presets))
+
+
+def presets_named(names: Sequence[str], custom: Iterable[str]) -> Sequence[str]:
+    """Each preset once; all built-in ones in the place of `all`."""
+    selected = list(dict.fromkeys(each for name in names for each in (PRESETS if name == ALL else [name])))
+    for name in selected:
+        check_preset(name, custom)
+    return selected
+
+
+def check_prices(models: Iterable[str]) -> None:
+    """Refuse models whose prices are not in the catalog."""
+    for model in models:
+        if not prices_for(model).listed:
+            raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")
+
+
+def check_billed(models: Iterable[str], upstream: str, refetch: float) -> None:
+    """Refuse what only the built-in provider can do where there is a real upstream, which has prices of its own."""
+    if upstream and refetch:
+        raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
+    check_prices(() if upstream else models)
+
+
+def credential(variable: str) -> str:
+    """The key in an environment variable, since it is never a word of the command line; empty where none is named."""
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise ValueError(f"the environment variable {variable} is empty or not set; put the upstream's key there")
+    return key

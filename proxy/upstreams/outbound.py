@@ -1,0 +1,128 @@
+"""What the row of an upstream makes of a request: its target, its headers, the key that goes with it, and whom it
+trusts.
+
+Laws
+  A key of a row goes to the URL of that row and nowhere else, and no credential of a client goes with it.
+  Scheme, host and port are the row's, whatever the request says.
+"""
+
+import asyncio
+import os
+import re
+import ssl
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import quote, unquote_plus, urlencode, urlsplit
+
+from multidict import CIMultiDict
+
+from proxy.config import ConfigurationError, UpstreamRow
+from proxy.config.headers import ACCOUNTS, CREDENTIALS, drop_sign_ins
+from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
+from proxy.errors import ApiError
+
+_OF_CLIENTS = {
+    *map(str.lower, (*CREDENTIALS, *ACCOUNTS)),
+    *("x-goog-api-key", "cookie", "cookie2", "proxy-authorization", "chatgpt-account-id", "copilot-integration-id"),
+}
+"""Headers by which clients say who they are, with hyphens alone between words."""
+_PARAMETERS = frozenset({"key", "api-key", "api_key", "apikey", "access_token", "token", "subscription-key", "sig"})
+"""Parameters by which clients may say it."""
+_NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
+"""What a part of a path can be made of."""
+
+
+class Outbound:
+    """What goes out to one upstream. Raises ConfigurationError where its row has no key that can be sent."""
+
+    def __init__(self, row: UpstreamRow) -> None:
+        self.row = row
+        parts = urlsplit(row.url)
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.path = parts.path
+        try:
+            self._key = key_in(row) if row.has_key else ""
+        except ValueError as error:
+            raise ConfigurationError(f"upstreams: {row.name}: {error}") from error
+        self._stamp = _stamp(row.key_file) if row.key_file else None
+        self.changes = bool(row.has_key or row.headers or row.query or MODEL in parts.path)
+        """Whether it changes anything but the place."""
+
+    def target(self, rest: str, model: str = "") -> str:
+        """The path and query of a request to what stands at `rest` below the row's URL. Raises ApiError where the URL
+        needs the name of a model that no path can hold."""
+        path, before = self.path, self.path.partition(MODEL)[0]
+        if before != path:
+            if model and not _NAME.fullmatch(model):
+                raise ApiError(404, "No deployment can have the name of this model.", "no_upstream", "model")
+            # what is asked without a model is not below a deployment, but beside them
+            path = path.replace(MODEL, quote(model, safe="")) if model else before.rstrip("/").rpartition("/")[0]
+        way, _, query = rest.partition("?")
+        if self.row.query or self.row.has_key:
+            replaced = {*map(str.lower, self.row.query), *(_PARAMETERS if self.row.has_key else ())}
+            fields = [each for each in query.split("&") if each and _name_in(each) not in replaced]
+            query = "&".join((*fields, *filter(None, [urlencode(self.row.query)])))
+        return (path + way or "/") + (f"?{query}" if query else "")
+
+    def dress(self, headers: CIMultiDict[str]) -> None:
+        """Put the row's headers and its key in the place of the client's."""
+        if self.row.has_key:
+            for name in [name for name in headers if re.sub("[^a-z0-9]", "-", name.lower()) in _OF_CLIENTS]:
+                headers.popall(name, None)
+            drop_sign_ins(headers)
+        headers.update(self.row.headers)
+        headers.update(self.proof)
+
+    @property
+    def proof(self) -> dict[str, str]:
+        """The header with the row's own key; none where the client's credential passes."""
+        if not self.row.has_key:
+            return {}
+        name, before = AUTH_HEADERS[self.row.auth]
+        return {name: before + self._key}
+
+    async def reread(self) -> str:
+        """Take the key that its file has now, if that has changed; where it has none, the one before stays. Returns
+        what is wrong with the file, "" for nothing."""
+        path = self.row.key_file
+        stamp = await asyncio.to_thread(_stamp, path) if path is not None else None
+        if stamp == self._stamp:
+            return ""
+        try:
+            self._key = await asyncio.to_thread(key_in, self.row)
+        except ValueError as error:
+            return str(error)
+        self._stamp = stamp
+        return ""
+
+
+def trust(row: UpstreamRow, bundle: Path | None) -> ssl.SSLContext:
+    """The certificates by which an upstream is recognized: those of its row, else of this bundle, else of the machine.
+    Raises ConfigurationError."""
+    file = row.ca or bundle
+    try:
+        return _trust(file, _stamp(file) if file is not None else None)
+    except OSError as error:
+        name = f"ca of the upstream {row.name}" if row.ca else "ca_bundle"
+        fault = "holds no certificates in PEM" if isinstance(error, ssl.SSLError) else "cannot be read"
+        raise ConfigurationError(f"{name}: {file} {fault}") from error
+
+
+@lru_cache(8)
+def _trust(file: Path | None, _: tuple[int, int, int] | None) -> ssl.SSLContext:
+    """To read the certificates of a machine takes long; a file that has changed is read again."""
+    return ssl.create_default_context(cafile=file)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file; None where there is none."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _name_in(field: str) -> str:
+    """The name of a parameter."""
+    return unquote_plus(field.partition("=")[0]).lower()

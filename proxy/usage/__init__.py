@@ -1,0 +1,1 @@
+"""What conversations have cost, as `narrows usage` and the pages report it, from the bills in the store."""
