@@ -17,9 +17,6 @@ app          what lasts; with `generation` the only place where objects are made
 console/     what people run: the command line, `narrows serve`, and what looks after keys, stores and settings
 lab/         what replays, explains, measures and simulates; nothing else imports it
 
-A chat request, from bytes in to bytes out:
-  kernel/handlers > flow > wire/downstream (received) > prepare
-  > planning: request_parser (read) > assembly (planned under what) > memory/cached (decided before)
-  > policies: planning/plan > render > wire/upstream (sent) > recall_loop or flow (returned)
+A chat request, from bytes in to bytes out: the docstring of kernel/ tells it stage by stage.
 The values that it becomes on this way are in requests.
 """

@@ -11,13 +11,13 @@ from aiohttp import web
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
 from proxy.generation import Generation, Lasting, check_fixed
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Admission, Pressure, open_files
-from proxy.kernel.handlers import Gateway
+from proxy.kernel.gateway import Gateway
 from proxy.kernel.modes import Prepare
 from proxy.kernel.services import Controls, Services
-from proxy.kernel.wire.listener import Listener
+from proxy.kernel.wire.downstream import Listener
 from proxy.telemetry import Telemetry
 from proxy.workers.listening import BACKLOG, cannot_listen
 from proxy.workers.worker import Worker

@@ -14,13 +14,13 @@ from typing import Self
 
 from policies.money.catalog import check_overrides
 from proxy.config import ConfigurationError, Settings
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
-from proxy.kernel.handlers import Gateway
+from proxy.kernel.gateway import Gateway
 from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.prepare import Compactor

@@ -85,7 +85,7 @@ class Dialect:
     label: str
     """Its name in settings."""
     provider: str = "openai"
-    """Who made it, by the names of OpenTelemetry."""
+    """Who made it, by the names of OpenTelemetry; and whose SDK speaks it."""
     http: Http
     """How it is spoken, beside its JSON."""
 

@@ -8,9 +8,10 @@ from itertools import takewhile
 from policies.context import LEAST_SAVING, Context, DigestWant, Want
 from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
+from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.ledger import SMALLEST, best_point
+from policies.money.ledger import SMALLEST, Ledger, best_point
 from policies.planning.folding import (
     Folding,
     adopted_fold,
@@ -160,19 +161,8 @@ class Step:
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
         """Decide this step, or repeat what its record says was decided. `memory` is the store's present content.
         `decides`: whether anything new may be decided."""
-        # leading system text counts as head, not as history
-        head, step = self._conversation.head, self._step
-        foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
-        places = self._conversation.arrived(step)
-        sizes = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-        ours = [n for n, at in enumerate(places) if self._conversation.blocks[at].tool == RECALL]
-        sent = self._conversation.ends[step]
-        # a mark of ours finds any entry
-        in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, sent, self._settings.cache)
-        original = self._settings.head + self._ledger.original + sum(sizes)
-        marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
-        self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
-        self._context = self._seen(sum(sizes))
+        arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round)
+        self._context = self._seen(arrived)
         if self._newest:
             usable = self._summaries.review(memory.summaries)
             self._context = replace(
@@ -385,3 +375,18 @@ class Step:
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""
         return self._settings.head + self._ledger.total
+
+
+def _arrive(ledger: Ledger, conversation: Conversation, settings: PlanSettings, step: int, by_client: bool) -> int:
+    """Enter the blocks that came with a step into the ledger; their tokens."""
+    # leading system text counts as head, not as history
+    head, places = conversation.head, conversation.arrived(step)
+    foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
+    sizes = [conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
+    ours = [n for n, at in enumerate(places) if conversation.blocks[at].tool == RECALL]
+    # a mark of ours finds any entry
+    in_reach = 0 if settings.slots else oldest_in_reach(conversation, conversation.ends[step], settings.cache)
+    original = settings.head + ledger.original + sum(sizes)
+    marked = ends_in_entry(settings) or may_mark(settings, step, original)
+    ledger.arrive(sizes, ours, by_client=by_client, in_reach=in_reach, marked=marked)
+    return sum(sizes)

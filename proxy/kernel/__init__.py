@@ -1,20 +1,18 @@
-"""Requests received, planned, forwarded upstream, and answered. From the ground up:
+"""The way of one request, from bytes in to bytes out; each stage is a function from value to value.
 
-wire/             HTTP/1.1 as it is on the wire: listening, receiving, sending, answering
-beginnings        earlier requests, found by what a later one begins with
-request_parser    a body becomes a conversation; only what is new in it is read
-recall_exchanges  put back into what the client sends
-learned_window    what an upstream has said of its window
-assembly          what a request is planned under, besides its history
-turns             large work, one owner after the other, and when it is to stop
-cold              a spare process for large histories that are seen for the first time
-runs              where a plan is made, and how long that may take
-planning          all of these, the store and policies.planning: a request becomes a plan
-outgoing          requests as they go upstream: as the client wrote them (always, with `mode = off`), or as planned
-warnings          what a reply warns of
-prepare           plans, claims and remembers, and fails open
-models, upstreams, model_lists, model_lookup   where a model is served
-recall_loop       one reply over all its rounds
-flow              the flow of one request
-handlers          what answers each request
+    gateway       a request has come: the door (addons may refuse it or answer it), then the stages below, and what is
+                  learned and reported once it is over
+    receive       its body, and where it goes
+    understand    the body becomes the conversation that it carries, with all that it is planned under
+    plan          what is sent in its place
+    prepare       the plan is claimed where the history alone does not decide it, and becomes what goes upstream;
+                  modes.py (off, observe, the holdout, failing open) stands around it
+    send          to the upstream, and once more where that refuses what Narrows can change
+    reply         what the client receives; a recall in it is answered, and the next round sent and read the same way
+    follow_up     what is remembered once the upstream has answered, and the request of a next round
+
+Beside them: addons (the hooks, and the exchange that they get), admission (how much there may be at once), head (what
+the headers ask for), learned (what upstreams have shown), outgoing (headers and warnings of replies), cold and turns
+(large work in a spare process, one owner after the other); wire/ is HTTP/1.1 as it comes from clients and returns to
+them. What is remembered of a conversation is memory.conversation; the values on the way are in proxy.requests.
 """

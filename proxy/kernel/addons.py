@@ -13,13 +13,172 @@ Laws
   A request that no addon wants to know of costs nothing here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.kernel.exchange import Exchange
+from policies.dialects import DEFAULT, Reply
+from policies.dialects.dialect import UsageOption
+from policies.money.bills import RequestBill
+from proxy.config.routes import Route
+from proxy.identity.who import IDENTITY, Identity
+from proxy.kernel.admission import VISIT, Visit
+from proxy.kernel.head import RequestHead
+from proxy.kernel.wire.downstream import Upload
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry import Telemetry
+from proxy.telemetry.tracing import RequestTrace
+from proxy.upstreams.model_lists import Reach
+from proxy.upstreams.upstream import Upstream
+
+# --- an exchange: one request that has reached Narrows, and what became of it ---
+# It is filled in on its way, stage by stage, and complete once the request is over.
+
+_UNKNOWN, _UNTRACED = Route(DEFAULT), RequestTrace()
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedRequest:
+    """A request that is relayed as it comes, and where it goes."""
+
+    reach: Reach
+    upload: Upload | None = None
+    lists: Sequence[Upstream] = ()
+    """The upstreams whose lists of models are the answer; none where one upstream answers."""
+    upstream: Upstream | None = None
+    body: Upload | bytes | None = None
+    model: str = ""
+    """The one that the path names, or the body."""
+
+
+class HeldReply:
+    """The bytes of a reply as its client receives them: none of them where there are more than `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = self._left = limit
+        self._pieces: list[bytes] = []
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._pieces)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self._pieces))
+
+    def add(self, pieces: Sequence[bytes]) -> None:
+        if self._left >= 0:
+            self._left -= sum(map(len, pieces))
+            self._pieces.extend(pieces)
+            if self._left < 0:
+                self._pieces.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    request: web.BaseRequest
+    id: str
+    """In the reply, the log and the bill."""
+    read: Callable[["Exchange"], Awaitable[None]] = field(repr=False)
+    """Reads the body, and finds where the request goes."""
+
+    # what is asked: the target of the request
+
+    route: Route = field(default=_UNKNOWN)
+    path: str = ""
+    """Decoded and normalized."""
+    is_api: bool = True
+    """Whether it is of an API; anything else can only be answered from here."""
+    rest: str = ""
+    """The target as it came, after /v1."""
+    deployment: str = ""
+    """The model that the path names."""
+    kind: str = "other"
+    """chat, count, relay, compress or page, once it is let in."""
+    answer: Callable[[], Awaitable[web.StreamResponse]] | None = None
+    """Answers it from here; None where it goes upstream."""
+
+    # what is asked: the body, and what goes with it
+
+    head: RequestHead | None = None
+    client_request: ClientRequest | None = None
+    """Of a request that is compacted or counted, once its body is read."""
+    raw: bytes = field(default=b"", repr=False)
+    """Its body as it was on the wire."""
+    relayed: RelayedRequest | None = None
+    """Of any other request that goes upstream."""
+    tenant: str = ""
+    model: str = ""
+    """Of a request that is not planned, where somebody has to know it."""
+    received: int = 0
+    """Bytes of the body on the wire."""
+
+    # what addons want of it
+
+    asks_usage: bool = False
+    """Whether the upstream is to be asked for its usage where the client has not."""
+    listener: Callable[[bytes], None] | None = None
+    """Hears each event of the reply, or the body of one that is not streamed, as the upstream has sent it."""
+    reply: HeldReply | None = None
+    """The reply as the client receives it, where somebody wants it."""
+    own_headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that a response has, too, which no upstream begins."""
+
+    # what becomes of it
+
+    usage_option: UsageOption | None = None
+    """The one by which usage is asked for that the client has not asked for."""
+
+    trace: RequestTrace = field(default=_UNTRACED)
+    upstream: str = ""
+    """The name of the upstream that is asked."""
+    upstream_request: UpstreamRequest | None = None
+    """What was sent last."""
+    upstream_status: int = 0
+    """The status that the upstream answered last; 0 as long as there is none."""
+    rounds: list[ReplyRound] = field(default_factory=list)
+    """The rounds of the reply that are over."""
+    reader: Reply | None = None
+    """Reads the reply, once there is one."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What Narrows says of it, in the x-narrows headers of the reply."""
+    bill: RequestBill | None = None
+    status: int = 0
+    """The client's."""
+    is_whole: bool = False
+    """Whether the reply was passed on to its end."""
+    replied: int = 0
+    """Bytes of the reply on the wire."""
+    added_ms: float = 0.0
+    """Milliseconds for planning."""
+    ms: float = 0.0
+    """Milliseconds for all."""
+    trouble: str = ""
+    """The code of the error that the client has read, or `client_left`."""
+    unread: str = ""
+    """Why the reply could not be read while it was forwarded."""
+
+    @property
+    def access(self) -> Identity | None:
+        """Who asks, where the entrance has looked."""
+        return self.request.get(IDENTITY)
+
+    @property
+    def visit(self) -> Visit:
+        return self.request[VISIT]
+
+    async def receive(self) -> None:
+        """Have the body read, if nobody has, and if it is not answered from here. Raises ApiError."""
+        if self.answer is None and self.client_request is None and self.relayed is None:
+            await self.read(self)
+
+    def hold_reply(self, limit: int) -> None:
+        """Have the bytes of the reply held, `limit` of them at least."""
+        if self.reply is None or self.reply.limit < limit:
+            self.reply = HeldReply(limit)
 
 
 class Addon:

@@ -27,8 +27,7 @@ from msgspec import Struct
 
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.identity.credential import KEY_HEADER, received_credential
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import KEY_HEADER, CredentialStates, received_credential
 from proxy.telemetry import QUIET, Telemetry
 
 _CONNECTIONS = 2

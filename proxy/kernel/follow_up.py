@@ -84,9 +84,8 @@ class FollowUp:
         in_progress, compactor = ReplyInProgress(result.text, result.rounds), self._compactor
         try:
             planned = await compactor.plan(client_request, in_progress, first)
-            following = await (
-                compactor.compacted(planned, None, first) if planned else compactor.unread(client_request)
-            )
+            prepared = compactor.compacted(planned, None, first) if planned else compactor.unread(client_request)
+            following = await prepared
         except Exception as error:  # law 6 again: the model gets its answer all the same
             self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             following = await self._unplanned(upstream_request, first, in_progress)

@@ -21,9 +21,8 @@ from msgspec import structs
 from policies.dialects import TooManyError
 from policies.money.bills import Arm
 from proxy.errors import ApiError
-from proxy.kernel.outgoing import in_arm, unchanged
+from proxy.kernel.outgoing import in_arm, unchanged, warning_header
 from proxy.kernel.prepare import Compactor
-from proxy.kernel.warnings import warning_header
 from proxy.memory import Key
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import Waiting

@@ -21,13 +21,12 @@ from msgspec import structs
 from policies.model.memory import StepRecord
 from proxy.config import Settings
 from proxy.errors import not_planned
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.learned import Learned
-from proxy.kernel.outgoing import rendered_body, unchanged
+from proxy.kernel.outgoing import ReplyWarnings, rendered_body, unchanged
 from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
 from proxy.kernel.understand import Assembler, RequestParser, Understanding
-from proxy.kernel.warnings import ReplyWarnings
 from proxy.memory.cached import CachedStore
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests

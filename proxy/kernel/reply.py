@@ -20,7 +20,7 @@ from policies.dialects.events import is_plain
 from policies.dialects.overflow import Overflow
 from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Exchange
 from proxy.requests import ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
 from proxy.telemetry.tracing import RequestTrace

@@ -11,7 +11,8 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from proxy.breaker import reported_breaker
-from proxy.memory import Store, StoreTrouble
+from proxy.memory.decisions import StoreTrouble
+from proxy.memory.store import Store
 from proxy.telemetry import Telemetry
 
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import BillSums, ConversationRow, Labels, RequestBill
 from proxy.config.keyring import SEALED, Keyring, SealedError
-from proxy.memory import Event, Key, Snapshot, StoredText, TextKind
-from proxy.memory.bill_rows import DaySum
+from proxy.memory.decisions import Key, Snapshot
+from proxy.memory.records import BILL, DAY, TOTAL, DaySum, Event, Kind, StoredText, TextKind, TextRow
 
 VERSION = 4
 """Release 0.1 wrote 1 to 3."""
@@ -142,6 +142,11 @@ def event(conversation: object, stored: object) -> Event:
     return record
 
 
+def event_of(tenant: object, conversation: object, stored: object) -> tuple[str, Event]:
+    """An event, and its tenant. Raises UnicodeDecodeError, too."""
+    return name(tenant), event(conversation, stored)
+
+
 def record_of(kind: str, stored: object) -> Any:
     """The first part of a record of this kind."""
     return _unpacked(stored, kind)[0]
@@ -164,8 +169,20 @@ def conversation_row(tenant: object, conversation: object, stored: object) -> Co
 def day_sum(tenant: object, day: object, stored: object) -> DaySum:
     """A row of this day. Raises UnicodeDecodeError, too."""
     record: DaySum = record_of("day", stored)
-    _check((record.labels.tenant, record.day) == (name(tenant), day), "day")
+    _check((record.labels.tenant, record.day) == (name(tenant), name(day)), "day")
     return record
+
+
+_ROWS: Mapping[Kind, tuple[str, Callable[[object, object, object], Any]]] = {
+    BILL: ("bill", bill),
+    TOTAL: ("conversation", conversation_row),
+    DAY: ("day", day_sum),
+}
+
+
+def row_bytes(kind: Kind, value: Any) -> bytes:
+    """A value of this kind as it is stored."""
+    return packed(_ROWS[kind][0], value) if kind in _ROWS else value
 
 
 def labels(stored: object) -> tuple[Labels, str]:
@@ -273,6 +290,10 @@ class Codec:
             self.misses += 1
             return None
 
+    def row(self, kind: Kind, tenant: bytes, place: bytes, stored: object) -> Any:
+        """A value of this kind; None where it cannot be read."""
+        return self.read(_ROWS[kind][1], tenant, place, stored) if kind in _ROWS else stored
+
     def open(self, place: bytes, read: Callable[[bytes], T], stored: object) -> T | None:
         """What `read` returns for what may be sealed for this place; None as in `read`."""
         return self.read(lambda sealed: read(self._plain(place, sealed)), stored)
@@ -348,16 +369,14 @@ class Codec:
         there = place("summary", *names, name_bytes(id))
         return self.open(there, partial(summary, id, first), stored)
 
-    def text_rows(
-        self, names: Names, kind: TextKind, texts: Iterable[StoredText]
-    ) -> list[tuple[bytes, int, bytes, bytes]]:
-        """Name, size, what a list shows, and text of each."""
-        rows = []
-        for text in texts:
-            name = name_bytes(text.name)
-            about = self.seal(place(f"about {kind.name}", *names, name), packed("about", dict(text.about)))
-            content = self.seal(place(kind.name, *names, name), packed("text", name, text.text))
-            rows.append((name, len(about) + len(content), about, content))
+    def text_rows(self, names: Names, kind: TextKind, texts: Iterable[StoredText]) -> dict[bytes, TextRow]:
+        """Texts as they are stored, by their names."""
+        rows = {}
+        for each in texts:
+            name = name_bytes(each.name)
+            about = self.seal(place(f"about {kind.name}", *names, name), packed("about", dict(each.about)))
+            content = self.seal(place(kind.name, *names, name), packed("text", name, each.text))
+            rows[name] = TextRow(about, content, len(about) + len(content))
         return rows
 
     def listed_text(self, names: Names, kind: TextKind, stored_name: object, stored: object) -> StoredText | None:
@@ -369,14 +388,13 @@ class Codec:
         readable = self.open(there, about, stored)
         return None if readable is None else StoredText(text_name, "", readable)
 
-    def texts(self, names: Names, kind: TextKind, stored: Iterable[tuple[str, object]]) -> dict[str, str]:
-        """The texts of these names that can be read."""
+    def texts(self, names: Names, kind: TextKind, rows: Mapping[bytes, TextRow]) -> dict[str, str]:
+        """The texts that can be read, by their names."""
         texts = {}
-        for name, content in stored:
-            name_there = name_bytes(name)
-            readable = self.open(place(kind.name, *names, name_there), partial(text, name_there), content)
+        for name_there, row in rows.items():
+            readable = self.open(place(kind.name, *names, name_there), partial(text, name_there), row.content)
             if readable is not None:
-                texts[name] = readable
+                texts[name(name_there)] = readable
         return texts
 
     def first_text(self, names: Names, kind: TextKind, name: bytes, stored: bytes, new: bytes) -> bytes:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import NamedTuple
 
-from proxy.memory import Store, StoreTrouble
+from proxy.memory.decisions import StoreTrouble
 from proxy.memory.serialization import Names
+from proxy.memory.store import Store
 from proxy.telemetry import Telemetry
 
 _PAUSE = 60.0

@@ -21,8 +21,7 @@ from cachetools import LRUCache, TTLCache
 
 from proxy.config import Settings, SummaryBudget
 from proxy.config.upstreams import is_public
-from proxy.identity.credential import is_allowed, owner_of
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates, is_allowed, owner_of
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.telemetry import Telemetry

@@ -9,7 +9,7 @@ from policies.money.arms import arm_counts, measured_saving
 from policies.money.bills import ConversationRow
 from proxy.config.units import seconds
 from proxy.memory import DAYS, BillStore
-from proxy.memory.bill_rows import day_of
+from proxy.memory.bills import day_of
 from proxy.usage.report import BY, MOST, By, UsageReport, usage_by_conversation, usage_by_label
 
 SINCE = "7d"

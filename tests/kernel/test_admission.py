@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from proxy.config import ConfigurationError
 from proxy.kernel.admission import Peer, Pool, Pressure, _network
-from proxy.kernel.wire import downstream, listener
+from proxy.kernel.wire import downstream
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
@@ -268,8 +268,8 @@ def in_chunks(body: bytes, size: int) -> bytes:
 async def test_x3_a_body_in_more_chunks_than_it_is_worth_is_refused(
     narrows: Start, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(listener, "_FRAMING", 50_000)
-    monkeypatch.setattr(listener, "_LINGERING", 0.01)
+    monkeypatch.setattr(downstream, "_FRAMING", 50_000)
+    monkeypatch.setattr(downstream, "_LINGERING", 0.01)
     read, real = 0, StreamReader.end_http_chunk_receiving
 
     def counted(reader: StreamReader) -> None:
@@ -403,7 +403,7 @@ def test_c6_a_limit_of_bytes_that_a_body_does_not_fit_is_refused() -> None:
 async def test_x10_of_large_bodies_that_are_refused_not_all_is_received(
     narrows: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.wire.listener._LINGERING", 0.1)
+    monkeypatch.setattr("proxy.kernel.wire.downstream._LINGERING", 0.1)
     monkeypatch.setattr("proxy.kernel.admission._DRAIN", 4 * 2**20)
     monkeypatch.setattr("proxy.kernel.admission._DRAIN_RATE", 0)
     setup = await narrows(body_limit=2**22, bytes_limit=3 * 2**22)

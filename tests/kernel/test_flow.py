@@ -12,11 +12,10 @@ from yarl import URL
 
 from proxy.addons.telemetry.addon import fields_of
 from proxy.config import Settings
-from proxy.identity.states import CredentialStates
-from proxy.kernel.addons import Addon, Addons
+from proxy.identity.credential import CredentialStates
+from proxy.kernel.addons import Addon, Addons, Exchange
 from proxy.kernel.admission import Admission
-from proxy.kernel.exchange import Exchange
-from proxy.kernel.handlers import Gateway
+from proxy.kernel.gateway import Gateway
 from proxy.kernel.parts import KernelParts
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry import Telemetry

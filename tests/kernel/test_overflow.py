@@ -478,7 +478,7 @@ async def test_t5_a_later_round_that_is_too_long_is_an_error_and_teaches_the_win
 async def test_t5_a_reply_that_begins_slowly_is_not_held_back_for_long(
     server: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kernel.wire.resending._PATIENCE", 0.05)
+    monkeypatch.setattr("proxy.kernel.send._PATIENCE", 0.05)
     events = [b'data: {"type":"response.created","response":{}}\n\n', b'data: {"type":"response.completed"}\n\n']
 
     async def slowly() -> AsyncIterator[bytes]:

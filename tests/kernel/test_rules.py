@@ -12,8 +12,7 @@ from policies.tools import Toolbox
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.who import Identity
 from proxy.kernel.head import RequestOptions
-from proxy.kernel.models import named_model
-from proxy.kernel.receive import options_of
+from proxy.kernel.receive import named_model, options_of
 from tests.kit.histories import EAGER
 from tests.kit.running import Running, Start
 from tests.kit.settings import settings_with

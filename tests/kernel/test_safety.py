@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from proxy.console.greeting import greeting
-from proxy.kernel.handlers import Target
+from proxy.kernel.gateway import Target
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, error_of, json_answer, post, whole
 

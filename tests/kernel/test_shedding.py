@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -99,8 +100,9 @@ async def test_t6_many_small_messages_are_not_read_on_the_event_loop(
         return noted
 
     monkeypatch.setattr(understand, "converse", noting(converse))
-    for name in ("split", "read"):
-        monkeypatch.setattr(DIALECTS[dialect], name, noting(getattr(DIALECTS[dialect], name)))
+    real = DIALECTS[dialect]
+    noted = replace(real, split=noting(real.split), read=noting(real.read))
+    monkeypatch.setattr(understand, "DIALECTS", {**DIALECTS, dialect: noted})
     history = "input" if dialect == "openai_responses" else "messages"
     messages = b",".join(b'{"role":"user","content":"%d"}' % n for n in range(3_000))
     body = b'{"model":"m","max_tokens":1,"' + history.encode() + b'":[' + messages + b"]}"

@@ -43,7 +43,7 @@ async def test_t6_a_bomb_is_relayed_untouched_and_nothing_of_it_is_listed(
     monkeypatch.setattr(splitting, "members", listed)
     monkeypatch.setattr(splitting, "items", listed)
     if what == "parameters":  # else the members are few, and the decoder passes over what is in them
-        monkeypatch.setattr("proxy.kernel.models.members", listed)
+        monkeypatch.setattr("proxy.kernel.receive.members", listed)
     rules = [{"model": "none", "mode": "off"}]  # so that the model is asked for before anything else
     setup = await narrows(says(whole(b'{"the upstream":"answers"}')), real=True, rules=rules)
     packed = gzip.compress(bombs(api)[what], mtime=0)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.identity.credential import owner_of
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates, owner_of
 from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import Park
@@ -101,7 +100,7 @@ async def test_x11_of_a_large_request_that_may_not_be_edited_nothing_stays_eithe
     }
     async with stage.client.post(f"{app.base_url}/messages", json=body, headers=dict(bearer("made up"))) as reply:
         assert (reply.status, reply.headers["x-narrows-prefix"]) == (401, "bypassed")
-    assert not compaction_of(app).compactor._parser._requests._by_piece
+    assert not compaction_of(app).compactor._store.conversations._index._by_piece
 
 
 async def test_x11_a_summary_is_adopted_for_an_accepted_credential_alone(office: Office) -> None:

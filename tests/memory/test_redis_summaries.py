@@ -12,7 +12,7 @@ import redis
 from policies.model.summary_record import SummaryCost
 from proxy.memory import ARTIFACTS, EVENTS, MESSAGES, TTL, Key, Lease, Purse, Store, StoreTrouble, serialization
 from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.scripts import Command
+from proxy.memory.redis.keys import Command
 from proxy.memory.redis.store import RedisStore
 from proxy.memory.redis.url import address
 from tests.kit.redis_servers import Park, Relay, free_ports, soon
@@ -78,6 +78,8 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "note": lambda store: store.note("tenant", EVENT),
     "events": lambda store: store.events("tenant", None, 10),
 }
+TRIPS = {"put_texts": 3}
+"""What is there is read first, and what is too much is looked for behind it."""
 READS = ("summaries", "spent", "events", "release", "list_texts", "texts", "conversations_with")
 """What changes nothing, and so goes on where only writes are refused."""
 
@@ -92,7 +94,7 @@ async def test_one_round_trip_for_each_call(servers: Park, fresh: Fresh) -> None
         for name, attempt in ATTEMPTS.items():
             before = relay.trips
             await attempt(store)
-            assert (name, relay.trips) == (name, before + 1)
+            assert (name, relay.trips) == (name, before + TRIPS.get(name, 1))
         memory = await store.memory(KEY, ["a1", "anchor"])
         assert (memory.steps, memory.summaries) == ({"anchor": RECORD}, (SUMMARY,))
         await store.close()

@@ -11,7 +11,8 @@ import pytest
 from policies.model.edits import Fold, Insert, RecallRound, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryUse
-from proxy.memory import INSERTS, Key, Store, StoreTrouble, open_store
+from proxy.memory import Key, Store, StoreTrouble, open_store
+from proxy.memory.decisions import INSERTS
 from tests.kit.stored_texts import original, put_originals
 
 KEY = Key("tenant", "conversation")

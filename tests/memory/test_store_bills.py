@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from hashlib import sha1
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,12 +15,16 @@ import redis
 from msgspec import structs
 
 from policies.money.bills import BillSums, DayRow, Labels, RequestBill
-from proxy.memory import BILLS, DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble, bill_rows
+from proxy.config import KeyRow
+from proxy.memory import DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble
+from proxy.memory.bills import BILLS, day_of, joined, row_of
+from proxy.memory.records import DaySum
+from proxy.memory.serialization import packed
 from proxy.memory.sqlite.store import SqliteStore
 from tests.memory.test_store import KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 NOW = 1_900_000_000.0
-DAY, NEXT_DAY = bill_rows.day_of(NOW), bill_rows.day_of(NOW + 86_400)
+DAY, NEXT_DAY = day_of(NOW), day_of(NOW + 86_400)
 LABELS = Labels(tenant=KEY.tenant, owner="me", model="gpt-5.4", preset="chat", api="openai_chat")
 SUMS = BillSums(requests=1, original=2**40, sent=11_000, paid=0.25, baseline=0.5, rewritten=7)
 
@@ -88,7 +93,7 @@ async def test_a_write_that_is_repeated_counts_once_and_the_order_does_not_matte
     expected: dict[str, object] = {}
     for each in sorted(bills, key=lambda bill: bill.at):
         row = expected.get(each.conversation)
-        expected[each.conversation] = bill_rows.joined(row, bill_rows.row_of(each)) if row else bill_rows.row_of(each)
+        expected[each.conversation] = joined([row, row_of(each)] if row else [row_of(each)])
     assert {row.conversation: row for row in await store.conversation_rows()} == expected
     assert sum((row.sums for row in await store.day_rows(DAY)), BillSums()) == times(60)
     assert sum(count for row in await store.day_rows(DAY) for count, _ in row.prefixes.values()) == 60
@@ -171,10 +176,10 @@ async def test_sums_of_days_are_deleted_after_a_while(tmp_path: Path) -> None:
     now[0] += (DAYS + 1) * 86_400
     await store.add_bills([structs.replace(bill(3), at=now[0])])
     await store.sweep(now[0] - 86_400)
-    assert [row.day for row in await store.day_rows(DAY)] == [bill_rows.day_of(now[0])]
+    assert [row.day for row in await store.day_rows(DAY)] == [day_of(now[0])]
     await store.close()
     with closing(sqlite3.connect(tmp_path / "narrows.db")) as file, file:
-        assert file.execute("SELECT count(*) FROM bill").fetchone() == (1,)
+        assert file.execute("SELECT count(*) FROM record WHERE kind = 'bill'").fetchone() == (1,)
 
 
 async def test_x11_the_sums_of_days_take_a_tenth_of_the_limit_at_most_and_the_newest_stay(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ async def test_x11_the_sums_of_days_take_a_tenth_of_the_limit_at_most_and_the_ne
     await store.trim(10**6)
     days = sorted({row.day for row in await store.day_rows(DAY)})
     assert 0 < len(days) < 10
-    assert days[-1] == bill_rows.day_of(NOW + 19 * 86_400)
+    assert days[-1] == day_of(NOW + 19 * 86_400)
     await store.close()
 
 
@@ -201,8 +206,7 @@ async def test_what_cannot_be_read_is_a_miss_and_its_sum_begins_again(tmp_path: 
     await store.add_bills([bill(1), bill(2, at=1.0)])
     with closing(sqlite3.connect(path)) as file, file:
         file.create_function("spoilt", 1, lambda value: spoilt([value])[0])
-        for table in ("bill", "bill_day", "bill_conversation"):
-            file.execute(f"UPDATE {table} SET content = spoilt(content)")  # noqa: S608 - names of ours
+        file.execute("UPDATE record SET content = spoilt(content) WHERE kind IN ('bill', 'day', 'total')")
     file.close()
     assert [await store.request_bills(KEY), await store.conversation_rows(), await store.day_rows(DAY)] == [[], [], []]
     assert store.misses == 4
@@ -239,8 +243,8 @@ async def test_f_a_clock_that_is_years_ahead_empties_no_list(redis_url: str, fre
 async def test_redis_looks_for_an_owners_conversations_among_so_many(
     redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.redis.bills._LOOKED_AT", 4)
-    monkeypatch.setattr("proxy.memory.redis.bills._PAGE", 2)
+    monkeypatch.setattr("proxy.memory.redis.records._LOOKED_AT", 4)
+    monkeypatch.setattr("proxy.memory.redis.records._PAGE", 2)
     store = fresh(f"{redis_url}?prefix={uuid4().hex}")
     await store.open()
     owners = ["mine", "other", "other", "mine", "other"]  # the oldest first
@@ -256,24 +260,97 @@ async def test_redis_lets_all_that_is_about_bills_expire(redis_url: str, fresh: 
     await store.open()
     await store.add_bills([bill(1)])
     with redis.Redis.from_url(redis_url) as client:
-        seconds = {key.rpartition(b":")[2].decode(): client.ttl(key) for key in client.scan_iter(f"{prefix}:*")}
-    assert max(seconds[name] for name in ("bill_ids", "spent", "conversations", "tenants")) <= 100
-    assert 0 < min(seconds.values()) < max(seconds.values()) <= DAYS * 86_400
+        pairs = sorted((key.rpartition(b":")[2].decode(), client.ttl(key)) for key in client.scan_iter(f"{prefix}:*"))
+    seconds = dict(reversed(pairs))  # of the conversation's bills, and not of its day's
+    assert max(seconds[name] for name in ("bills", "spent", "conversations", "tenants")) <= 100
+    assert 0 < min(left for _, left in pairs) < max(left for _, left in pairs) <= DAYS * 86_400
 
 
-async def test_a_file_without_bills_gets_them_when_it_is_opened(tmp_path: Path) -> None:
+_OF_0_2 = """
+CREATE TABLE bill (number INTEGER PRIMARY KEY, tenant BLOB NOT NULL, conversation BLOB NOT NULL, id TEXT NOT NULL,
+    used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id));
+CREATE TABLE bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL, owner TEXT NOT NULL,
+    content BLOB NOT NULL, PRIMARY KEY (tenant, day, name));
+CREATE TABLE bill_conversation (tenant BLOB NOT NULL, conversation BLOB NOT NULL, owner TEXT NOT NULL,
+    at REAL NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, conversation));
+CREATE VIEW bill_added AS SELECT * FROM bill;
+CREATE TRIGGER bill_added_inserted INSTEAD OF INSERT ON bill_added BEGIN SELECT day_sums(1, 2); END;
+CREATE TRIGGER bill_inserted AFTER INSERT ON bill BEGIN DELETE FROM bill WHERE number IN (SELECT 0); END;
+CREATE TRIGGER bill_deleted AFTER DELETE ON conversation BEGIN
+    DELETE FROM bill WHERE tenant = old.tenant; DELETE FROM bill_conversation WHERE tenant = old.tenant; END;
+CREATE TABLE owner (tenant BLOB NOT NULL, conversation BLOB NOT NULL, owner TEXT NOT NULL, used REAL NOT NULL,
+    PRIMARY KEY (tenant, conversation, owner)) WITHOUT ROWID;
+CREATE TRIGGER owner_deleted AFTER DELETE ON conversation BEGIN DELETE FROM owner WHERE tenant = old.tenant; END;
+CREATE TABLE gateway_key (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE, content BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+async def test_s1_bills_sums_owners_and_keys_of_an_older_file_are_carried_over_once(tmp_path: Path) -> None:
     path = tmp_path / "narrows.db"
-    before = SqliteStore(str(path), patience=5.0)
-    await before.open()
-    await before.remember([(KEY, RECORD)])
-    await before.close()
-    with closing(sqlite3.connect(path)) as file, file:
-        triggers = "DROP TRIGGER bill_added_inserted; DROP TRIGGER bill_inserted; DROP TRIGGER bill_deleted;"
-        file.executescript(f"{triggers} DROP VIEW bill_added; DROP TABLE bill; DROP TABLE bill_day;")
-        file.executescript("DROP TABLE bill_conversation;")
+    key, first, of_none = KeyRow(name="alice", sha256=64 * "a"), bill(1), bill(2, conversation="")
     store = SqliteStore(str(path), patience=5.0)
     await store.open()
-    await store.add_bills([bill(1)])
-    assert [row.sums for row in await store.conversation_rows()] == [SUMS]
-    assert (await store.memory(KEY, [RECORD.anchor])).steps
+    await store.remember([(KEY, RECORD)])
     await store.close()
+    row, day = row_of(first), DaySum(DAY, LABELS, "extended", times(2))
+    with closing(sqlite3.connect(path)) as file, file:
+        file.executescript(_OF_0_2)
+        names = (b"tenant", b"conversation")
+        bills = "INSERT INTO bill (tenant, conversation, id, used, content) VALUES (?, ?, ?, ?, ?)"
+        file.execute(bills, (*names, first.id, first.at, packed("bill", first)))
+        file.execute(bills, (b"tenant", b"", of_none.id, of_none.at, packed("bill", of_none)))
+        days = (b"tenant", DAY, packed("labels", LABELS, "extended"), "me", packed("day", day))
+        file.execute("INSERT INTO bill_day VALUES (?, ?, ?, ?, ?)", days)
+        total = (*names, "me", first.at, packed("conversation", row))
+        file.execute("INSERT INTO bill_conversation VALUES (?, ?, ?, ?, ?)", total)
+        file.execute("INSERT INTO owner VALUES (?, ?, 'you', 1.0)", names)
+        content = packed("key", key.model_dump(mode="json", exclude_defaults=True))
+        file.execute("INSERT INTO gateway_key VALUES (?, ?, ?)", (key.name, key.sha256, content))
+    both = [SqliteStore(str(path), patience=5.0) for _ in range(2)]
+    await asyncio.gather(*(each.open() for each in both))
+    store, other = both
+    assert [await store.request_bills(KEY), await store.conversation_rows()] == [[first], [row]]
+    assert [row.sums for row in await store.day_rows(DAY, owner="me")] == [times(2)]
+    assert set(await store.owners(KEY)) == {"me", "you"}
+    assert (await store.key_rows() or ("", []))[1] == [key]
+    await other.add_bills([first, bill(3)])  # what has its bill there is in the sums of its conversation
+    assert [row.sums for row in await store.conversation_rows()] == [times(2)]
+    assert await store.delete(KEY) == 1
+    assert [await store.request_bills(KEY), await store.conversation_rows(), await store.owners(KEY)] == [[], [], set()]
+    assert await store.delete_key("alice")
+    for each in both:
+        await each.close()
+    with closing(sqlite3.connect(path)) as file:
+        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+    assert not [name for name in tables if name.startswith(("bill", "owner", "gateway_key"))]
+
+
+async def test_s1_bills_and_keys_that_release_0_2_wrote_into_redis_go_on(redis_url: str, fresh: Fresh) -> None:
+    prefix = uuid4().hex
+    store = fresh(f"{redis_url}?prefix={prefix}")
+    await store.open()
+    await store.add_bills([bill(1)])  # for the names of the keys and the indexes
+    sums = b"requests 2 original 2199023255552 sent 22000 paid 0.5 baseline 1 rewritten 14"
+    labels = packed("labels", LABELS, "")
+    day = packed("labels", LABELS, "extended")
+    key = KeyRow(name="alice", sha256=64 * "a")
+    content = packed("key", key.model_dump(mode="json", exclude_defaults=True))
+    with redis.Redis.from_url(redis_url) as client:
+        (spent,) = client.scan_iter(f"{prefix}:*:spent")
+        days = [name for name in client.scan_iter(f"{prefix}:*:bills") if client.hexists(name, day)]
+        row = f"{NOW!r} {NOW!r} on ".encode() + sums + b"\n" + labels
+        client.hset(spent, "b", sealed_in_lua(b"b", row))
+        client.hset(days[0], day, sealed_in_lua(day, sums))
+        client.hset(f"{prefix}:v2:keys", mapping={"kalice": key.sha256, f"d{key.sha256}": content, "n": "0123"})
+    assert [row.sums for row in await store.conversation_rows()] == [times(2)]
+    await store.add_bills([bill(3, at=1.0)])
+    assert [row.sums for row in (*await store.conversation_rows(), *await store.day_rows(DAY))] == [times(3)] * 2
+    assert (await store.key_rows() or ("", []))[1] == [key]
+    assert not await store.add_key(KeyRow(name="alice", sha256=64 * "b"))
+    assert [await store.delete_key("alice"), await store.delete_key("alice")] == [True, False]
+    assert store.misses == 0
+
+
+def sealed_in_lua(name: bytes, body: bytes) -> bytes:
+    """A row as the scripts of release 0.2 sealed it."""
+    return sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:16].encode() + body

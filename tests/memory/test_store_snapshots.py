@@ -12,8 +12,9 @@ from policies.money.ledger import Ledger
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from proxy.config.keyring import Keyring
-from proxy.memory import SNAPSHOTS, Key, Snapshot, Store, open_store, snapshots
+from proxy.memory import Key, Snapshot, Store, open_store, snapshots
 from proxy.memory.cached import CachedStore
+from proxy.memory.decisions import SNAPSHOTS
 from tests.kernel.test_planning import ENDS, Bench, on
 from tests.memory.test_store import CUT, FOLD, KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 

@@ -56,9 +56,9 @@ def test_system_text_moves_no_other_anchor() -> None:
 
 
 def test_the_key_is_all_that_was_said_before_the_first_answer() -> None:
-    assert conversation_of(*TALK).key == conversation_of(*TALK[:2]).key
-    assert conversation_of(*TALK).key != conversation_of(system("be brief"), user("stop")).key
-    assert conversation_of(says("hello")).key == ""
+    assert conversation_of(*TALK).end_anchor(0) == conversation_of(*TALK[:2]).end_anchor(0)
+    assert conversation_of(*TALK).end_anchor(0) != conversation_of(system("be brief"), user("stop")).end_anchor(0)
+    assert conversation_of(says("hello")).end_anchor(0) == ""
 
 
 def test_turns_and_ends() -> None:
@@ -151,7 +151,7 @@ def test_outputs_and_askings_are_found_by_content() -> None:
 
 def test_nothing_said_is_a_conversation_too() -> None:
     empty = converse([])
-    assert (empty.steps, empty.ends, empty.key) == (1, (0,), "")
+    assert (empty.steps, empty.ends, empty.end_anchor(0)) == (1, (0,), "")
 
 
 def test_x9_many_orphans_are_read_in_one_pass() -> None:

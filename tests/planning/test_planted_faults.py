@@ -15,7 +15,6 @@ from policies.context import Context, Policy
 from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.money.ledger import Ledger
 from policies.planning import step as pipeline
 from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
@@ -105,13 +104,13 @@ def test_law_2_fails_where_tail_cuts_are_a_matter_of_chance(monkeypatch: pytest.
 
 
 def test_law_2_fails_where_a_rewrite_is_not_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    fire = pipeline.Step._fire
+    fire = pipeline.Changes.fire
 
-    def silently(self: Any, point: int, reason: str) -> None:
-        fire(self, point, reason)
+    def silently(self: Any, point: int, reason: str, context: Any) -> None:
+        fire(self, point, reason, context)
         self._state.reason = ""
 
-    monkeypatch.setattr(pipeline.Step, "_fire", silently)
+    monkeypatch.setattr(pipeline.Changes, "fire", silently)
     with pytest.raises(AssertionError):
         check_law_2(grown())
 
@@ -220,7 +219,7 @@ def test_law_5_fails_where_the_protected_is_edited(kind: str, monkeypatch: pytes
     free = CHEAP.__class__("m", read=1.0, write=1.0, listed=True)
     check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY, recall=True))
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
-    monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)
+    monkeypatch.setattr(pipeline, "best_point", lambda *_: 0)
     with pytest.raises(AssertionError):
         check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY, recall=True))
 
@@ -228,7 +227,7 @@ def test_law_5_fails_where_the_protected_is_edited(kind: str, monkeypatch: pytes
 def test_law_5_fails_where_the_newest_result_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     request = requests(TALK)[2]
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
-    monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)
+    monkeypatch.setattr(pipeline, "best_point", lambda *_: 0)
     with pytest.raises(AssertionError):
         check_law_5(
             request, compact(body_of(request), policies=(shortens("result"),), prices=CHEAP, budget=ROOMY, recall=True)

@@ -19,7 +19,7 @@ from aiohttp.test_utils import make_mocked_request
 from policies.money.bills import BillSums, Labels, RequestBill
 from proxy.addons.telemetry.addon import fields_of
 from proxy.config import Settings
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Exchange
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter, Telemetry

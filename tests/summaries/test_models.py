@@ -10,7 +10,7 @@ import pytest
 
 from policies.money.catalog import prices_for
 from policies.presets import WritingOptions
-from proxy.identity.states import CredentialStates
+from proxy.identity.credential import CredentialStates
 from proxy.summaries.models import TABLE, siblings
 from proxy.summaries.summarizer import Summarizer, SummarizerError
 from tests.kit.responses import response

@@ -9,8 +9,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from proxy.config import Settings
 from proxy.config.upstreams import is_public
-from proxy.identity.credential import is_allowed, is_plain_key
-from proxy.identity.states import CredentialStates, seconds_of
+from proxy.identity.credential import CredentialStates, is_allowed, is_plain_key, seconds_of
 from proxy.summaries.payments import NOTHING, Payment, Payments
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJl"

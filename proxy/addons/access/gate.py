@@ -28,8 +28,7 @@ from proxy.config.presets import NAME
 from proxy.errors import ApiError
 from proxy.identity.credential import KEY_HEADER, STANDS_FOR, name_of, owner_of, received_credential
 from proxy.identity.who import IDENTITY, Identity, who
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.memory import StoreTrouble
 
 _REFUSED: Mapping[str, str] = {"x-should-retry": "false"}

@@ -8,8 +8,7 @@ from multidict import CIMultiDict
 from proxy.addons.archive.message_log import MessageLog
 from proxy.addons.archive.recorder import Recorder
 from proxy.addons.archive.texts import Artifacts, Originals
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 
 _RECORDED = 16 * 2**20
 """Bytes of a reply that is recorded, at most."""

@@ -30,7 +30,7 @@ from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
 from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
 from proxy.addons.archive.texts import TextQueue
-from proxy.kernel.exchange import HeldReply
+from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
 from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS
 from proxy.addons.archive.recordings import Recordings, session_of
 from proxy.addons.archive.redaction import Redaction
-from proxy.kernel.exchange import HeldReply
+from proxy.kernel.addons import HeldReply
 from proxy.memory import Key
 from proxy.memory.conversation import ParsedRequest
 from proxy.requests import ClientRequest

@@ -28,11 +28,9 @@ from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.head import MODES, RequestHead, RequestOptions
-from proxy.kernel.wire.downstream import SERVER, Upload
-from proxy.kernel.wire.listener import read_head
+from proxy.kernel.wire.downstream import SERVER, Upload, read_head
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
 from proxy.memory.store_access import StoreAccess
 

@@ -9,8 +9,7 @@ from proxy.addons.limits.metering import Meter, charge_relayed, charge_reply, li
 from proxy.addons.limits.team_counts import TeamCounts
 from proxy.addons.limits.windows import LocalWindows
 from proxy.config import ConfigurationError
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.memory import Key
 

@@ -16,7 +16,7 @@ from proxy.addons.limits.limits import Admitted, Limits
 from proxy.config import KeyRow
 from proxy.config.routes import Route
 from proxy.identity.who import Identity
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Exchange
 from proxy.requests import ReplyRound
 
 _RUNNING = ("queued", "in_progress")

@@ -14,7 +14,7 @@ from proxy.drawing.figures import counted, percent, short, signed
 from proxy.drawing.html import Imprint, Markup, Node, element, framed, headline, minute, section, table, together
 from proxy.drawing.words import glossary, outcome, term
 from proxy.memory import Key
-from proxy.telemetry.health import MINUTES
+from proxy.telemetry.metrics import MINUTES
 
 HOME = "/narrows/"
 _HEADS = ("requests", "tokens", "baseline → paid", "saved")

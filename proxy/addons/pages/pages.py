@@ -22,8 +22,7 @@ from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
 from proxy.identity.place import has_other_name
 from proxy.identity.who import who
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Controls
 from proxy.kernel.wire.downstream import SERVER, header_safe
 from proxy.memory import conversation_id

@@ -31,8 +31,7 @@ from policies.tools import RECALL
 from proxy.breaker import reported_breaker
 from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.outgoing import rendered_body
 from proxy.kernel.services import Services
 from proxy.memory import Key, Purse, Store, StoreTrouble

@@ -3,8 +3,7 @@
 from typing import Any
 
 from proxy.config.routes import ROUTES
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.telemetry import Telemetry
 

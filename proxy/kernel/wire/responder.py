@@ -14,10 +14,9 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS, Reply
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
+from proxy.kernel.addons import Exchange
 from proxy.kernel.admission import Admission
-from proxy.kernel.exchange import Exchange
-from proxy.kernel.wire.downstream import SERVER, Early, Relayed, Response, error_response
-from proxy.kernel.wire.listener import Connection
+from proxy.kernel.wire.downstream import SERVER, Connection, Early, Relayed, Response, error_response
 from proxy.sse import Copy
 from proxy.telemetry import Telemetry
 from proxy.telemetry.record import ID_HEADER

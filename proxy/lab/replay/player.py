@@ -19,8 +19,7 @@ from policies.model.tokens import Counter
 from policies.money.prices import Usage
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.kernel.addons import Addon
-from proxy.kernel.exchange import Exchange
+from proxy.kernel.addons import Addon, Exchange
 from proxy.lab.client_apis import read
 from proxy.lab.provider import TURN_HEADER, Received, Say
 from proxy.lab.provider.extractive import extract_digest, extract_summary

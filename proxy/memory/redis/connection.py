@@ -15,8 +15,8 @@ from typing import Any
 from redis import exceptions as redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
-from proxy.memory import StoreTrouble
-from proxy.memory.redis.scripts import Command, ScriptCommand, in_full
+from proxy.memory.decisions import StoreTrouble
+from proxy.memory.redis.keys import Command, ScriptCommand, in_full
 from proxy.memory.redis.url import AT_ONCE, Address, ConnectionPool, certificates, connect
 
 _OPENING = 2.0

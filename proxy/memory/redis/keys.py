@@ -1,89 +1,164 @@
-"""Keys of this gateway in Redis: one hash that does not expire. `k` and a name is the SHA-256 of its key, `d` and that
-its row; `n` is new with each change. The laws of `scripts` hold here too.
+"""What keys are called in Redis, and how commands and scripts are sent.
+
+Laws
+  The keys of a conversation share a hash tag, and so a slot of a cluster. A script touches one conversation, or one
+  index.
+  Names are digests: what a client writes cannot forge a key, and keys tell nothing.
+  All keys but the secrets have the version of the schema in their names. Release 0.1 wrote keys without one: they are
+  not read, and expire by themselves.
 """
 
-import secrets
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha1, sha256
+from io import BytesIO
+from struct import iter_unpack, pack
+from typing import NamedTuple
 
-from proxy.config import KeyRow
-from proxy.memory import KEYS
-from proxy.memory.key_rows import key_row, packed
-from proxy.memory.redis.bills import scored
-from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.scripts import Keys, Script
-from proxy.memory.serialization import Codec, readable
+from proxy.memory.records import DAY, KEY, Kind, TextKind
+from proxy.memory.serialization import UnreadableRecordError
 
-_ADD = Script(
-    """-- KEYS: keys. ARGV: name, sha256, row, most, revision
-local name, digest = 'k' .. ARGV[1], 'd' .. ARGV[2]
-local there = redis.call('HGET', KEYS[1], digest)
-if there or redis.call('HEXISTS', KEYS[1], name) == 1 then
-    return there == ARGV[3] and 1 or 0
-end
-if redis.call('HLEN', KEYS[1]) >= 2 * tonumber(ARGV[4]) + 1 then
-    return 0
-end
-redis.call('HSET', KEYS[1], name, ARGV[2], digest, ARGV[3], 'n', ARGV[5])
-return 1"""
-)
-
-_ALL = Script(
-    """-- KEYS: keys. ARGV: the revision that is known
-local revision = redis.call('HGET', KEYS[1], 'n') or ''
-if revision ~= '' and revision == ARGV[1] then
-    return false
-end
-return redis.call('HGETALL', KEYS[1])"""
-)
-
-_DELETE = Script(
-    """-- KEYS: keys. ARGV: name, revision
-local name = 'k' .. ARGV[1]
-local digest = redis.call('HGET', KEYS[1], name)
-if not digest then
-    return 0
-end
-redis.call('HDEL', KEYS[1], name, 'd' .. digest)
-redis.call('HSET', KEYS[1], 'n', ARGV[2])
-return 1"""
-)
+VERSION = "v2"
+Argument = str | bytes | int | float
+Command = tuple[Argument, ...]
+TextIndex = tuple[str, str]
+"""The keys of the texts of a bounded kind, and of the number of their bytes."""
 
 
-class RedisKeys:
-    """The part of the store that holds rows of keys."""
+class ConversationKeys(NamedTuple):
+    """The keys of a conversation. Scripts know them by their place here: `steps` is KEYS[1]."""
 
-    _connection: RedisConnection
-    _codec: Codec
-    _keys: Keys
-
-    async def add_key(self, row: KeyRow) -> bool:
-        command = _ADD.on([self._gateway_keys], row.name, row.sha256, packed(row), KEYS, _revision())
-        (added,) = await self._connection.trip(command)
-        return bool(added)
-
-    async def key_rows(self, unless: str = "") -> tuple[str, Sequence[KeyRow]] | None:
-        (answer,) = await self._connection.trip(_ALL.on([self._gateway_keys], unless))
-        if answer is None:
-            return None
-        fields = dict(scored(answer))
-        names = ((field[1:], fields.get(b"d" + digest)) for field, digest in fields.items() if field[:1] == b"k")
-        rows = readable(self._codec.read(_row, name, content) for name, content in names)
-        return fields.get(b"n", b"").decode("ascii", "replace"), sorted(rows, key=attrgetter("name"))
-
-    async def delete_key(self, name: str) -> bool:
-        (deleted,) = await self._connection.trip(_DELETE.on([self._gateway_keys], name, _revision()))
-        return bool(deleted)
-
-    @property
-    def _gateway_keys(self) -> str:
-        return self._keys.ready.removesuffix("ready") + "keys"
+    steps: str
+    ages: str
+    summaries: str
+    leases: str
+    spent: str
+    abouts: str
+    texts: str
+    messages: str
+    message_bytes: str
+    snapshots: str
+    owners: str
+    bills: str
+    bill_ids: str
 
 
-def _revision() -> str:
-    return secrets.token_hex(8)
+class Keys:
+    """All keys below one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = f"{prefix}:{VERSION}"
+        self._secrets = f"{prefix}:secret"
+        self.ready = f"{self._prefix}:ready"
+        self.tenants = f"{self._prefix}:tenants"
+        self.measured = f"{self._prefix}:measured"
+        self.billed_tenants = f"{self._prefix}:billed"
+        self.gateway_keys = f"{self._prefix}:keys"
+        self.tenants_of_0_1 = f"{prefix}:tenants"
+
+    def conversation(self, tenant: bytes, name: bytes) -> ConversationKeys:
+        tag = f"{self._prefix}:{{{_digest(tenant, name)}}}"
+        return ConversationKeys(*(f"{tag}:{each}" for each in ConversationKeys._fields))
+
+    def text_index(self, kind: TextKind, tenant: bytes, name: bytes) -> TextIndex:
+        """Of the texts of a tenant, or of a conversation."""
+        if kind.bounded_by == "conversation":
+            keys = self.conversation(tenant, name)
+            return keys.messages, keys.message_bytes
+        tag = f"{self._prefix}:{{{_digest(tenant)}}}"
+        return f"{tag}:{kind.name}s", f"{tag}:{kind.name}_bytes"
+
+    def conversations(self, tenant: bytes) -> str:
+        return f"{self._prefix}:{{{_digest(tenant)}}}:conversations"
+
+    def events(self, tenant: bytes) -> str:
+        return f"{self._prefix}:{{{_digest(tenant)}}}:events"
+
+    def holders(self, tenant: bytes, field: bytes) -> str:
+        """The conversations that have a text, which is named by its field."""
+        return f"{self._prefix}:{{{_digest(tenant, b'text', field)}}}:holders"
+
+    def purse(self, tenant: bytes, day: bytes) -> str:
+        """What was taken on a day, for one tenant or for all."""
+        return f"{self._prefix}:{{{_digest(tenant, b'purse', day)}}}:purse"
+
+    def billed(self, tenant: bytes, what: str) -> str:
+        return f"{self._prefix}:{{{_digest(tenant)}}}:billed_{what}"
+
+    def billed_day(self, tenant: bytes, day: bytes) -> tuple[str, str]:
+        """The sums of a day, and the ids of the bills that were added."""
+        tag = f"{self._prefix}:{{{_digest(tenant, b'bills', day)}}}"
+        return f"{tag}:bills", f"{tag}:ids"
+
+    def mark(self, kind: Kind | None, tenant: bytes, place: bytes) -> str:
+        """The mark of the last change of rows in a place, which is in their slot."""
+        if kind == KEY:
+            return f"{self._prefix}:{{{self.gateway_keys}}}:mark"
+        beside = self.billed_day(tenant, place)[0] if kind == DAY else self.conversation(tenant, place).steps
+        return f"{beside.rpartition(':')[0]}:mark"
+
+    def secret(self, name: str) -> str:
+        """A secret that all share; release 0.1 has the same."""
+        return f"{self._secrets}:{name}"
 
 
-def _row(name: bytes, stored: object) -> KeyRow:
-    """Raises UnreadableRecordError, UnicodeDecodeError."""
-    return key_row(name.decode(), stored)
+def _digest(*names: bytes) -> str:
+    """A digest of its own for each sequence of names."""
+    return sha256(b"".join(b"%d:%s" % (len(name), name) for name in names)).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, known to the server by its digest once it has run there."""
+
+    text: str
+
+    @cached_property
+    def digest(self) -> str:
+        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def on(self, keys: Sequence[str], *arguments: Argument) -> "ScriptCommand":
+        """The command that runs it where it is known."""
+        command = ScriptCommand(("EVALSHA", self.digest, len(keys), *keys, *arguments))
+        command.script = self
+        return command
+
+
+class ScriptCommand(Command):
+    """EVALSHA, which remembers its script."""
+
+    script: Script
+
+
+def in_full(command: Command) -> Command:
+    """The command, with its script in full for a server that does not know it."""
+    return ("EVAL", command.script.text, *command[2:]) if isinstance(command, ScriptCommand) else command
+
+
+_SEAL = 16  # characters
+
+
+def unsealed(name: bytes, row: bytes) -> bytes:
+    """The body of a row that a script has sealed. Raises UnreadableRecordError."""
+    body = row[_SEAL:]
+    if sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() != row[:_SEAL]:
+        raise UnreadableRecordError("its checksum is wrong")
+    return body
+
+
+def sealed(name: bytes, body: bytes) -> bytes:
+    """A row as scripts seal and unseal it."""
+    return sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() + body
+
+
+def framed(values: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Their lengths, and all of them."""
+    return pack(f">{len(values)}i", *map(len, values)), b"".join(values)
+
+
+def fields(lengths: bytes, values: bytes) -> Iterator[tuple[int, list[bytes | None]]]:
+    """The answer of READ: the number of an anchor, and its five fields."""
+    rest = BytesIO(values)
+    for number, *sizes in iter_unpack(">6i", lengths):
+        yield number, [None if size < 0 else rest.read(size) for size in sizes]

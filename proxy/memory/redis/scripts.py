@@ -1,12 +1,6 @@
-"""What keys are called, and what is sent to Redis: commands that it knows itself, and a script for each thing that
-reads before it writes.
+"""What is sent to Redis: a script for each thing that reads before it writes.
 
 Laws
-  The keys of a conversation share a hash tag, and so a slot of a cluster. A script touches one conversation, or one
-  index.
-  Names are digests: what a client writes cannot forge a key, and keys tell nothing.
-  All keys but the secrets have the version of the schema in their names. Release 0.1 wrote keys without one: they are
-  not read, and expire by themselves.
   A script is done whole or not at all. Run twice it leaves what it left once: a lost answer may be asked for again.
   Where that does not follow from what is written, each call has a mark of its own, and is not done again where that
   mark is found.
@@ -19,125 +13,7 @@ number. `ages` says when an anchor was last used. `leases` and `spent` (`k` and 
 `b` the bills added up) hold rows that are sealed here, because Redis reads and writes them.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha1, sha256
-from io import BytesIO
-from struct import iter_unpack, pack
-from typing import NamedTuple
-
-from proxy.memory import TextKind
-from proxy.memory.serialization import UnreadableRecordError
-
-VERSION = "v2"
-Argument = str | bytes | int | float
-Command = tuple[Argument, ...]
-TextIndex = tuple[str, str]
-"""The keys of the texts of a bounded kind, and of the number of their bytes."""
-
-
-class ConversationKeys(NamedTuple):
-    """The keys of a conversation. Scripts know them by their place here: `steps` is KEYS[1]."""
-
-    steps: str
-    ages: str
-    summaries: str
-    leases: str
-    spent: str
-    abouts: str
-    texts: str
-    messages: str
-    message_bytes: str
-    snapshots: str
-    owners: str
-    bills: str
-    bill_ids: str
-
-
-class Keys:
-    """All keys below one prefix."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = f"{prefix}:{VERSION}"
-        self._secrets = f"{prefix}:secret"
-        self.ready = f"{self._prefix}:ready"
-        self.tenants = f"{self._prefix}:tenants"
-        self.measured = f"{self._prefix}:measured"
-        self.billed_tenants = f"{self._prefix}:billed"
-        self.tenants_of_0_1 = f"{prefix}:tenants"
-
-    def conversation(self, tenant: bytes, name: bytes) -> ConversationKeys:
-        tag = f"{self._prefix}:{{{_digest(tenant, name)}}}"
-        return ConversationKeys(*(f"{tag}:{each}" for each in ConversationKeys._fields))
-
-    def text_index(self, kind: TextKind, tenant: bytes, name: bytes) -> TextIndex:
-        """Of the texts of a tenant, or of a conversation."""
-        if kind.bounded_by == "conversation":
-            keys = self.conversation(tenant, name)
-            return keys.messages, keys.message_bytes
-        tag = f"{self._prefix}:{{{_digest(tenant)}}}"
-        return f"{tag}:{kind.name}s", f"{tag}:{kind.name}_bytes"
-
-    def conversations(self, tenant: bytes) -> str:
-        return f"{self._prefix}:{{{_digest(tenant)}}}:conversations"
-
-    def events(self, tenant: bytes) -> str:
-        return f"{self._prefix}:{{{_digest(tenant)}}}:events"
-
-    def holders(self, tenant: bytes, field: bytes) -> str:
-        """The conversations that have a text, which is named by its field."""
-        return f"{self._prefix}:{{{_digest(tenant, b'text', field)}}}:holders"
-
-    def purse(self, tenant: bytes, day: bytes) -> str:
-        """What was taken on a day, for one tenant or for all."""
-        return f"{self._prefix}:{{{_digest(tenant, b'purse', day)}}}:purse"
-
-    def billed(self, tenant: bytes, what: str) -> str:
-        return f"{self._prefix}:{{{_digest(tenant)}}}:billed_{what}"
-
-    def billed_day(self, tenant: bytes, day: bytes) -> tuple[str, str]:
-        """The sums of a day, and the ids of the bills that were added."""
-        tag = f"{self._prefix}:{{{_digest(tenant, b'bills', day)}}}"
-        return f"{tag}:bills", f"{tag}:ids"
-
-    def secret(self, name: str) -> str:
-        """A secret that all share; release 0.1 has the same."""
-        return f"{self._secrets}:{name}"
-
-
-def _digest(*names: bytes) -> str:
-    """A digest of its own for each sequence of names."""
-    return sha256(b"".join(b"%d:%s" % (len(name), name) for name in names)).hexdigest()[:32]
-
-
-@dataclass(frozen=True)
-class Script:
-    """A script, known to the server by its digest once it has run there."""
-
-    text: str
-
-    @cached_property
-    def digest(self) -> str:
-        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-    def on(self, keys: Sequence[str], *arguments: Argument) -> "ScriptCommand":
-        """The command that runs it where it is known."""
-        command = ScriptCommand(("EVALSHA", self.digest, len(keys), *keys, *arguments))
-        command.script = self
-        return command
-
-
-class ScriptCommand(Command):
-    """EVALSHA, which remembers its script."""
-
-    script: Script
-
-
-def in_full(command: Command) -> Command:
-    """The command, with its script in full for a server that does not know it."""
-    return ("EVAL", command.script.text, *command[2:]) if isinstance(command, ScriptCommand) else command
-
+from proxy.memory.redis.keys import Script
 
 _USED = """
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
@@ -318,9 +194,79 @@ if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
 end"""
 )
 
+PUT_ONCE = Script(
+    """-- KEYS: a secret. ARGV: 32 bytes
+local there = redis.call('GET', KEYS[1])
+if there and #there == #ARGV[1] then
+    return there
+end
+redis.call('SET', KEYS[1], ARGV[1])
+return ARGV[1]"""
+)
+
+SPEND = Script(
+    "-- KEYS: spent. ARGV: ttl, mark, field, calls, prompt, cached, written, completion, dollars"
+    + SEALED
+    + """
+local marks = redis.call('HGET', KEYS[1], 'n') or ''
+if string.find(marks, ARGV[2], 1, true) then
+    return 0
+end
+local row, sum = redis.call('HGET', KEYS[1], ARGV[3]), {}
+local body = unsealed(ARGV[3], row)
+for number in string.gmatch(body or '0 0 0 0 0 0', '[^ ]+') do
+    sum[#sum + 1] = string.format('%.17g', number + ARGV[#sum + 4])
+end
+redis.call('HSET', KEYS[1], ARGV[3], sealed(ARGV[3], table.concat(sum, ' ')), 'n', string.sub(ARGV[2] .. marks, 1, 256))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return row and not body and 1 or 0"""
+)
+"""Answers with how many rows cannot be read; they begin again."""
+
+TAKE = Script(
+    "-- KEYS: a purse, or spent. ARGV: ttl, mark, dollars, limit"
+    + SEALED
+    + """
+local row = redis.call('HGET', KEYS[1], 'p')
+local body = unsealed('p', row)
+local sum, marks = string.match(body or '0 ', '^([^ ]+) (.*)$')
+local spoilt = row and not body and 1 or 0
+if string.find(marks, ARGV[2], 1, true) then
+    return {1, spoilt}
+end
+local dollars = tonumber(ARGV[3])
+sum = tonumber(sum) + dollars
+if dollars >= 0 and sum > tonumber(ARGV[4]) then
+    return {0, spoilt}
+end
+body = string.format('%.17g', math.max(sum, 0)) .. ' ' .. string.sub(ARGV[2] .. marks, 1, 512)
+redis.call('HSET', KEYS[1], 'p', sealed('p', body))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return {1, spoilt}"""
+)
+"""Answers whether it was added, and with how many rows cannot be read; they begin again."""
+
+PUT_SNAPSHOT = Script(
+    """-- KEYS: snapshots. ARGV: ttl, name, record, the name whose snapshot goes, most
+local names = {ARGV[2]}
+for name in string.gmatch(redis.call('HGET', KEYS[1], 'n') or '', '%S+') do
+    if name == ARGV[4] or (name ~= ARGV[2] and #names >= tonumber(ARGV[5])) then
+        redis.call('HDEL', KEYS[1], name)
+    elseif name ~= ARGV[2] then
+        names[#names + 1] = name
+    end
+end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3], 'n', table.concat(names, ' '))
+redis.call('EXPIRE', KEYS[1], ARGV[1])"""
+)
+"""Puts one into a hash beside the steps of its conversation, in a field that is named by a digest of its fingerprint
+and anchor. `n` is the names of all, the newest first."""
+
+# --- indexes, events, and rows for people and accounts ---
+
 NOTE = Script(
-    """-- KEYS: an index. ARGV: ttl, now, member
-redis.call('ZADD', KEYS[1], 'GT', ARGV[2], ARGV[3])
+    """-- KEYS: an index. ARGV: ttl, then times and members
+redis.call('ZADD', KEYS[1], 'GT', unpack(ARGV, 2))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', math.min(ARGV[2], redis.pcall('TIME')[1] or ARGV[2]) - ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
@@ -337,64 +283,74 @@ redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 
-LIST_EVENTS = Script(
-    """-- KEYS: a tenant's events. ARGV: before which, how many to look at, and maybe a conversation
-local entries = redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])
-local lengths, parts = {}, {}
-for _, entry in ipairs(entries) do
-    if not ARGV[3] or entry[2][4] == ARGV[3] then
-        for _, part in ipairs({entry[1], entry[2][4] or '', entry[2][6] or ''}) do
-            lengths[#lengths + 1] = struct.pack('>i4', #part)
-            parts[#parts + 1] = part
-        end
+_COMMANDS = """
+local words, start, at = {}, 1, 1
+for i = 1, #ARGV[1] / 4 do
+    local length = struct.unpack('>i4', ARGV[1], i * 4 - 3)
+    words[i] = string.sub(ARGV[2], start, start + length - 1)
+    start = start + length
+end
+local function command()
+    local size = tonumber(words[at])
+    at = at + size + 1
+    return redis.call(unpack(words, at - size, at - 1))
+end
+"""
+"""Commands, each written as its length and its words. They come in two pieces, the lengths of all words and the words:
+thousands of small arguments would take Python long."""
+
+ASK = Script(
+    "-- KEYS: of the commands. ARGV: commands"
+    + _COMMANDS
+    + """
+local answers = {}
+while at <= #words do answers[#answers + 1] = command() end
+return answers"""
+)
+
+GUARDED = Script(
+    "-- KEYS: of the commands. ARGV: the mark that was read, in a command of its own, then that which sets a new one"
+    + _COMMANDS
+    + """
+local mark = redis.call('GET', KEYS[1]) or ''
+if mark == words[6] then return 1 end
+if mark ~= words[2] then return 0 end
+at = 3
+while at <= #words do command() end
+return 1"""
+)
+"""Commands that are only done where nothing was changed since the mark was read. Answers whether they were done."""
+
+INDEX = Script(
+    """-- KEYS: an index and its bytes. ARGV: ttl, now, since when, most bytes, how many of the oldest to look at,
+-- how many to add, these, and those to remove
+local function size(member) return tonumber(string.match(member, '^%d+')) or 0 end
+local sum = redis.call('EXISTS', KEYS[1]) == 1 and tonumber(redis.call('GET', KEYS[2]) or '')
+if not sum then
+    sum = 0
+    for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do sum = sum + size(member) end
+end
+for i = 7, #ARGV do
+    if i < 7 + ARGV[6] then
+        sum = sum + redis.call('ZADD', KEYS[1], 'NX', ARGV[2], ARGV[i]) * size(ARGV[i])
+    else
+        sum = sum - redis.call('ZREM', KEYS[1], ARGV[i]) * size(ARGV[i])
     end
 end
-return {entries[tonumber(ARGV[2])] and entries[#entries][1] or '', table.concat(lengths), table.concat(parts)}"""
-)
-"""Answers with the last one that it has looked at, empty where there are no more, and with the id, the conversation and
-the record of those wanted: in two pieces, as READ does."""
-
-DELETE_EVENTS = Script(
-    """-- KEYS: a tenant's events. ARGV: after which, how many to look at, conversations
-local entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
-local names = {}
-for i = 3, #ARGV do names[ARGV[i]] = true end
-for _, entry in ipairs(entries) do
-    if names[entry[2][4]] then redis.call('XDEL', KEYS[1], entry[1]) end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+    redis.call('SET', KEYS[2], string.format('%.0f', sum), 'EX', ARGV[1])
+    redis.call('EXPIRE', KEYS[1], ARGV[1])
+else
+    redis.call('DEL', KEYS[2])
 end
-return entries[tonumber(ARGV[2])] and entries[#entries][1] or ''"""
-)
-"""Answers with the last one that it has looked at, empty where there are no more."""
-
-PUT_ONCE = Script(
-    """-- KEYS: a secret. ARGV: 32 bytes
-local there = redis.call('GET', KEYS[1])
-if there and #there == #ARGV[1] then
-    return there
+local surplus, oldest = {}, redis.call('ZRANGE', KEYS[1], 0, ARGV[5] - 1, 'WITHSCORES')
+for i = 1, #oldest, 2 do
+    if sum <= tonumber(ARGV[4]) and tonumber(oldest[i + 1]) >= tonumber(ARGV[3]) then break end
+    surplus[#surplus + 1] = oldest[i]
+    sum = sum - size(oldest[i])
 end
-redis.call('SET', KEYS[1], ARGV[1])
-return ARGV[1]"""
+return surplus"""
 )
-
-
-def unsealed(name: bytes, row: bytes) -> bytes:
-    """The body of a row that a script has sealed. Raises UnreadableRecordError."""
-    body = row[_SEAL:]
-    if sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() != row[:_SEAL]:
-        raise UnreadableRecordError("its checksum is wrong")
-    return body
-
-
-_SEAL = 16  # characters
-
-
-def framed(values: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Their lengths, and all of them."""
-    return pack(f">{len(values)}i", *map(len, values)), b"".join(values)
-
-
-def fields(lengths: bytes, values: bytes) -> Iterator[tuple[int, list[bytes | None]]]:
-    """The answer of READ: the number of an anchor, and its five fields."""
-    rest = BytesIO(values)
-    for number, *sizes in iter_unpack(">6i", lengths):
-        yield number, [None if size < 0 else rest.read(size) for size in sizes]
+"""An index of texts, sorted by when they were first stored, each written `SIZE FIELD ` and then the name of its
+conversation; beside it stands how many bytes these are, which is added up where it is gone. Answers with those that
+are then too many or too old, the oldest first; they stay until they are removed."""

@@ -32,7 +32,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 
 from proxy.memory import TTL, parameters, ttl
-from proxy.memory.redis.scripts import Command
+from proxy.memory.redis.keys import Command
 
 PREFIX = "narrows"
 AT_ONCE = 4

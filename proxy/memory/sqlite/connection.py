@@ -1,4 +1,4 @@
-"""The connection to an SQLite file: one statement at a time, advice where one fails, and opening the file again.
+"""The connection to an SQLite file: one thing at a time, advice where it fails, and opening the file again.
 
 Laws
   No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
@@ -14,19 +14,19 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
 
-import aiosqlite
-
-from proxy.memory import Announce, StoreTrouble
+from proxy.memory.decisions import Announce, StoreTrouble
 from proxy.memory.sqlite import statements as sql
 
 MEMORY = ":memory:"
-Row = sqlite3.Row | tuple[object, ...]
-Function = Callable[..., Any]
+Row = tuple[Any, ...]
+T = TypeVar("T")
 
 _AT_ONCE = 0.015  # seconds: a lock that SQLite has waited for takes longer
 _LOOK = 1.0  # seconds between two looks whether the file that is open is still there
@@ -61,17 +61,72 @@ _LASTING = frozenset(
 _FAULTS = (TimeoutError, sqlite3.Error, OSError, ValueError)
 
 
-class SqliteConnection:
-    """Runs statements on one file. `functions` are ours that SQLite may call, by name and number of arguments."""
+class Database:
+    """A connection of SQLite's, and the thread that alone uses it, one job after the other."""
 
-    def __init__(
-        self, path: str, patience: float, functions: Mapping[tuple[str, int], Function], announce: Announce
-    ) -> None:
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._connection: sqlite3.Connection | None = None
+        Thread(target=self._work, daemon=True).start()
+
+    async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        def opened() -> None:
+            self._connection = connect()
+
+        await self._done(opened)
+
+    async def do(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """What the job returns. Where nobody waits for it any more, it is done all the same."""
+
+        def on_connection() -> T:
+            if self._connection is None:
+                raise sqlite3.ProgrammingError("it is closed")
+            return job(self._connection)
+
+        return await self._done(on_connection)
+
+    def close(self) -> "asyncio.Future[None]":
+        """Close it behind all jobs, and end the thread."""
+        done = self._done(self._close)
+        self._jobs.put(None)
+        return done
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):  # the file is gone or damaged: there is nothing left to write
+                connection.close()
+
+    def _done(self, job: Callable[[], T]) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((future, job))
+        return future
+
+    def _work(self) -> None:
+        while (pair := self._jobs.get()) is not None:
+            future, job = pair
+            try:
+                settle: Callable[[Any], None] = future.set_result
+                outcome: Any = job()
+            except BaseException as error:
+                settle, outcome = future.set_exception, error
+            with suppress(RuntimeError):  # its loop is closed
+                future.get_loop().call_soon_threadsafe(_settle, future, settle, outcome)
+
+
+def _settle(future: "asyncio.Future[Any]", settle: Callable[[Any], None], outcome: Any) -> None:
+    if not future.done():  # nobody waits any more
+        settle(outcome)
+
+
+class SqliteConnection:
+    """Runs statements on one file."""
+
+    def __init__(self, path: str, patience: float, announce: Announce) -> None:
         self.path = path
         self._patience = patience
-        self._functions = functions
         self._announce = announce
-        self._connection: aiosqlite.Connection | None = None
+        self._database: Database | None = None
         self._is_open = False
         self._opening = asyncio.Lock()
         self._file: tuple[int, int] | None = None
@@ -90,10 +145,29 @@ class SqliteConnection:
 
     async def run(self, statement: str, *values: object) -> list[Row]:
         """All rows of one statement. Raises StoreTrouble."""
+        return await self.do(lambda database: database.execute(statement, values).fetchall())
+
+    async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """What the job returns, whose statements are one transaction, before which nobody else writes. Raises
+        StoreTrouble."""
+
+        def transaction(database: sqlite3.Connection) -> T:
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                outcome = job(database)
+                database.execute("COMMIT")
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+            return outcome
+
+        return await self.do(transaction)
+
+    async def do(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """What the job returns, which is called in the connection's thread. Raises StoreTrouble."""
         try:
             async with asyncio.timeout(self._patience):
-                connection = await self._usable(self._patience)
-                return list(await connection.execute_fetchall(statement, values))
+                return await (await self._usable(self._patience)).do(job)
         except _FAULTS as error:
             if _code(error) in _LASTING:
                 await self._drop()
@@ -106,50 +180,52 @@ class SqliteConnection:
             rows = await self.run(statement, *values)
             await asyncio.sleep(pause)
 
-    async def _usable(self, patience: float) -> aiosqlite.Connection:
+    async def _usable(self, patience: float) -> Database:
         """The connection, opened where need be. Raises StoreTrouble."""
         async with self._opening:
             if not self._is_open:
                 raise StoreTrouble(f"the store {self.path} is not open")
-            if self._connection is None:
-                self._connection = await self._opened(patience)
+            if self._database is None:
+                self._database = await self._opened(patience)
                 self._next_look = time.monotonic() + _LOOK
             elif time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + _LOOK
                 if await asyncio.to_thread(_identity, self.path) != self._file:
-                    connection, self._connection = self._connection, None
-                    await _closed(connection)
+                    database, self._database = self._database, None
+                    await database.close()
                     raise OSError(errno.ESTALE, "its file was removed or replaced: it is opened anew")
-            return self._connection
+            return self._database
 
     async def _drop(self) -> None:
         async with self._opening:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                await _closed(connection)
+            database, self._database = self._database, None
+            if database is not None:
+                await database.close()
 
-    async def _opened(self, patience: float) -> aiosqlite.Connection:
+    async def _opened(self, patience: float) -> Database:
+        def connect() -> sqlite3.Connection:
+            _create(self.path, patience, self._announce)
+            self._file = _identity(self.path)
+            connection = sqlite3.connect(self.path, timeout=patience / 2, isolation_level=None)
+            try:
+                _create_schema(connection)
+                # Half the patience, so that the error is about the lock and not about the time.
+                connection.execute(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        database = Database()
         try:
             async with asyncio.timeout(patience):
-                await asyncio.to_thread(_create, self.path, patience, self._announce)
-                self._file = await asyncio.to_thread(_identity, self.path)
-                connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
-                try:
-                    await connection
-                    await _create_schema(connection)
-                    for (name, arguments), function in self._functions.items():
-                        await connection.create_function(name, arguments, function)
-                    # Half the patience, so that the error is about the lock and not about the time.
-                    await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
-                except asyncio.CancelledError:
-                    connection.stop()  # not awaited: its thread may hang in what took too long
-                    raise
-                except _FAULTS:
-                    await _closed(connection)
-                    raise
-                return connection
-        except _FAULTS as error:
-            raise self._trouble(error) from error
+                await database.open(connect)
+        except BaseException as error:
+            database.close()  # not awaited: its thread may hang in what took too long
+            if isinstance(error, _FAULTS):
+                raise self._trouble(error) from error
+            raise
+        return database
 
     def _trouble(self, error: Exception) -> StoreTrouble:
         if isinstance(error, TimeoutError):
@@ -223,48 +299,42 @@ def _set_aside(path: str) -> str:
         return target
 
 
-async def _closed(connection: aiosqlite.Connection) -> None:
-    try:
-        await connection.close()
-    except (sqlite3.Error, ValueError):
-        return  # the file is gone or damaged: there is nothing left to write
-
-
-async def _create_schema(connection: aiosqlite.Connection) -> None:
+def _create_schema(connection: sqlite3.Connection) -> None:
     soon = time.monotonic() + _AT_ONCE
     while True:
         try:
-            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA journal_mode = WAL")
             break
         except sqlite3.OperationalError as error:
             # Where two open a new file at once, SQLite does not wait for this one as it does for others.
             if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > soon:
                 raise
-        await asyncio.sleep(0.002)
-    await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
-    await connection.execute_fetchall("PRAGMA trusted_schema = ON")  # triggers call functions of ours
-    if await _version(connection) == sql.SCHEMA_VERSION:
-        await _create_later_tables(connection)
-        return
-    await connection.execute_fetchall("BEGIN IMMEDIATE")
-    version = await _version(connection)  # another worker may have been faster
-    if version > sql.SCHEMA_VERSION:
-        raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
-    if not version:
-        for statement in sql.SCHEMA:
-            await connection.execute_fetchall(statement)
-        await connection.execute_fetchall(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
-    await connection.execute_fetchall("COMMIT")
-    await _create_later_tables(connection)
+        time.sleep(0.002)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if _version(connection) != sql.SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        version = _version(connection)  # another worker may have been faster
+        if version > sql.SCHEMA_VERSION:
+            raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
+        for statement in () if version else (*sql.SCHEMA, f"PRAGMA user_version = {sql.SCHEMA_VERSION}"):
+            connection.execute(statement)
+        connection.execute("COMMIT")
+    for statement in sql.LATER_SCHEMA:
+        connection.execute(statement)
+    if not sql.OF_0_2.keys().isdisjoint(_tables(connection)):
+        connection.execute("BEGIN IMMEDIATE")
+        tables = _tables(connection)
+        for statement in (*(sql.OF_0_2[table] for table in sql.OF_0_2 if table in tables), *sql.DROP_OF_0_2):
+            connection.execute(statement)
+        connection.execute("COMMIT")
 
 
-async def _create_later_tables(connection: aiosqlite.Connection) -> None:
-    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *sql.BILL_TABLES, *sql.KEYS_TABLE):
-        await connection.execute_fetchall(statement)
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute(sql.TABLES)}
 
 
-async def _version(connection: aiosqlite.Connection) -> int:
-    ((version,),) = await connection.execute_fetchall("PRAGMA user_version")
+def _version(connection: sqlite3.Connection) -> int:
+    ((version,),) = connection.execute("PRAGMA user_version")
     return int(version)
 
 

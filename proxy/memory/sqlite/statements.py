@@ -1,6 +1,9 @@
 """What is sent to SQLite: the schema, and a statement for each operation."""
 
-from proxy.memory import BILLS, DAY_ROWS, DELETIONS, EVENTS, INSERTS, SNAPSHOTS, SUMMARIES, TEXT_KINDS, TextKind
+from collections.abc import Iterable
+
+from proxy.memory.decisions import INSERTS, SNAPSHOTS, SUMMARIES
+from proxy.memory.records import DELETIONS, EVENTS, TEXT_KINDS, TextKind
 
 SCHEMA_VERSION = 5
 """`PRAGMA user_version` of a file; 0 is a new one, and 1 to 4 were written by release 0.1."""
@@ -122,25 +125,41 @@ SNAPSHOTS_TABLE = (
     " DELETE FROM snapshot WHERE tenant = old.tenant AND conversation = old.name; END",
 )
 
-KEYS_TABLE = (
-    "CREATE TABLE IF NOT EXISTS gateway_key (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE,"
-    " content BLOB NOT NULL) WITHOUT ROWID",
+RECORDS = (
+    f"CREATE TABLE IF NOT EXISTS record ({_NUMBERED}, kind TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,"
+    " used REAL NOT NULL, about BLOB NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, kind, name))",
+    "CREATE INDEX IF NOT EXISTS record_owner ON record (tenant, kind, name) WHERE kind = 'owner'",
+    "CREATE INDEX IF NOT EXISTS record_day ON record (conversation) WHERE kind = 'day'",
+    "CREATE INDEX IF NOT EXISTS record_added ON record (number) WHERE kind = 'added'",
+    "CREATE INDEX IF NOT EXISTS record_total ON record (used) WHERE kind = 'total'",
+    "CREATE INDEX IF NOT EXISTS record_total_of_tenant ON record (tenant, used) WHERE kind = 'total'",
+    "CREATE TRIGGER IF NOT EXISTS record_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM record WHERE tenant = old.tenant AND conversation = old.name; END",
 )
-OWNERS_TABLE = (
-    f"CREATE TABLE IF NOT EXISTS owner ({_OF_CONVERSATION}, owner TEXT NOT NULL, used REAL NOT NULL,"
-    " PRIMARY KEY (tenant, conversation, owner)) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS owner_owner ON owner (tenant, owner)",
-    f"CREATE TRIGGER IF NOT EXISTS owner_inserted AFTER INSERT ON owner BEGIN {_USED}; END",
-    "CREATE TRIGGER IF NOT EXISTS owner_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM owner WHERE tenant = old.tenant AND conversation = old.name; END",
-)
+"""As `text`, for rows of other kinds; `about` is whose they are. Those of a day stand behind a byte that no
+conversation's name begins with, and those of no tenant behind one that is no tenant."""
 
-OWN = "INSERT INTO owner VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_OWNERS = "SELECT {} FROM owner WHERE {} UNION SELECT {} FROM bill_conversation WHERE {}"
-OWNERS = _OWNERS.format(*("owner", "tenant = ?1 AND conversation = ?2") * 2)
-OWNED = _OWNERS.format(*("conversation", "tenant = ?1 AND owner = ?2") * 2)
-ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
-DISOWN = "DELETE FROM owner WHERE tenant = ? AND conversation = ? AND owner = ?"
+LATER_SCHEMA = (*PURSES, *SNAPSHOTS_TABLE, *RECORDS)
+
+_ROW = "INSERT OR IGNORE INTO record (kind, tenant, conversation, name, size, used, about, content) SELECT"
+OF_0_2 = {
+    "owner": f"{_ROW} 'owner', tenant, conversation, CAST(owner AS BLOB), 0, used, x'', x'' FROM owner",
+    "bill": f"{_ROW} 'bill', tenant, conversation, CAST(id AS BLOB), length(content), used, x'', content FROM bill"
+    " WHERE conversation <> x'' ORDER BY number",
+    "bill_day": f"{_ROW} 'day', tenant, CAST(x'ff' || day AS BLOB), name, length(content), 0, CAST(owner AS BLOB),"
+    " content FROM bill_day",
+    "bill_conversation": f"{_ROW} 'total', tenant, conversation, x'', length(content), at, CAST(owner AS BLOB),"
+    " content FROM bill_conversation",
+    "gateway_key": f"{_ROW} 'key', x'ff', x'', CAST(sha256 AS BLOB), length(content), 0, x'', content FROM gateway_key",
+}
+"""Tables of release 0.2, and the statements that carry over what is in them."""
+DROP_OF_0_2 = (
+    "DROP VIEW IF EXISTS bill_added",
+    "DROP TRIGGER IF EXISTS bill_deleted",
+    "DROP TRIGGER IF EXISTS owner_deleted",
+    *(f"DROP TABLE IF EXISTS {table}" for table in OF_0_2),
+)
+TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 PAGES = """
 SELECT (page_count - freelist_count) * page_size
@@ -148,8 +167,8 @@ FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
 
 _SIZES = {
     "step": "length(decision) + coalesce(length(sent), 0) + 200",
-    **dict.fromkeys(("recall", "summary", "snapshot", "event", "bill"), "length(content) + 200"),
-    "text": "size + 200",
+    **dict.fromkeys(("recall", "summary", "snapshot", "event"), "length(content) + 200"),
+    **dict.fromkeys(("text", "record"), "size + 200"),
 }
 """About how many bytes a row takes, by its table."""
 _SIZE = " + ".join(
@@ -207,35 +226,8 @@ INSERT INTO recall (tenant, conversation, anchor, reply, content, used) VALUES (
 ON CONFLICT (tenant, conversation, anchor, reply) DO UPDATE
 SET number = (SELECT max(number) + 1 FROM recall), content = excluded.content, used = excluded.used"""
 
-_PUT_TEXTS = """
-INSERT INTO text (tenant, conversation, kind, name, size, used, about, content) VALUES {}
-ON CONFLICT (tenant, conversation, kind, name) DO UPDATE
-SET content = first_text(tenant, conversation, kind, name, content, excluded.content)"""
-
-
-def put_texts(count: int) -> str:
-    """For so many at once; `first_text` is a function of ours."""
-    return _PUT_TEXTS.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count))
-
-
-LIST_TEXTS = "SELECT name, about FROM text WHERE tenant = ? AND conversation = ? AND kind = ? ORDER BY number"
-
-CONVERSATIONS_WITH = "SELECT conversation FROM text WHERE tenant = ? AND kind = ? AND name = ? ORDER BY number"
-
-
-def texts(count: int) -> str:
-    """Those of so many names."""
-    names = ", ".join("?" * count)
-    return f"SELECT name, content FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({names})"
-
-
-def delete_texts(count: int) -> str:
-    """Those of so many names."""
-    return f"DELETE FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({', '.join('?' * count)})"
-
-
 # The oldest, until the sizes of those deleted make up the surplus.
-_TRIM = """
+_DROP_TEXTS = """
 DELETE FROM text WHERE number IN
     (SELECT number FROM
         (SELECT number, sum(size) OVER (ORDER BY number) - size AS before FROM
@@ -244,10 +236,10 @@ DELETE FROM text WHERE number IN
 RETURNING 1"""
 
 
-def trim(kind: TextKind) -> str:
+def drop_texts(kind: TextKind) -> str:
     """Delete some of what is too much: of the tenant's texts, or of the conversation's."""
     whose = "?4 IS ?4" if kind.bounded_by == "tenant" else "conversation = ?4"
-    return _TRIM.format(f"tenant = ?1 AND {whose}")
+    return _DROP_TEXTS.format(f"tenant = ?1 AND {whose}")
 
 
 PUT_SUMMARY = """
@@ -275,7 +267,9 @@ RELEASE = "UPDATE lease SET until = 0 WHERE tenant = ? AND conversation = ? AND 
 
 SPEND = """
 INSERT INTO spent (tenant, conversation, kind, content, used) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET content = added(kind, content, excluded.content), used = excluded.used"""
+ON CONFLICT DO UPDATE SET content = excluded.content, used = excluded.used"""
+
+SPENT_ON = "SELECT content FROM spent WHERE tenant = ? AND conversation = ? AND kind = ?"
 
 SPENT = "SELECT kind, content FROM spent WHERE tenant = ? AND conversation = ?"
 
@@ -297,10 +291,10 @@ _EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DE
 # statement waits longer than for these. Events are the first of them.
 _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
 
-DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))
+DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text", "record"))
 DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
 
-DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text", "bill", "bill_day"))
+DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text", "record"))
 DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
 
 _SWEEP_ROWS = """
@@ -309,7 +303,7 @@ DELETE FROM {0} WHERE rowid IN
      JOIN {0} ON {0}.tenant = old.tenant AND {0}.conversation = old.name LIMIT 50)
 RETURNING 1"""
 
-SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text", "bill")))
+SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text", "record")))
 SWEEP = """
 DELETE FROM conversation WHERE (tenant, name) IN
     (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
@@ -322,7 +316,6 @@ RETURNING 1"""
 
 SWEEP_NUMBERED = (
     _SWEEP_NUMBERED.format("event", "true"),
-    _SWEEP_NUMBERED.format("bill", "conversation = x''"),
     *(_SWEEP_NUMBERED.format("text", f"kind = '{kind.name}'") for kind in TEXT_KINDS.values() if kind.bounded_by),
 )
 
@@ -342,46 +335,32 @@ def events(*, tenant: bool, conversation: bool) -> str:
     return _EVENTS.format("WHERE " + " AND ".join(wanted))
 
 
-# --- the tables of bills: a row for each bill, for each conversation, and for each day and its labels ---
-# A batch is inserted into a view, whose trigger writes all three, and nothing where the bill is there.
+# --- rows for people and accounts ---
 
-_HAS_ROW = "EXISTS (SELECT 1 FROM bill_day WHERE tenant = new.tenant AND day = new.day AND name = new.name)"
-_HAS_ROOM = f"(SELECT count(*) FROM bill_day WHERE tenant = new.tenant AND day = new.day) < {DAY_ROWS}"
-_ADDED = "ON CONFLICT DO UPDATE SET content = day_sums(content, excluded.content)"
+_HERE = "kind = ? AND tenant = ? AND conversation = ?"
+ALL = f"SELECT name, about, {{}}, size FROM {{}} WHERE {_HERE} ORDER BY number"
+NAMED = f"SELECT name, about, {{}}, size FROM {{}} WHERE {_HERE} AND name = ?"
+"""Of a table, with their contents, or without."""
+COUNT = f"SELECT count(*) FROM record WHERE {_HERE}"
+FIND = "SELECT conversation FROM {0} WHERE tenant = ? AND kind = '{1}' AND name = ? ORDER BY number"
+DELETE_ROW = f"DELETE FROM {{}} WHERE {_HERE} AND name = ?"
+_PUT = """
+INSERT INTO {} (kind, tenant, conversation, name, size, used, about, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, conversation, kind, name) DO UPDATE SET content = excluded.content"""
+PUT = {
+    "text": _PUT.format("text"),
+    "record": f"{_PUT.format('record')}, size = excluded.size, used = excluded.used, about = excluded.about",
+}
+USE = "INSERT INTO conversation VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
+ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
 
-BILL_TABLES = (
-    f"CREATE TABLE IF NOT EXISTS bill (number INTEGER PRIMARY KEY, {_OF_CONVERSATION}, id TEXT NOT NULL,"
-    " used REAL NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, id))",
-    "CREATE INDEX IF NOT EXISTS bill_of_none ON bill (number) WHERE conversation = x''",
-    "CREATE TABLE IF NOT EXISTS bill_day (tenant BLOB NOT NULL, day TEXT NOT NULL, name BLOB NOT NULL,"
-    " owner TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (tenant, day, name))",
-    "CREATE INDEX IF NOT EXISTS bill_day_day ON bill_day (day)",
-    f"CREATE TABLE IF NOT EXISTS bill_conversation ({_OF_CONVERSATION}, owner TEXT NOT NULL, at REAL NOT NULL,"
-    " content BLOB NOT NULL, PRIMARY KEY (tenant, conversation))",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_at ON bill_conversation (at)",
-    "CREATE INDEX IF NOT EXISTS bill_conversation_tenant ON bill_conversation (tenant, at)",
-    "CREATE VIEW IF NOT EXISTS bill_added AS SELECT tenant, conversation, id, used AS at, content, used, x'' AS day,"
-    " x'' AS name, '' AS owner, x'' AS sums, x'' AS other_name, '' AS other_owner, x'' AS other_sums, x'' AS row"
-    " FROM bill",
-    "CREATE TRIGGER IF NOT EXISTS bill_added_inserted INSTEAD OF INSERT ON bill_added WHEN NOT EXISTS"
-    " (SELECT 1 FROM bill WHERE tenant = new.tenant AND conversation = new.conversation AND id = new.id) BEGIN"
-    " INSERT INTO bill_day SELECT new.tenant, new.day, new.name, new.owner, new.sums"
-    f" WHERE {_HAS_ROW} OR {_HAS_ROOM} {_ADDED};"
-    " INSERT INTO bill_day SELECT new.tenant, new.day, new.other_name, new.other_owner, new.other_sums"
-    f" WHERE NOT {_HAS_ROW} {_ADDED};"
-    " INSERT INTO bill_conversation SELECT new.tenant, new.conversation, new.owner, new.at, new.row"
-    " WHERE new.conversation <> x'' ON CONFLICT DO UPDATE"
-    " SET content = conversation_sums(content, excluded.content), at = max(at, excluded.at),"
-    " owner = iif(excluded.at >= at, excluded.owner, owner);"
-    " INSERT INTO conversation SELECT new.tenant, new.conversation, new.used WHERE new.conversation <> x''"
-    " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
-    " INSERT INTO bill (tenant, conversation, id, used, content)"
-    " VALUES (new.tenant, new.conversation, new.id, new.at, new.content); END",
-    "CREATE TRIGGER IF NOT EXISTS bill_inserted AFTER INSERT ON bill WHEN new.number % 16 = 0 BEGIN"
-    " DELETE FROM bill WHERE number IN (SELECT number FROM bill WHERE tenant = new.tenant"
-    f" AND conversation = new.conversation ORDER BY used DESC, number DESC LIMIT -1 OFFSET {BILLS}); END",
-    "CREATE TRIGGER IF NOT EXISTS bill_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM bill WHERE tenant = old.tenant AND conversation = old.name;"
-    " DELETE FROM bill_conversation WHERE tenant = old.tenant AND conversation = old.name; END",
-)
-"""As those above that a file of this version may be without."""
+
+def search(kind: str, terms: Iterable[str]) -> str:
+    """The newest rows of a kind, in all places."""
+    where = " AND ".join((f"kind = '{kind}'", *terms))
+    return f"SELECT tenant, conversation, content FROM record WHERE {where} ORDER BY used DESC LIMIT ?"
+
+
+BYTES_OF_DAYS = "SELECT total(2 * length(name) + size + 100), min(conversation) FROM record WHERE kind = 'day'"
+SWEEP_DAYS = _A_FEW.format("record", "kind = 'day' AND conversation < ?")
+SWEEP_ADDED = _SWEEP_NUMBERED.format("record", "kind = 'added'")

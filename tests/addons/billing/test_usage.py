@@ -23,7 +23,8 @@ from proxy.console.greeting import print_day
 from proxy.console.keys import as_toml
 from proxy.console.usage import print_usage
 from proxy.identity.credential import owner_of
-from proxy.memory import DAYS, Key, Store, bill_rows
+from proxy.memory import DAYS, Key, Store
+from proxy.memory.bills import day_of
 from proxy.usage.query import UsageQuery, first_day
 from proxy.usage.report import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from tests.addons.pages.test_conversations import ADMIN, MINE, opened, started
@@ -67,12 +68,12 @@ def bills(count: int = 40) -> list[RequestBill]:
 
 
 def in_time(made: Sequence[RequestBill]) -> list[RequestBill]:
-    return [each for each in made if bill_rows.day_of(each.at) >= first_day("7d", NOW)]
+    return [each for each in made if day_of(each.at) >= first_day("7d", NOW)]
 
 
 def label(each: RequestBill, by: str) -> str:
     labels = each.labels
-    return {"day": bill_rows.day_of(each.at), "credential": labels.owner}.get(by) or str(getattr(labels, by))
+    return {"day": day_of(each.at), "credential": labels.owner}.get(by) or str(getattr(labels, by))
 
 
 @pytest.mark.parametrize("by", [by for by in BY if by != "conversation"])
@@ -145,7 +146,7 @@ async def test_x5_they_do_so_in_a_shell_that_does_not_know_the_secret(
 
 
 def test_what_was_saved_may_be_negative_and_what_cannot_be_known_is_said() -> None:
-    rows = [bill_rows.row_of(structs.replace(each, arm="holdout")) for each in bills(MOST + 1)]
+    rows = [bills.row_of(structs.replace(each, arm="holdout")) for each in bills(MOST + 1)]
     costs = BillSums(paid=0.5, baseline=0.25, unpriced=2, estimated=3, requests=5)
     report = usage_by_conversation([structs.replace(row, sums=costs) for row in rows], "2026-11-17", "2026-11-23")
     assert report.total.sums.saved == -0.25 * MOST
@@ -233,7 +234,7 @@ async def test_x8_the_page_says_what_the_command_says_to_each_what_is_its_own(st
         day_rows = await store.day_rows(first_day("7d", NOW))
     place = USAGE.removeprefix("/narrows/")
     whole = await page(stage, app, f"{place}?by=model&since=7d", NOBODY)
-    expected = usage_by_label(day_rows, "model", first_day("7d", NOW), bill_rows.day_of(NOW))
+    expected = usage_by_label(day_rows, "model", first_day("7d", NOW), day_of(NOW))
     assert (whole.status, whole.json) == (200, {**as_json(expected), "holdout": whole.json["holdout"]})
     assert (await page(stage, app, f"{place}?by=model", *bearer(ADMIN))).json == whole.json
     table = await page(stage, app, f"{place}?by=model", NOBODY, CSV)

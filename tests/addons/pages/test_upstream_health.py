@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.app import App
 from proxy.config import ConfigurationError
-from proxy.telemetry.health import MINUTES, AnswerCounts, UpstreamHealth
+from proxy.telemetry.metrics import MINUTES, AnswerCounts, UpstreamHealth
 from tests.addons.pages.test_conversations import ADMIN
 from tests.addons.pages.test_live_pages import HTML, checked, figures
 from tests.kit.pausing import pause_breakers

@@ -1,0 +1,197 @@
+"""Bills of requests, and the sums of these by day and by conversation.
+
+Laws
+  A bill whose id is there is not added again: a write whose answer was lost can be repeated.
+  In whatever order bills are added, and by whom, the sums are the same.
+  Bills and the sums of a conversation go with it. The sums of a day hold nothing of a conversation.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import attrgetter
+
+from msgspec import structs
+
+from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, arm_of
+from proxy.memory import serialization
+from proxy.memory.decisions import Key
+from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows
+from proxy.memory.serialization import name_bytes, names_of
+from proxy.memory.texts import portions
+
+BILLS = 1_000
+"""Bills stored of one conversation, the newest."""
+_SURPLUS = 100
+"""After so many requests a conversation that had more of them is looked at for bills that are too many."""
+DAY_ROWS = 2_000
+"""Rows of one tenant and day; from then on the model and the owner of a new row are OTHER."""
+OTHER = "other"
+
+Values = Mapping[Kind, Mapping[bytes, object]]
+
+
+class BillStore:
+    """What requests cost."""
+
+    _records: RecordStore
+
+    async def add_bills(self, bills: Sequence[RequestBill]) -> None:
+        """Store bills, and add them to the sums of their day and of their conversation. Of a conversation the newest
+        BILLS stay. A bill of no conversation is added to its day alone."""
+        for some in portions(bills):
+            crowded: set[tuple[bytes, bytes]] = set()
+            days, conversations = defaultdict(list), defaultdict(list)
+            for bill in some:
+                tenant = name_bytes(bill.labels.tenant)
+                days[tenant, day_of(bill.at).encode()].append(bill)
+                if bill.conversation:
+                    conversations[tenant, name_bytes(bill.conversation)].append(bill)
+            await self._records.change(
+                [
+                    *(_to_day(*place, of_it) for place, of_it in days.items()),
+                    *(_to_conversation(*place, of_it, crowded) for place, of_it in conversations.items()),
+                ]
+            )
+            for tenant, conversation in crowded:
+                await self._records.change([Change(tenant, conversation, {BILL: None}, _without_oldest)])
+
+    async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
+        """The sums of this day (as in 2026-01-31) and later ones, of one tenant or all, of one owner or all, in the
+        order of days."""
+        of_tenant = None if tenant is None else name_bytes(tenant)
+        return day_rows(await self._records.search(DAY, of_tenant, owner, since=since))
+
+    async def conversation_rows(
+        self, tenant: str | None = None, owner: str | None = None, before: float | None = None, most: int = 50
+    ) -> Sequence[ConversationRow]:
+        """The sums of conversations whose newest bill is older than `before`, the newest first: of one tenant or all,
+        of those whose newest request is this owner's or of all."""
+        of_tenant = None if tenant is None else name_bytes(tenant)
+        return await self._records.search(TOTAL, of_tenant, owner, before=before, most=max(0, most))
+
+    async def request_bills(self, key: Key) -> Sequence[RequestBill]:
+        """The bills of a conversation, its summaries' too, oldest first."""
+        bills = await self._records.rows(BILL, *names_of(key))
+        return sorted(filter(None, bills.values()), key=attrgetter("at"))[-BILLS:]
+
+    async def delete_bills(self, key: Key, ids: Collection[str]) -> None:
+        """Delete the bills of these ids, and take them out of the conversation's sums; the sums of days stay."""
+        names = set(map(name_bytes, ids))
+
+        def without(there: Mapping[Kind, Rows]) -> Values:
+            left = [row_of(bill) for id, bill in there[BILL].items() if bill is not None and id not in names]
+            return {BILL: dict.fromkeys(names & there[BILL].keys()), TOTAL: {b"": joined(left) if left else None}}
+
+        await self._records.change([Change(*names_of(key), {BILL: None, TOTAL: [b""]}, without)])
+
+
+def _to_day(tenant: bytes, day: bytes, bills: Sequence[RequestBill]) -> Change:
+    """Add bills to the sums of their day."""
+    rows = {(bill.labels, bill.prefix): DaySum(day.decode(), bill.labels, bill.prefix, BillSums()) for bill in bills}
+    others = {at: replace(row, labels=other(row.labels)) for at, row in rows.items()}
+    names, other_names = ({at: row_name(row) for at, row in some.items()} for some in (rows, others))
+    by_id = _by_id(bills)
+
+    def added(there: Mapping[Kind, Rows]) -> Values:
+        new = {id: bill for id, bill in by_id.items() if id not in there[ADDED]}
+        sums: dict[bytes, list[DaySum]] = {}
+        room = 0 if there[DAY].keys() >= set(names.values()) else DAY_ROWS - there[DAY].count()
+        for bill in new.values():
+            at = bill.labels, bill.prefix
+            name, row = names[at], rows[at]
+            if name not in there[DAY] and name not in sums:
+                room -= 1
+                name, row = (name, row) if room >= 0 else (other_names[at], others[at])
+            sums.setdefault(name, [there[DAY].get(name) or row]).append(replace(row, sums=bill.sums))
+        stored = {name: replace(some[0], sums=added_up(row.sums for row in some)) for name, some in sums.items()}
+        return {DAY: stored, ADDED: dict.fromkeys(new, b"")}
+
+    return Change(tenant, day, {DAY: [*{*names.values(), *other_names.values()}], ADDED: [*by_id]}, added)
+
+
+def _to_conversation(
+    tenant: bytes, conversation: bytes, bills: Sequence[RequestBill], crowded: set[tuple[bytes, bytes]]
+) -> Change:
+    """Store bills of a conversation, and add them to its sums; where it has too many then, it is `crowded`."""
+    by_id = _by_id(bills)
+
+    def added(there: Mapping[Kind, Rows]) -> Values:
+        new = {id: bill for id, bill in by_id.items() if id not in there[BILL]}
+        if not new:
+            return {}
+        total = joined([*filter(None, [there[TOTAL].get(b"")]), *map(row_of, new.values())])
+        if total.sums.requests > BILLS and total.sums.requests % _SURPLUS < len(new):
+            crowded.add((tenant, conversation))
+        return {BILL: new, TOTAL: {b"": total}}
+
+    return Change(tenant, conversation, {BILL: [*by_id], TOTAL: [b""]}, added)
+
+
+def _without_oldest(there: Mapping[Kind, Rows]) -> Values:
+    """What cannot be read goes first."""
+    oldest = sorted(there[BILL], key=lambda id: there[BILL][id].at if there[BILL][id] is not None else 0.0)
+    return {BILL: dict.fromkeys(oldest[:-BILLS])}
+
+
+def _by_id(bills: Sequence[RequestBill]) -> Mapping[bytes, RequestBill]:
+    """Each once, the first."""
+    return {name_bytes(bill.id): bill for bill in reversed(bills)}
+
+
+def day_of(at: float) -> str:
+    """As in 2026-01-31, UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime(at))
+
+
+def other(labels: Labels) -> Labels:
+    """The labels of what a day has no more rows for."""
+    return structs.replace(labels, owner=OTHER, key="", model=OTHER)
+
+
+def row_name(row: DaySum) -> bytes:
+    return serialization.packed("labels", row.labels, row.prefix)
+
+
+def row_of(bill: RequestBill) -> ConversationRow:
+    """The row of a conversation with this bill alone."""
+    return ConversationRow(
+        conversation=bill.conversation,
+        labels=bill.labels,
+        arm=bill.arm,
+        first_at=bill.at,
+        at=bill.at,
+        sums=bill.sums,
+    )
+
+
+def joined(rows: Sequence[ConversationRow]) -> ConversationRow:
+    """All of them as one, in whatever order they come."""
+    ordered = sorted(rows, key=attrgetter("first_at"))
+    return structs.replace(
+        reduce(lambda newest, row: row if row.at >= newest.at else newest, rows),
+        arm=reduce(arm_of, (row.arm for row in ordered)),
+        first_at=ordered[0].first_at,
+        sums=added_up(row.sums for row in rows),
+    )
+
+
+def added_up(sums: Iterable[BillSums]) -> BillSums:
+    """The sum of several, at least one."""
+    columns = zip(*map(structs.astuple, sums), strict=True)
+    return BillSums(**dict(zip(BillSums.__struct_fields__, map(sum, columns), strict=True)))
+
+
+def day_rows(stored: Iterable[DaySum]) -> list[DayRow]:
+    """The rows of days, in their order, as people ask for them: with the outcomes of the prefix side by side."""
+    rows: dict[tuple[str, Labels], DayRow] = {}
+    for each in stored:
+        row = rows.get((each.day, each.labels)) or DayRow(day=each.day, labels=each.labels, sums=BillSums())
+        requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
+        outcome = {each.prefix: (requests + each.sums.requests, rewritten + each.sums.rewritten)} if each.prefix else {}
+        rows[each.day, each.labels] = structs.replace(
+            row, sums=row.sums + each.sums, prefixes={**row.prefixes, **outcome}
+        )
+    return sorted(rows.values(), key=lambda row: row.day)
