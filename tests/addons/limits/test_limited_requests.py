@@ -56,7 +56,8 @@ def limits_of(setup: Running) -> Limits:
 
 def used(setup: Running) -> tuple[int, int]:
     """Requests and tokens that count now."""
-    standing = limits_of(setup).counts.windows.admit(setup.app.settings.keys[0], is_wanted=False)
+    (key,) = setup.app.settings.keys
+    standing = limits_of(setup).counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
     return standing.requests, standing.tokens
 
 
@@ -239,7 +240,8 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     assert len(stage.provider.requests) == 2
     limits = app.services.opened["limits"].limits
     assert limits is not None
-    standing = limits.counts.windows.admit(app.settings.keys[0], is_wanted=False)
+    (key,) = app.settings.keys
+    standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
     billed = app.telemetry.metrics.billed
     assert (standing.requests, standing.tokens) == (1, billed.prompt + billed.output)
     assert billed.rounds == 1
