@@ -147,7 +147,7 @@ async def _services(settings: Settings, lasting: Lasting, before: Services | Non
         controls=lasting.controls,
         forgets=ForgetRegistry(lasting.forget_elsewhere),
         store=store,
-        worker=worker.number if worker else None,
+        worker=worker,
         before=before.opened if before is not None else {},
         parts=parts,
     )

@@ -6,6 +6,9 @@ Laws
   Fail open: where the process does not start, is busy, hangs or dies, the caller plans in a thread.
   Whose client has left is not worked on any more.
   It ends after disuse, and with the process that started it.
+
+A `ProcessPoolExecutor` of one would hand on the whole environment, would stop no call that has begun, and its process
+would stay where this one is killed.
 """
 
 import asyncio
@@ -16,7 +19,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from io import BufferedReader
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Event
@@ -70,13 +72,10 @@ class ColdProcess:
         self._is_on = is_on
         self._seconds = _LONGER * seconds
         self._process: Popen[bytes] | None = None
-        """One that has said that it is ready."""
         self._start: asyncio.Task[None] | None = None
-        self._ends: dict[Popen[bytes], asyncio.TimerHandle] = {}
-        """When each process is to end."""
+        """Over once the process says that it takes jobs, or has ended."""
+        self._end: asyncio.TimerHandle | None = None
         self._turns = Turns(1)
-        self._indexes: Sequence[str] = ()
-        """What the last replay had to work out of its history: most likely the next one has to, too."""
         self._not_before = 0.0
 
     async def plan(
@@ -89,28 +88,24 @@ class ColdProcess:
         owner: str,
         is_accepted: bool = True,
     ) -> tuple[Plan, Rendering] | None:
-        """The plan of a history from its first step on; None where it is to be made here. `owner`:
-        who takes a turn; `is_accepted`: whether its credential was accepted."""
+        """The plan of a history from its first step on; None where it is to be made here. `owner`: who takes a turn;
+        `is_accepted`: whether its credential was accepted."""
         if not self._is_on or len(request.body) < FEWEST_BYTES:
             return None
         is_large = len(request.body) >= _WORTH_WAITING
         if await self._ready(is_large) is None:
             return None
-        if not await self._turns.take(
-            owner, self._seconds if is_large or not is_accepted else _SHORT_WAIT, is_accepted
-        ):
+        patience = self._seconds if is_large or not is_accepted else _SHORT_WAIT
+        if not await self._turns.take(owner, patience, is_accepted):
             self._count("cold_replays", "busy")
             return None
         try:
             try:
                 job = await in_thread(_packed, conversation.messages, settings, memory)
-                process = await self._ready(is_patient=False)
-                answer = await self._exchange(process, job, partial(_index, conversation, self._indexes))
+                indexes, result = await self._ask(await self._ready(is_patient=False), job)
             finally:
                 self._turns.give()
-            self._indexes, result = answer
-            await in_thread(_index, conversation, self._indexes)
-            rendering = await in_thread(render, dialect, request, conversation, result)
+            rendering = await in_thread(_rendered, dialect, request, conversation, result, indexes)
         except asyncio.CancelledError:
             self._count("cold_replays", "left")
             raise
@@ -122,40 +117,35 @@ class ColdProcess:
 
     async def close(self) -> None:
         self._is_on = False
-        for process, end in [*self._ends.items()]:  # one that starts, too
-            end.cancel()
-            await in_thread(_kill, process)
+        if self._process is not None:
+            await in_thread(_kill, self._process)
         if self._start is not None:
             await asyncio.wait([self._start])
+        if self._end is not None:
+            self._end.cancel()
 
     async def _ready(self, is_patient: bool) -> Popen[bytes] | None:
-        """The process, where there is one; `is_patient`: waits for one that starts."""
-        if self._process is not None and self._process.poll() is not None:
-            self._process = None
-        now = asyncio.get_running_loop().time()
-        may_start = self._is_on and now >= self._not_before and (self._start is None or self._start.done())
-        if self._process is None and may_start:
+        """The process, where there is one that takes jobs; `is_patient`: waits for one that starts."""
+        now, is_alive = asyncio.get_running_loop().time(), self._process is not None and self._process.poll() is None
+        if not is_alive and self._is_on and now >= self._not_before:
             self._not_before = now + _PAUSE
-            self._start = asyncio.create_task(self._start_process())
-        if self._process is None and self._start is not None and is_patient:
+            self._start = asyncio.create_task(self._begin())
+        if self._start is not None and is_patient:
             await asyncio.wait([self._start])
-        return self._process
+        is_ready = self._start is not None and self._start.done()
+        return self._process if is_ready and self._process is not None and self._process.poll() is None else None
 
-    async def _start_process(self) -> None:
+    async def _begin(self) -> None:
         command = (sys.executable, "-c", _PROGRAM, str(self._seconds))
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
-            process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)  # noqa: ASYNC220, S603 - of our own
-            await self._exchange(process, b"")
+            self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)  # noqa: ASYNC220, S603 - of our own
+            await self._ask(self._process, b"")
         except Exception:  # there are platforms that start no process from here
             self._count("cold_replays", "failed")
-        else:
-            self._process = process
 
-    async def _exchange(
-        self, process: Popen[bytes] | None, job: bytes, meanwhile: Callable[[], None] = lambda: None
-    ) -> Any:
-        """What the process answers. Where the client leaves meanwhile, the process stops working on it and goes on."""
+    async def _ask(self, process: Popen[bytes] | None, job: bytes) -> Any:
+        """What the process answers. Where the client leaves meanwhile, it stops working on that and goes on."""
         if process is None:
             raise ProcessLookupError
         has_left = Event()
@@ -163,28 +153,25 @@ class ColdProcess:
         def leave() -> None:
             has_left.set()
             process.send_signal(_LEAVE)
-            self._kill_in(_FAREWELL, process)
+            self._end_in(_FAREWELL, process)
 
-        self._kill_in(_PATIENCE + self._seconds, process)
+        self._end_in(_PATIENCE + self._seconds, process)
         try:
-            return await in_thread(_ask, process, job, meanwhile, has_left, leave=leave)
+            return await in_thread(_exchange, process, job, has_left, leave=leave)
         finally:
-            self._kill_in(_DISUSE, process)
+            self._end_in(_DISUSE, process)
 
-    def _kill_in(self, seconds: float, process: Popen[bytes]) -> None:
+    def _end_in(self, seconds: float, process: Popen[bytes]) -> None:
         """End the process in so many seconds, and not when it was to end before."""
-        if (end := self._ends.pop(process, None)) is not None:
-            end.cancel()
-        if process.poll() is None:
-            self._ends[process] = asyncio.get_running_loop().call_later(seconds, self._end, process)
-
-    def _end(self, process: Popen[bytes]) -> None:
-        del self._ends[process]
-        asyncio.get_running_loop().run_in_executor(None, _kill, process)
+        if process is self._process:  # else there is another one by now
+            if self._end is not None:
+                self._end.cancel()
+            loop = asyncio.get_running_loop()
+            self._end = loop.call_later(seconds, loop.run_in_executor, None, _kill, process)
 
 
-def _ask(process: Popen[bytes], job: bytes, meanwhile: Callable[[], None], has_left: Event) -> Any:
-    """What the process answers. One that was left in the middle is of no use any more."""
+def _exchange(process: Popen[bytes], job: bytes, has_left: Event) -> Any:
+    """What the process answers. One that fails is of no use any more."""
     assert process.stdin is not None
     assert process.stdout is not None
     if has_left.is_set():
@@ -192,7 +179,6 @@ def _ask(process: Popen[bytes], job: bytes, meanwhile: Callable[[], None], has_l
     try:
         process.stdin.write(job)
         process.stdin.flush()
-        meanwhile()
         return pickle.load(process.stdout)  # noqa: S301 - from a process of our own
     except Exception:
         _kill(process)
@@ -213,10 +199,13 @@ def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory)
     return pickle.dumps((packed, settings, memory), 5)
 
 
-def _index(conversation: Conversation, names: Sequence[str]) -> None:
-    """Work out what planning works out of a history, for the next request."""
-    for name in names:
+def _rendered(
+    dialect: str, request: Request, conversation: Conversation, result: Plan, indexes: Sequence[str]
+) -> Rendering:
+    """What the plan changes; and worked out of the history what planning had to work out, for the next request."""
+    for name in indexes:
         getattr(conversation, name)
+    return render(dialect, request, conversation, result)
 
 
 # --- in the process ---

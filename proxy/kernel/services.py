@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
@@ -55,6 +55,16 @@ class CompactionServices:
     deletion: Deletion
 
 
+class SiblingWorker(Protocol):
+    """This process, where it is one of several workers."""
+
+    async def ask_parent(self, question: bytes, /) -> bytes:
+        """What the parent of the workers answers, whenever that is. Raises OSError where it takes no question."""
+
+    def tell_parent(self, message: bytes, /) -> None:
+        """Say something that the parent may miss."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     settings: Settings
@@ -70,8 +80,8 @@ class Services:
     """As requests use it; None where nothing is stored."""
     compaction: CompactionServices | None = None
     """None where nothing is compacted."""
-    worker: int | None
-    """The number of this worker, where there are several."""
+    worker: SiblingWorker | None
+    """None where there is one process."""
     before: Mapping[str, Any]
     """The addons of the generation before, by name."""
     parts: AsyncExitStack

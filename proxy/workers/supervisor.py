@@ -26,12 +26,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import terminal_is_gone
-from proxy.workers.worker import HURRY, LONGEST_MESSAGE, READY, RETIRE, STOP, TROUBLE, Team, Worker
+from proxy.workers.worker import COUNT, HURRY, LONGEST_MESSAGE, NUMBER, READY, RETIRE, STOP, TROUBLE, Team, Worker
+
+if TYPE_CHECKING:
+    from proxy.addons.limits.team_counts import ParentCounts
 
 _BRIEF_LIFE = 10.0
 """Seconds within which a worker has died at once."""
@@ -88,6 +92,8 @@ class Supervisor:
         self._coming: _Generation | None = None
         """The generation that is being started."""
         self._leaving: list[_Generation] = []
+        self._counts: ParentCounts | None = None
+        """What keys use, over all workers."""
         self._signals: list[int] = []
         self._stops = 0
         """How often it was told to end."""
@@ -219,6 +225,14 @@ class Supervisor:
             process.listens = True
         elif message[:1] == TROUBLE:
             process.trouble = message[1:].decode(errors="replace")
+        elif message[:1] == COUNT:
+            if self._counts is None:
+                from proxy.addons.limits.team_counts import ParentCounts  # only keys that have limits need it
+
+                self._counts = ParentCounts()
+            answer = self._counts.answer(process.pid, message[NUMBER.stop :])
+            if any(message[NUMBER]):
+                _send(process, message[: NUMBER.stop] + answer)
         elif message:  # else it has ended
             for other in generation.processes:
                 if other is not process and other.listens:
@@ -237,6 +251,8 @@ class Supervisor:
                     continue
                 self._hear(generation, process)
                 process.control.close()
+                if self._counts is not None:
+                    self._counts.ended(pid)
                 generation.processes.remove(process)
                 self._follow(generation, process, os.waitstatus_to_exitcode(status))
         self._leaving = [each for each in self._leaving if each.processes]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 
@@ -26,6 +27,10 @@ STOP, HURRY, RETIRE = b"s", b"h", b"x"
 """What the parent orders: to end; to end at once; to end because another takes its place."""
 _METRICS, _FORGET = b"m", b"f"
 """What workers ask each other."""
+COUNT = b"c"
+"""What a worker tells its parent, or asks it: behind it the number of a question, 0 where there is no answer, and what
+is told or answered."""
+NUMBER = slice(1, 9)
 LONGEST_MESSAGE = 4_096
 _PATIENCE = 2.0
 """Seconds that the other workers have to answer."""
@@ -57,6 +62,9 @@ class Worker:
         self.retires = False
         """Whether others take this worker's place, so that it accepts no connection any more."""
         self._control = control
+        self._numbers = count(1)
+        self._answers: dict[bytes, asyncio.Future[bytes]] = {}
+        """What the parent answers, by the numbers of questions."""
 
     def join(self, telemetry: Telemetry, forgets: ForgetRegistry) -> None:
         """From now on it hears its parent and the others, and is one of those who serve."""
@@ -75,6 +83,11 @@ class Worker:
             pass
         if message[:1] in (_METRICS, _FORGET):
             self._answer(message, files)
+            return
+        if message[:1] == COUNT:
+            waiting = self._answers.get(message[NUMBER])
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message[NUMBER.stop :])
             return
         self.retires |= message in (b"", RETIRE)
         self.stop.set()
@@ -95,6 +108,21 @@ class Worker:
 
     def _packed_metrics(self) -> bytes:
         return packed(self._telemetry.metrics.registry)
+
+    async def ask_parent(self, question: bytes) -> bytes:
+        """The parent's answer, whenever it comes. Raises OSError where it takes no question."""
+        number = next(self._numbers).to_bytes(8, "big")
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            self._control.send(COUNT + number + question)
+            return await answer
+        finally:
+            del self._answers[number]
+
+    def tell_parent(self, message: bytes) -> None:
+        with suppress(OSError):
+            self._control.send(COUNT + bytes(8) + message)
 
     async def scrape(self) -> bytes:
         """The metrics of all workers."""

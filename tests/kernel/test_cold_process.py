@@ -43,9 +43,9 @@ class Cold(ColdProcess):
         self.is_asked = asyncio.Event()
         super().__init__(lambda _, outcome: self.outcomes.update([outcome]))
 
-    async def _exchange(self, *work: Any) -> Any:
+    async def _ask(self, *work: Any) -> Any:
         self.is_asked.set()
-        return await super()._exchange(*work)
+        return await super()._ask(*work)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from policies.money.bills import Labels
 from proxy.addons.limits.charges import PricesOf, summary_dollars
 from proxy.addons.limits.limits import PATIENCE, Admitted, Counts, Limits
 from proxy.addons.limits.metering import Meter, charge_relayed, charge_reply, limited_key
+from proxy.addons.limits.team_counts import TeamCounts
+from proxy.addons.limits.windows import LocalWindows
 from proxy.config import ConfigurationError
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
@@ -66,20 +68,19 @@ async def start(services: Services) -> KeyLimits | None:
     """What counts what keys use; None where no keys are taken. Raises ConfigurationError."""
     if services.settings.auth == "passthrough":
         return None
-    from proxy.addons.limits.windows import LocalWindows, SharedWindows
+    settings, worker, before = services.settings, services.worker, services.before.get("limits")
+    shared = None
+    if not settings.store.startswith("sqlite:"):
+        from proxy.addons.limits.redis_windows import SharedWindows  # which takes a tenth of a second
 
-    settings, telemetry, before = services.settings, services.telemetry, services.before.get("limits")
-    try:
-        shared = None if settings.store.startswith("sqlite:") else SharedWindows(settings.store, PATIENCE)
-    except ValueError as error:
-        raise ConfigurationError(f"store: {error}") from error
-    if services.worker == 0 and shared is None and any(key.rpm or key.tpm for key in settings.keys):
-        telemetry.log.warning(
-            "limits_per_worker", effect="each worker counts by itself; name a Redis in `store` to count together"
-        )
+        try:
+            shared = SharedWindows(settings.store, PATIENCE)
+        except ValueError as error:
+            raise ConfigurationError(f"store: {error}") from error
     counts = before.limits.counts if before is not None else Counts(LocalWindows())
-    is_alone = services.worker is None and shared is None
-    limits = Limits(telemetry, counts, services.store, shared, is_alone)
+    team = TeamCounts(worker.ask_parent, worker.tell_parent, settings.workers) if worker is not None else None
+    is_alone = team is None and shared is None
+    limits = Limits(services.telemetry, counts, services.store, shared, is_alone, team=team)
     services.parts.push_async_callback(limits.close)
     await limits.open()
     addon = KeyLimits(limits, services.price_book.prices)

@@ -6,7 +6,8 @@ limit of tokens or dollars is overshot by at most what is in flight.
 Laws
   A request is counted once, by the process that serves it; what a reply came to is charged once, over all its rounds.
   No request waits longer than a second for a shared count, and none fails by it: late is not away. Where Redis is away,
-  each process lets in its share of requests and tokens: the limit divided by the processes seen in the minute before.
+  each process lets in its share of requests and tokens: the limit divided by the processes seen in the minute before;
+  and so does each worker whose parent, which counts for all of them, does not answer.
   Dollars that could not be stored are stored later.
   A key without limits costs a comparison.
 """
@@ -25,13 +26,15 @@ from multidict import CIMultiDict
 
 from proxy.addons.limits.reservations import ReplyReservation, Reservations
 from proxy.addons.limits.standing import RATE_HEADERS, Limit, LimitError, Refusal, Standing, rate_headers, refusal_of
+from proxy.addons.limits.team_counts import TeamCounts
+from proxy.addons.limits.windows import LocalWindows
 from proxy.breaker import reported_breaker
 from proxy.config import KeyRow
 from proxy.memory import Purse, Store, StoreTrouble
 from proxy.telemetry import QUIET, Telemetry
 
 if TYPE_CHECKING:  # it imports for a tenth of a second what only keys with limits need
-    from proxy.addons.limits.windows import LocalWindows, SharedWindows
+    from proxy.addons.limits.redis_windows import SharedWindows
 
 PATIENCE = 1.0
 """Seconds that a request waits for a shared count, at most: a busy Redis has its answers late, too."""
@@ -49,7 +52,7 @@ _OWNERS = 4_096
 class Counts:
     """What this process has counted, by the name of the key. A reload hands it on to the next Narrows."""
 
-    windows: "LocalWindows"
+    windows: LocalWindows
     running: dict[str, int] = field(default_factory=dict)
     """Requests in flight."""
     spent: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -100,8 +103,9 @@ class Admitted:
 
 
 class Limits:
-    """Lets requests of keys in. `counts` are those of the Narrows before, at a reload. `is_alone`: whether nobody else
-    spends from the store's purses, so that it is asked for them only once a day."""
+    """Lets requests of keys in. `counts` are those of the Narrows before, at a reload; `shared` counts in Redis, `team`
+    for the workers of this machine. `is_alone`: whether nobody else spends from the store's purses, so that it is asked
+    for them only once a day."""
 
     def __init__(
         self,
@@ -111,11 +115,12 @@ class Limits:
         shared: "SharedWindows | None" = None,
         is_alone: bool = True,
         clock: Callable[[], float] = time.time,
+        team: TeamCounts | None = None,
     ) -> None:
         self.counts = counts
         self._telemetry = telemetry
         self._store = store
-        self._shared = shared
+        self._shared, self._team = shared, team
         self._is_alone = is_alone
         self.clock = clock
         self.reservations = Reservations(store, clock)
@@ -177,7 +182,7 @@ class Limits:
                 raise self._error(key, refusal, dialect)
             del self.counts.refusals[key.name]
         if key.concurrency is not None and self.counts.running.get(key.name, 0) >= key.concurrency:
-            raise self._error(key, Refusal("concurrency", key.concurrency, self.clock() + 1, Standing()), dialect)
+            raise self._too_many(key, key.concurrency, dialect)
 
     async def admit(self, key: KeyRow | None, owner: str, dialect: str) -> Admitted | None:
         """Count a request that is to be served now; None where nothing limits it. Raises LimitError."""
@@ -188,6 +193,8 @@ class Limits:
         running[key.name] = running.get(key.name, 0) + 1
         admitted = Admitted(self, key)
         try:
+            if key.concurrency is not None and not await self._has_room(key, key.concurrency):
+                raise self._too_many(key, key.concurrency, dialect)
             counted, standing, is_used_up = await self._count(key)
             now = self.clock()
             refusal = refusal_of(counted, standing, is_used_up, now)
@@ -206,6 +213,8 @@ class Limits:
         """A request that was let in is over."""
         running = self.counts.running
         running[key.name] -= 1
+        if self._team is not None and key.concurrency is not None:
+            self._team.leave(key.name, running[key.name])
         if not running[key.name]:
             del running[key.name]
 
@@ -217,6 +226,8 @@ class Limits:
             self.counts.windows.charge(key.name, tokens)
             if self._shared is not None:
                 self._owed_tokens[key.name] = self._owed_tokens.get(key.name, 0) + tokens
+            elif self._team is not None:
+                self._team.charge(key.name, tokens)
         if key.usd_per_day is not None and dollars > 0:
             today = self._today()
             day, spent = self.counts.spent.get(key.name, (today, 0.0))
@@ -260,17 +271,37 @@ class Limits:
                 return key, *counted
             except (StoreTrouble, TimeoutError) as error:
                 self._breaker.failed(str(error) or "it did not answer in time")
-        if self._shared is not None:
+        processes = self._shared.replicas if self._shared else self._team.workers if self._team else 1
+        if processes > 1:
             limits = {name: limit for name in ("rpm", "tpm") if (limit := getattr(key, name)) is not None}
-            key = key.model_copy(update={name: max(1, n // self._shared.replicas) for name, n in limits.items()})
+            key = key.model_copy(update={name: max(1, limit // processes) for name, limit in limits.items()})
         is_used_up = self._is_used_up(key)
-        return key, self.counts.windows.admit(key, not is_used_up), is_used_up
+        return key, self.counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
+
+    async def _has_room(self, key: KeyRow, concurrency: int) -> bool:
+        """Whether the workers together have so many of its requests in flight as they may; this one its share, where
+        that is not known."""
+        if self._team is None:
+            return True  # it was looked at before
+        running = self.counts.running[key.name]
+        if self._breaker.admits():
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    has_room = await self._team.has_room(key.name, running, concurrency)
+                self._breaker.succeeded()
+                return has_room
+            except (StoreTrouble, TimeoutError) as error:
+                self._breaker.failed(str(error) or "it did not answer in time")
+        return running <= max(1, concurrency // self._team.workers)
 
     def _asks_others(self, key: KeyRow) -> bool:
-        """Whether Redis or the store is to say what was used; of the store what was spent, where nobody else spends
-        only once for a day and a limit."""
+        """Whether Redis, the parent of the workers or the store is to say what was used; of the store what was spent,
+        where nobody else spends only once for a day and a limit."""
+        has_windows = key.rpm is not None or key.tpm is not None
         if self._shared is not None:
-            return any(limit is not None for limit in (key.rpm, key.tpm, key.usd_per_day))
+            return has_windows or key.usd_per_day is not None
+        if self._team is not None and has_windows:
+            return True
         if self._store is None or key.usd_per_day is None:
             return False
         was_asked = self.counts.budgets.get(key.name, ("", 0.0, False))[:2] == (self._today(), key.usd_per_day)
@@ -282,8 +313,6 @@ class Limits:
         purse = _purse(key.name, today)
         if self._shared is not None:
             standing, is_full = await self._shared.admit(key, purse)
-            if standing.is_within:
-                windows.count(key)  # so that it is known here if Redis goes away
         else:
             standing, is_full = None, limit is not None and await self._is_full(purse, limit)
         if limit is not None:
@@ -292,12 +321,17 @@ class Limits:
             if not is_full and is_told and self._is_used_up(key):  # the purse knows what others have given back
                 del self.counts.spent[key.name]
         is_used_up = self._is_used_up(key)
-        return standing or windows.admit(key, not is_used_up), is_used_up
+        if standing is None and self._team is not None:
+            standing = await self._team.admit(key.name, key.rpm, key.tpm, not is_used_up)
+        if standing is None:
+            return windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
+        if standing.is_within:
+            windows.count(key.name, key.rpm)  # so that it is known here if the others cannot be asked
+        return standing, is_used_up
 
     async def _is_full(self, purse: Purse, limit: float) -> bool:
         """Whether the store has so many dollars in a purse, or more. Raises StoreTrouble."""
-        assert self._store is not None
-        return not await self._store.take(purse, 0.0, nextafter(limit, 0.0))
+        return self._store is not None and not await self._store.take(purse, 0.0, nextafter(limit, 0.0))
 
     def _is_used_up(self, key: KeyRow) -> bool:
         """Whether the dollars of the day are used up, by what is known here."""
@@ -354,6 +388,9 @@ class Limits:
                 self.counts.budgets[name] = day, limit, await self._is_full(_purse(name, day), limit)
 
     # Refusals
+
+    def _too_many(self, key: KeyRow, concurrency: int, dialect: str) -> LimitError:
+        return self._error(key, Refusal("concurrency", concurrency, self.clock() + 1, Standing()), dialect)
 
     def _error(self, key: KeyRow, refusal: Refusal, dialect: str) -> LimitError:
         self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")

@@ -1,181 +1,93 @@
-"""Requests and tokens of the last minute by the name of a key, counted as the library `limits` does: requests in a
-moving window, tokens in a sliding window of two counters, in which the minute before counts less and less. In Redis
-also the dollars of a day, in the store's purses, so that all of it is one round trip.
+"""Requests and tokens of the last minute by the name of a key, in the memory of this process: requests in a moving
+window, tokens in a sliding window of two counters, in which the minute before counts less and less. It is how the
+scripts of the library `limits` count in Redis; its own counts in memory would start threads, and the parent of workers
+may have none.
 
-Laws
-  To charge tokens never fails for their number, however far above the limit that is.
-  In Redis, whoever shares it counts together, each request in one round trip. The window of requests is by the clocks
-  of those who count, which should agree to a second or so.
+Law: to charge tokens never fails for their number, however far above the limit that is.
 """
 
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from math import floor, nextafter
-from secrets import token_hex
-from typing import Any, NamedTuple
-
-from limits.storage import MemoryStorage
-from limits.util import get_package_data
+from collections import deque
+from dataclasses import dataclass, field
+from math import floor
+from typing import NamedTuple
 
 from proxy.addons.limits import standing as times
 from proxy.addons.limits.standing import Standing
-from proxy.config.keys import KeyRow
-from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
-from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Command, Keys, Script, ScriptCommand
-from proxy.memory.redis.scripts import TAKE
-from proxy.memory.redis.url import address
-from proxy.memory.serialization import name_bytes
-
-_NO_LIMIT = 2**53
-_SEEN = 60
-"""Seconds for which a process counts among those that share a limit."""
-_SWEEP = 60.0
-"""Seconds between two times that what no longer counts is taken out of memory."""
 
 
-class _PacedTimer:
-    """The timer of a sweep; for a while after it, it says that it is still to come."""
+@dataclass(slots=True)
+class _Use:
+    """What a key has used lately."""
 
-    def __init__(self, timer: threading.Timer) -> None:
-        self._timer = timer
-        self._until = time.monotonic() + _SWEEP
+    requests: deque[float] = field(default_factory=deque)
+    """When each of the last minute came, the oldest first."""
+    minute: int = 0
+    """The number of the minute of the tokens."""
+    tokens_before: int = 0
+    """Those of the minute before."""
+    tokens: int = 0
 
-    def start(self) -> None:
-        self._timer.start()
+    def expire(self, now: float) -> bool:
+        """Drop what no longer counts; whether anything is left."""
+        while self.requests and self.requests[0] < now - times.MINUTE:
+            self.requests.popleft()
+        minute = int(now // times.MINUTE)
+        if self.minute != minute:
+            self.tokens_before = self.tokens if self.minute == minute - 1 else 0
+            self.minute, self.tokens = minute, 0
+        return bool(self.requests or self.tokens_before or self.tokens)
 
-    def is_alive(self) -> bool:
-        return time.monotonic() < self._until or self._timer.is_alive()
-
-
-class _Memory(MemoryStorage):
-    """The library's storage, which would start a thread to sweep at nearly each request."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, _PacedTimer(value) if isinstance(value, threading.Timer) else value)
+    def counters(self, now: float) -> tuple[int, float, int, float]:
+        """The tokens of the minute before, and the seconds for which they count; the same of this minute."""
+        left = times.MINUTE - now % times.MINUTE
+        return self.tokens_before, left if self.tokens_before else 0.0, self.tokens, left + times.MINUTE
 
 
 class LocalWindows:
     """Counts in the memory of this process."""
 
     def __init__(self) -> None:
-        self._storage = _Memory()
+        self._uses: dict[str, _Use] = {}
+        self._swept = 0.0
 
-    def admit(self, key: KeyRow, is_wanted: bool = True) -> Standing:
-        """How the key stands. The request is counted where it is within both limits, and wanted."""
-        name, seconds, now = f"requests/{key.name}", times.MINUTE, time.time()
-        tokens, requests, oldest = _NO_TOKENS, 0, now
-        if key.tpm is not None:
-            tokens = _tokens(key.tpm, self._storage.get_sliding_window(f"tokens/{key.name}", seconds))
-            is_wanted = is_wanted and tokens.used < key.tpm
-        is_within = is_wanted and self.count(key)
-        if key.rpm is not None:
-            oldest, requests = self._storage.get_moving_window(name, key.rpm, seconds)
-        return Standing(is_within, requests, max(0.0, oldest + seconds - now), *tokens)
+    def admit(self, name: str, rpm: int | None, tpm: int | None, is_wanted: bool = True) -> Standing:
+        """How the key of this name stands. The request is counted where it is within both limits, and wanted."""
+        now, use, tokens = time.time(), self._use(name), NO_TOKENS
+        if tpm is not None:
+            tokens = window_tokens(tpm, use.counters(now))
+            is_wanted = is_wanted and tokens.used < tpm
+        is_within = is_wanted and self.count(name, rpm)
+        if rpm is None:
+            return Standing(is_within, 0, times.MINUTE, *tokens)
+        oldest = use.requests[0] if use.requests else now
+        return Standing(is_within, len(use.requests), max(0.0, oldest + times.MINUTE - now), *tokens)
 
-    def count(self, key: KeyRow) -> bool:
+    def count(self, name: str, rpm: int | None) -> bool:
         """Count a request; false, and it is not, where it is beyond the limit."""
-        if key.rpm is None:
+        if rpm is None:
             return True
-        return self._storage.acquire_entry(f"requests/{key.name}", key.rpm, times.MINUTE)
+        requests = self._use(name).requests
+        is_within = len(requests) < rpm
+        if is_within:
+            requests.append(time.time())
+        return is_within
 
     def charge(self, name: str, tokens: int) -> None:
-        self._storage.acquire_sliding_window_entry(f"tokens/{name}", _NO_LIMIT, times.MINUTE, tokens)
+        self._use(name).tokens += tokens
+
+    def _use(self, name: str) -> _Use:
+        """What of a key's use counts now."""
+        now = time.time()
+        if now - self._swept > times.MINUTE:
+            self._swept = now
+            self._uses = {each: use for each, use in self._uses.items() if use.expire(now)}
+        use = self._uses.setdefault(name, _Use())
+        use.expire(now)
+        return use
 
 
-class SharedWindows:
-    """Counts in the Redis of the store, on connections of its own. A key goes by its name, as in the store's keys of
-    other things."""
-
-    def __init__(self, url: str, patience: float, clock: Callable[[], float] = time.time) -> None:
-        where = address(url)
-        self._prefix, self._keys = f"{where.prefix}:limits", Keys(where.prefix)
-        self._connection = RedisConnection(where, patience)
-        self._clock = clock
-        self._own_name = token_hex(8)
-        self.replicas = 1
-        """The processes that count together, as seen last."""
-
-    async def open(self) -> None:
-        """Connect, or StoreTrouble. From then on it is connected anew where that is needed."""
-        await self._connection.open(("EXISTS", self._prefix))
-
-    async def close(self) -> None:
-        with suppress(StoreTrouble):
-            await self._connection.trip(("ZREM", f"{self._prefix}:seen", self._own_name))
-        await self._connection.close()
-
-    async def beat(self) -> None:
-        """Be one of those who were seen in the last minute, and count them. Raises StoreTrouble."""
-        now, seen = self._clock(), f"{self._prefix}:seen"
-        *_, replicas = await self._connection.trip(
-            ("ZREMRANGEBYSCORE", seen, "-inf", now - _SEEN),
-            ("ZADD", seen, now, self._own_name),
-            ("EXPIRE", seen, _SEEN),
-            ("ZCARD", seen),
-        )
-        self.replicas = max(1, int(replicas))
-
-    async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
-        """As in memory, but a request that is refused for its tokens has counted; and whether the dollars in this purse
-        are used up. Raises StoreTrouble."""
-        now, seconds, commands = self._clock(), times.MINUTE, list[Command]()
-        if key.rpm is not None:
-            requests = [self._name(key.name, "requests")]
-            commands.append(_ACQUIRE.on(requests, now, key.rpm, seconds, 1))
-            commands.append(_REQUESTS.on(requests, now - seconds, key.rpm))
-        if key.tpm is not None:
-            commands.append(_TOKENS.on(self._counters(key.name), seconds))
-        if key.usd_per_day is not None:
-            commands.append(self._take(purse, token_hex(16), 0.0, nextafter(key.usd_per_day, 0.0)))
-        replies = await self._connection.trip(*commands)
-        is_full = key.usd_per_day is not None and not replies.pop()[0]
-        tokens = _NO_TOKENS if key.tpm is None else _tokens(key.tpm, _numbers(replies.pop()))
-        if key.rpm is None:
-            return Standing(True, 0, 0.0, *tokens), is_full
-        oldest, count = replies[1] or (now, 0)
-        wait = max(0.0, float(oldest) + seconds - now)
-        return Standing(bool(replies[0]), int(count), wait, *tokens), is_full
-
-    async def charge(self, tokens: Mapping[str, int], dollars: Sequence[tuple[Purse, str, float]]) -> None:
-        """Add to the tokens of keys, by their names, and to what purses hold: once for each mark. Raises
-        StoreTrouble."""
-        counters = ((self._counters(name), count) for name, count in tokens.items())
-        commands = [_CHARGE.on(keys, _NO_LIMIT, times.MINUTE, count) for keys, count in counters]
-        commands += [self._take(purse, mark, sum_, sys.float_info.max) for purse, mark, sum_ in dollars]
-        await self._connection.trip(*commands)
-
-    def _take(self, purse: Purse, mark: str, dollars: float, limit: float) -> ScriptCommand:
-        """As the store takes from a purse."""
-        key = self._keys.purse(name_bytes(purse.tenant), name_bytes(purse.day))
-        return TAKE.on([key], PURSE_SECONDS, mark, dollars, limit)
-
-    def _name(self, name: str, what: str) -> str:
-        return f"{self._prefix}:{{{name}}}:{what}"
-
-    def _counters(self, name: str) -> list[str]:
-        """Of the minute before, and of this one."""
-        return [self._name(name, "tokens_before"), self._name(name, "tokens")]
-
-
-def _script(name: str) -> Script:
-    return Script(get_package_data(f"resources/redis/lua_scripts/{name}.lua").decode())
-
-
-_ACQUIRE, _REQUESTS = _script("acquire_moving_window"), _script("moving_window")
-_CHARGE, _TOKENS = _script("acquire_sliding_window"), _script("sliding_window")
-
-
-def _numbers(row: Sequence[Any]) -> tuple[int, float, int, float]:
-    """The counter of the minute before, the seconds for which it counts, and the same of this minute."""
-    before, before_ms, current, current_ms = (max(0, int(value or 0)) for value in row)
-    return before, before_ms / 1000, current, current_ms / 1000
-
-
-class _Tokens(NamedTuple):
+class WindowTokens(NamedTuple):
     """As in a standing."""
 
     used: int = 0
@@ -183,10 +95,10 @@ class _Tokens(NamedTuple):
     all_wait: float = 0.0
 
 
-_NO_TOKENS = _Tokens()
+NO_TOKENS = WindowTokens()
 
 
-def _tokens(limit: int, counters: tuple[int, float, int, float]) -> _Tokens:
+def window_tokens(limit: int, counters: tuple[int, float, int, float]) -> WindowTokens:
     """The tokens that count, and the seconds until they are below the limit and until there are none."""
     minute = times.MINUTE
     before, before_left, current, current_left = counters
@@ -195,4 +107,4 @@ def _tokens(limit: int, counters: tuple[int, float, int, float]) -> _Tokens:
         wait = before_left - (limit - current) * minute / before
     elif counted >= limit:  # from the end of this minute on it counts less and less
         wait = current_left - minute + minute * (1 - limit / current)
-    return _Tokens(floor(counted), wait, current_left if current else before_left)
+    return WindowTokens(floor(counted), wait, current_left if current else before_left)

@@ -18,8 +18,9 @@ from policies.presets import PRESETS, Preset
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.addons.limits.charges import charge_of, summary_dollars
 from proxy.addons.limits.limits import Limits
+from proxy.identity.who import Identity
 from proxy.lab.provider import Say
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, RequestOptions, UpstreamRequest
 from tests.kit.recalling import KEEPING, hiding, plays, wants
 from tests.kit.running import Running, Start
 from tests.kit.stage import Stage
@@ -55,7 +56,8 @@ def limits_of(setup: Running) -> Limits:
 
 def used(setup: Running) -> tuple[int, int]:
     """Requests and tokens that count now."""
-    standing = limits_of(setup).counts.windows.admit(setup.app.settings.keys[0], is_wanted=False)
+    (key,) = setup.app.settings.keys
+    standing = limits_of(setup).counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
     return standing.requests, standing.tokens
 
 
@@ -207,7 +209,7 @@ async def test_two_servers_let_through_what_one_would(narrows: Start, redis_url:
 
 
 def round_of(usage: Usage | None, status: int = 200) -> ReplyRound:
-    sent = ClientRequest("openai_chat", b"x" * 400, "t", None, "off", "", "owner")
+    sent = ClientRequest("openai_chat", b"x" * 400, Identity("", "t", "owner"), None, RequestOptions("off"))
     return ReplyRound(UpstreamRequest(sent, sent.body, {}), status, usage)
 
 
@@ -238,7 +240,8 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     assert len(stage.provider.requests) == 2
     limits = app.services.opened["limits"].limits
     assert limits is not None
-    standing = limits.counts.windows.admit(app.settings.keys[0], is_wanted=False)
+    (key,) = app.settings.keys
+    standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
     billed = app.telemetry.metrics.billed
     assert (standing.requests, standing.tokens) == (1, billed.prompt + billed.output)
     assert billed.rounds == 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +12,13 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limits.storage import MemoryStorage
 
 from proxy.addons.limits.limits import Admitted, Counts, Limits
+from proxy.addons.limits.redis_windows import SharedWindows
 from proxy.addons.limits.standing import LimitError, Standing, duration, rate_headers
-from proxy.addons.limits.windows import LocalWindows, SharedWindows
+from proxy.addons.limits.team_counts import ParentCounts, TeamCounts
+from proxy.addons.limits.windows import LocalWindows
 from proxy.config.keys import KeyRow
 from proxy.memory import Purse, Store, open_store
 from proxy.telemetry import Telemetry
@@ -83,7 +85,7 @@ def test_x10_what_is_charged_overshoots_a_limit_by_what_is_in_flight_at_most(dat
             assert isinstance(came, Admitted) == (tokens < 1_000 and dollars < 10)
             if isinstance(came, Admitted):
                 flying.append(came)
-        assert limits.counts.windows.admit(key).tokens == tokens
+        assert limits.counts.windows.admit(key.name, key.rpm, key.tpm).tokens == tokens
         assert limits.counts.running.get("alice", 0) == len(flying)
 
     with pytest.MonkeyPatch.context() as patch:  # the tests take less than a minute, but it may begin anew meanwhile
@@ -105,7 +107,7 @@ async def test_so_many_at_once_as_the_limit_says_and_a_charge_far_beyond_it_coun
         assert {each.code for each in came if isinstance(each, LimitError)} == {"rate_limit_exceeded"}
         next(each for each in came if isinstance(each, Admitted)).charge(10_000_000, 0.0)
         await settled(limits)
-        standing = limits.counts.windows.admit(key)
+        standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm)
         if limits._shared is not None:
             standing, _ = await limits._shared.admit(key, Purse("key:k", day="2026-01-31"))
         assert standing.tokens == 10_000_000
@@ -257,13 +259,54 @@ async def test_so_many_in_flight_and_whoever_leaves_makes_room() -> None:
         assert isinstance(await outcome(limits, key), LimitError)
 
 
+async def silence(_: bytes) -> bytes:
+    return await asyncio.get_running_loop().create_future()
+
+
+async def test_x10_a_worker_whose_parent_is_silent_waits_a_second_once_and_lets_in_its_share() -> None:
+    key, team = row(rpm=6, concurrency=9), TeamCounts(silence, lambda _: None, 3)
+    limits = Limits(Telemetry("error"), Counts(LocalWindows()), is_alone=False, team=team)
+    began = asyncio.get_running_loop().time()
+    came = [await outcome(limits, key) for _ in range(4)]
+    assert asyncio.get_running_loop().time() - began < 1.9
+    assert [isinstance(each, Admitted) for each in came] == [True, True, False, False]
+
+
+async def test_workers_count_together_and_what_one_has_in_flight_ends_with_it() -> None:
+    key, counts = row(rpm=4, tpm=100, concurrency=2), ParentCounts()
+
+    def worker(pid: int) -> Limits:
+        async def ask(question: bytes) -> bytes:
+            return counts.answer(pid, question)
+
+        def tell(message: bytes) -> None:
+            counts.answer(pid, message)
+
+        return Limits(Telemetry("error"), Counts(LocalWindows()), is_alone=False, team=TeamCounts(ask, tell, 2))
+
+    one, other = worker(1), worker(2)
+    first, second, third = [await outcome(each, key) for each in (one, other, one)]
+    assert isinstance(first, Admitted)
+    assert isinstance(second, Admitted)
+    assert isinstance(third, LimitError)
+    first.close()
+    assert isinstance(await outcome(other, key), Admitted)
+    counts.ended(2)
+    came = [await outcome(one, key) for _ in range(2)]
+    assert [isinstance(each, Admitted) for each in came] == [True, False], "four in the minute"
+    second.charge(100, 0.0)
+    refused = await outcome(one, row(tpm=100))
+    assert isinstance(refused, LimitError)
+    assert refused.code == "rate_limit_exceeded"
+
+
 async def test_a_reload_goes_on_where_the_counts_were() -> None:
     key = row(rpm=2, tpm=100, concurrency=9)
     async with counting() as before, counting(counts=before.counts) as after:
         first = await outcome(before, key)
         assert isinstance(first, Admitted)
         first.charge(60, 0)
-        assert after.counts.windows.admit(key, is_wanted=False).tokens == 60
+        assert after.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False).tokens == 60
         assert isinstance(await outcome(after, key), Admitted)
         assert isinstance(await outcome(after, key), LimitError)
         assert isinstance(await outcome(after, row(rpm=3)), Admitted), "the limit was raised"
@@ -293,27 +336,42 @@ async def test_summaries_are_charged_to_the_key_of_their_owner() -> None:
         assert isinstance(await outcome(limits, key), LimitError)
 
 
-def test_memory_is_swept_now_and_then_and_not_at_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library would start a thread each time; what no longer counts goes all the same."""
-    now, started = 1e9, 0
+def test_what_no_longer_counts_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e9
     monkeypatch.setattr("time.time", lambda: now)
-    monkeypatch.setattr("time.monotonic", lambda: now)
-
-    def start(timer: threading.Timer) -> None:
-        nonlocal started
-        started += 1
-        timer.function()
-
-    monkeypatch.setattr(threading.Timer, "start", start)
     windows = LocalWindows()
     for number in range(600):
         now += 1
-        windows.admit(row(f"key{number}", rpm=5, tpm=9))
+        windows.admit(f"key{number}", 5, 9)
         windows.charge(f"key{number}", 5)
-    assert started <= 11
-    storage = windows._storage
-    assert sum(map(len, storage.events.values())) <= 130
-    assert len(storage.storage) <= 200
+    assert len(windows._uses) <= 3 * 60
+    for _ in range(600):
+        now += 1
+        windows.admit("alice", 1_000, None)
+    assert len(windows._uses["alice"].requests) <= 61
+
+
+@given(st.integers(1, 12), st.integers(1, 300), st.lists(st.tuples(st.floats(0, 50), st.integers(0, 90)), max_size=40))
+def test_memory_counts_as_the_library_does(rpm: int, tpm: int, requests: list[tuple[float, int]]) -> None:
+    """Requests that come after pauses, each with the tokens of its reply."""
+    now = 1e9 + random.random() * 60
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time", lambda: now)
+        windows, storage, key = LocalWindows(), MemoryStorage(), row(rpm=rpm, tpm=tpm)
+        for pause, tokens in requests:
+            now += pause
+            before, before_left, current, _ = storage.get_sliding_window("tokens", 60)
+            used = int(before * before_left / 60 + current)
+            is_within = used < tpm and storage.acquire_entry("requests", rpm, 60)
+            standing = windows.admit(key.name, key.rpm, key.tpm)
+            assert (standing.is_within, standing.tokens) == (is_within, used)
+            if tokens and is_within:
+                windows.charge("alice", tokens)
+                storage.acquire_sliding_window_entry("tokens", 2**53, 60, tokens)
+            oldest, count = storage.get_moving_window("requests", rpm, 60)
+            assert standing.requests == count
+            assert not count or standing.request_wait == pytest.approx(oldest + 60 - now)
+        storage.timer.cancel()
 
 
 def test_the_counters_of_a_key_are_in_one_slot_of_a_cluster() -> None:
@@ -360,9 +418,9 @@ def test_whoever_waits_as_long_as_it_is_told_finds_tokens_free(limit: int, charg
         for pause, tokens in charges:
             now += pause
             windows.charge("alice", tokens)
-        wait = windows.admit(key).token_wait
+        wait = windows.admit(key.name, key.rpm, key.tpm).token_wait
         if wait > 0.01:
             now += wait - 0.005
-            assert windows.admit(key).tokens >= limit
+            assert windows.admit(key.name, key.rpm, key.tpm).tokens >= limit
             now += 0.01
-        assert windows.admit(key).tokens < limit or wait == 0.0
+        assert windows.admit(key.name, key.rpm, key.tpm).tokens < limit or wait == 0.0
