@@ -16,7 +16,7 @@ from io import BytesIO
 from struct import iter_unpack, pack
 from typing import NamedTuple
 
-from proxy.memory.records import DAY, KEY, Kind, TextKind
+from proxy.memory.records import TextKind
 from proxy.memory.serialization import UnreadableRecordError
 
 VERSION = "v2"
@@ -55,6 +55,7 @@ class Keys:
         self.measured = f"{self._prefix}:measured"
         self.billed_tenants = f"{self._prefix}:billed"
         self.gateway_keys = f"{self._prefix}:keys"
+        self.gateway_mark = f"{self._prefix}:{{{self.gateway_keys}}}:mark"
         self.tenants_of_0_1 = f"{prefix}:tenants"
 
     def conversation(self, tenant: bytes, name: bytes) -> ConversationKeys:
@@ -90,13 +91,6 @@ class Keys:
         """The sums of a day, and the ids of the bills that were added."""
         tag = f"{self._prefix}:{{{_digest(tenant, b'bills', day)}}}"
         return f"{tag}:bills", f"{tag}:ids"
-
-    def mark(self, kind: Kind | None, tenant: bytes, place: bytes) -> str:
-        """The mark of the last change of rows in a place, which is in their slot."""
-        if kind == KEY:
-            return f"{self._prefix}:{{{self.gateway_keys}}}:mark"
-        beside = self.billed_day(tenant, place)[0] if kind == DAY else self.conversation(tenant, place).steps
-        return f"{beside.rpartition(':')[0]}:mark"
 
     def secret(self, name: str) -> str:
         """A secret that all share; release 0.1 has the same."""

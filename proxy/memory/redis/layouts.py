@@ -62,20 +62,37 @@ class Note(NamedTuple):
 
 
 @dataclass(eq=False)
+class Place:
+    """A conversation, or a day, of a tenant."""
+
+    keys: Keys
+    tenant: bytes
+    name: bytes
+
+    @cached_property
+    def here(self) -> ConversationKeys:
+        return self.keys.conversation(self.tenant, self.name)
+
+    @cached_property
+    def day(self) -> tuple[str, str]:
+        return self.keys.billed_day(self.tenant, self.name)
+
+    def mark(self, kind: Kind | None) -> str:
+        """The key of the mark of the last change of these rows, which is in their slot."""
+        if kind == KEY:
+            return self.keys.gateway_mark
+        return f"{(self.day[0] if kind == DAY else self.here.steps).rpartition(':')[0]}:mark"
+
+
+@dataclass(eq=False)
 class Layout:
     """The rows of a kind in a place."""
 
-    keys: Keys
+    at: Place
     codec: Codec
     ttl: int
     now: float
     kind: Any
-    tenant: bytes
-    place: bytes
-
-    @cached_property
-    def here(self) -> ConversationKeys:
-        return self.keys.conversation(self.tenant, self.place)
 
     def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         """The commands that read the rows of these names; None: all."""
@@ -105,8 +122,8 @@ class TextLayout(Layout):
 
     def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         if names is None:
-            return [("HGETALL", self.here.abouts)]
-        heads: Command = ("HMGET", self.here.abouts, *map(self.field, names), "n")
+            return [("HGETALL", self.at.here.abouts)]
+        heads: Command = ("HMGET", self.at.here.abouts, *map(self.field, names), "n")
         return [heads, self.content(names)] if self.kind.first_stays else [heads]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
@@ -134,20 +151,20 @@ class TextLayout(Layout):
                 if there.get(name) is None:
                     there.last += 1
                     heads += (self.field(name), b"%d %d %s" % (there.last, row.size, row.about))
-        commands: list[Command] = [("HDEL", key, *gone) for key in (self.here.abouts, self.here.texts) if gone]
-        commands += [("HSET", self.here.abouts, *heads, "n", there.last)] if heads else []
-        commands += [("HSET", self.here.texts, *contents)] if contents else []
-        return [*commands, *(("EXPIRE", key, self.ttl) for key in self.here)] if contents else commands
+        commands: list[Command] = [("HDEL", key, *gone) for key in (self.at.here.abouts, self.at.here.texts) if gone]
+        commands += [("HSET", self.at.here.abouts, *heads, "n", there.last)] if heads else []
+        commands += [("HSET", self.at.here.texts, *contents)] if contents else []
+        return [*commands, *(("EXPIRE", key, self.ttl) for key in self.at.here)] if contents else commands
 
     def notes(self, stored: Stored) -> list[Note]:
         names = [name for name, row in stored.items() if row is not None and self.kind.by_name]
-        return [Note(self.holders(self.field(name)), self.ttl, self.place) for name in names]
+        return [Note(self.holders(self.field(name)), self.ttl, self.at.name) for name in names]
 
     def indexed(self, stored: Stored, there: Rows) -> tuple[list[Command], list[Command]]:
         new = [self.member(name, row.size) for name, row in stored.items() if row is not None]
         gone = [name for name, row in stored.items() if row is None and there.get(name) is not None]
         after: list[Command] = [
-            ("ZREM", self.holders(self.field(name)), self.place) for name in gone if self.kind.by_name
+            ("ZREM", self.holders(self.field(name)), self.at.name) for name in gone if self.kind.by_name
         ]
         if not self.kind.bounded_by:
             return [], after
@@ -164,29 +181,29 @@ class TextLayout(Layout):
     ) -> Command:
         """Add to the index, or remove from it. Answers with members that were stored before `since`, or are beyond the
         limit, of the oldest `most`."""
-        keys = self.keys.text_index(self.kind, self.tenant, self.place)
+        keys = self.at.keys.text_index(self.kind, self.at.tenant, self.at.name)
         return INDEX.on(keys, self.ttl, self.now, since, limit, most, len(add), *add, *remove)
 
     def member(self, name: bytes, size: int) -> bytes:
         """A text as the index names it."""
-        return b"%d %s %s" % (size, self.field(name), self.place)
+        return b"%d %s %s" % (size, self.field(name), self.at.name)
 
     def drop(self, member: bytes) -> list[Command]:
         """The commands that delete a text which the index names so."""
         _, field, conversation = member.split(b" ", 2)
-        there = self.keys.conversation(self.tenant, conversation)
+        there = self.at.keys.conversation(self.at.tenant, conversation)
         holders: list[Command] = [("ZREM", self.holders(field), conversation)] if self.kind.by_name else []
         return [("HDEL", there.abouts, field), ("HDEL", there.texts, field), *holders]
 
     def content(self, names: Sequence[bytes]) -> Command:
         """The command that reads the contents of these names."""
-        return ("HMGET", self.here.texts, *map(self.field, names))
+        return ("HMGET", self.at.here.texts, *map(self.field, names))
 
     def field(self, name: bytes) -> bytes:
         return self.kind.name[:1].encode() + name
 
     def holders(self, field: bytes) -> str:
-        return self.keys.holders(self.tenant, field)
+        return self.at.keys.holders(self.at.tenant, field)
 
 
 class HashLayout(Layout):
@@ -195,10 +212,10 @@ class HashLayout(Layout):
     @cached_property
     def key(self) -> str:
         if self.kind == DAY:
-            return self.keys.billed_day(self.tenant, self.place)[0]
+            return self.at.day[0]
         if self.kind == KEY:
-            return self.keys.gateway_keys
-        return self.here.bills if self.kind == BILL else self.here.spent
+            return self.at.keys.gateway_keys
+        return self.at.here.bills if self.kind == BILL else self.at.here.spent
 
     def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         if names is None:
@@ -230,18 +247,18 @@ class HashLayout(Layout):
     def notes(self, stored: Stored) -> list[Note]:
         """Which conversation was billed when, and which days a tenant has."""
         if self.kind == TOTAL and stored[b""] is not None:
-            return [Note(self.keys.billed(self.tenant, "conversations"), self.ttl, self.place, stored[b""].at)]
+            return [Note(self.at.keys.billed(self.at.tenant, "conversations"), self.ttl, self.at.name, stored[b""].at)]
         if self.kind == DAY and stored:
-            days = Note(self.keys.billed(self.tenant, "days"), DAYS * 86_400, self.place)
-            return [days, Note(self.keys.billed_tenants, DAYS * 86_400, self.tenant)]
+            days = Note(self.at.keys.billed(self.at.tenant, "days"), DAYS * 86_400, self.at.name)
+            return [days, Note(self.at.keys.billed_tenants, DAYS * 86_400, self.at.tenant)]
         return []
 
     def _value(self, name: bytes, row: bytes) -> Any:
         if self.kind == TOTAL:
-            return self.codec.read(_conversation_row, self.tenant, self.place, row)
+            return self.codec.read(_conversation_row, self.at.tenant, self.at.name, row)
         if self.kind == DAY:
-            return self.codec.read(_day_sum, self.tenant, self.place, name, row)
-        return self.codec.row(self.kind, self.tenant, self.place, row)
+            return self.codec.read(_day_sum, self.at.tenant, self.at.name, name, row)
+        return self.codec.row(self.kind, self.at.tenant, self.at.name, row)
 
     def _row(self, name: bytes, value: Any) -> bytes:
         if self.kind == TOTAL:
@@ -254,14 +271,16 @@ class OwnerLayout(Layout):
     """A set."""
 
     def reads(self, names: Sequence[bytes] | None) -> list[Command]:
-        return [("SMEMBERS", self.here.owners)]
+        return [("SMEMBERS", self.at.here.owners)]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
         return Rows({owner: b"" for owner in replies[0] if names is None or owner in names})
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
-        changes = (("SADD" if owner is not None else "SREM", self.here.owners, name) for name, owner in stored.items())
-        return [*changes, ("EXPIRE", self.here.owners, self.ttl)] if stored else []
+        changes = (
+            ("SADD" if owner is not None else "SREM", self.at.here.owners, name) for name, owner in stored.items()
+        )
+        return [*changes, ("EXPIRE", self.at.here.owners, self.ttl)] if stored else []
 
 
 class AddedLayout(Layout):
@@ -269,7 +288,7 @@ class AddedLayout(Layout):
 
     @property
     def key(self) -> str:
-        return self.keys.billed_day(self.tenant, self.place)[1]
+        return self.at.day[1]
 
     def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         return [("ZMSCORE", self.key, *(names or ()))]

@@ -32,7 +32,7 @@ from proxy.memory.records import (
 )
 from proxy.memory.redis.connection import RedisConnection
 from proxy.memory.redis.keys import Command, Keys, Script, framed
-from proxy.memory.redis.layouts import Layout, Note, TextLayout, layout_of
+from proxy.memory.redis.layouts import Layout, Note, Place, TextLayout, layout_of
 from proxy.memory.redis.scripts import ASK, GUARDED, NOTE, NOTE_EVENT
 from proxy.memory.serialization import Codec, Names
 from proxy.memory.texts import AT_ONCE, portions
@@ -46,6 +46,14 @@ _MARK_SECONDS = 60
 """How long the mark of a change stays: longer than any attempt takes."""
 _EVENTS_AT_ONCE = 500
 """Events that are looked at in one trip."""
+
+
+class _Layouts(NamedTuple):
+    """How the rows of a change stand, and the key of the mark of its place."""
+
+    place: Place
+    mark: str
+    by_kind: Mapping[Kind, Layout]
 
 
 class _Plan(NamedTuple):
@@ -91,7 +99,7 @@ class RedisRecords:
 
     async def change(self, changes: Sequence[Change]) -> None:
         for _ in range(_TRIES):
-            layouts = [{kind: self._layout(kind, each.tenant, each.place) for kind in each.reads} for each in changes]
+            layouts = [self._layouts(each) for each in changes]
             reads = [self._reads(*each) for each in zip(changes, layouts, strict=True)]
             answers = await self._trip(*(_script(ASK, each, *each) for each in reads))
             plans = [self._plan(*each) for each in zip(changes, layouts, answers, strict=True)]
@@ -105,22 +113,28 @@ class RedisRecords:
                 return
         raise StoreTrouble("others change the same rows again and again")
 
-    def _reads(self, change: Change, layouts: Mapping[Kind, Layout]) -> list[Command]:
-        """What is read first: the mark of the last change, and the rows."""
-        reads = (command for kind, names in change.reads.items() for command in layouts[kind].reads(names))
-        return [("GET", self._keys.mark(next(iter(change.reads), None), change.tenant, change.place)), *reads]
+    def _layouts(self, change: Change) -> _Layouts:
+        place = Place(self._keys, change.tenant, change.place)
+        mark = place.mark(next(iter(change.reads), None))
+        return _Layouts(place, mark, {kind: self._layout(kind, place) for kind in change.reads})
 
-    def _plan(self, change: Change, layouts: dict[Kind, Layout], answer: Sequence[Any]) -> _Plan:
+    def _reads(self, change: Change, layouts: _Layouts) -> list[Command]:
+        """What is read first: the mark of the last change, and the rows."""
+        of_kinds = ((layouts.by_kind[kind], names) for kind, names in change.reads.items())
+        return [("GET", layouts.mark), *(command for layout, names in of_kinds for command in layout.reads(names))]
+
+    def _plan(self, change: Change, layouts: _Layouts, answer: Sequence[Any]) -> _Plan:
         mark, *replies = answer
         there: dict[Kind, Rows] = {}
         for kind, names in change.reads.items():
-            count = len(layouts[kind].reads(names))
-            there[kind] = layouts[kind].rows(names, *replies[:count])
+            layout = layouts.by_kind[kind]
+            count = len(layout.reads(names))
+            there[kind] = layout.rows(names, *replies[:count])
             del replies[:count]
         plan = _Plan(change, [], None, [], [])
         writes: list[Command] = []
         for kind, stored in change.rule(there).items():
-            layout, rows = layouts.get(kind) or self._layout(kind, change.tenant, change.place), there.get(kind, Rows())
+            layout, rows = layouts.by_kind.get(kind) or self._layout(kind, layouts.place), there.get(kind, Rows())
             if kind not in (DAY, ADDED, KEY) and any(row is not None for row in stored.values()):
                 plan.notes.append(Note(self._keys.conversations(change.tenant), self._ttl, change.place))
                 plan.notes.append(Note(self._keys.tenants, self._ttl, change.tenant))
@@ -128,13 +142,12 @@ class RedisRecords:
             writes += layout.writes(stored, rows)
             for commands, more in zip((plan.before, plan.after), layout.indexed(stored, rows), strict=True):
                 commands += more
-        key = self._keys.mark(next(iter(change.reads), None), change.tenant, change.place)
-        marked: Command = ("SET", key, secrets.token_hex(8), "EX", _MARK_SECONDS)
+        marked: Command = ("SET", layouts.mark, secrets.token_hex(8), "EX", _MARK_SECONDS)
         script = _script(GUARDED, [marked, *writes], (mark or b"",), marked, *writes) if writes else None
         return plan._replace(script=script)
 
     async def read(self, kind: Kind, tenant: bytes, place: bytes, names: Sequence[bytes]) -> Rows:
-        layout = self._layout(kind, tenant, place)
+        layout = self._layout(kind, Place(self._keys, tenant, place))
         if not isinstance(layout, TextLayout):
             return layout.rows(names, *await self._trip(*layout.reads(names)))
         (contents,) = await self._trip(layout.content(names))
@@ -142,7 +155,7 @@ class RedisRecords:
         return Rows({name: TextRow(b"", content, 0) for name, content in there if content is not None})
 
     async def rows(self, kind: Kind, tenant: bytes, place: bytes) -> Rows:
-        layout = self._layout(kind, tenant, place)
+        layout = self._layout(kind, Place(self._keys, tenant, place))
         return layout.rows(None, *await self._trip(*layout.reads(None)))
 
     async def find(self, tenant: bytes, kind: Kind | None = None, name: bytes = b"") -> Sequence[bytes]:
@@ -179,7 +192,7 @@ class RedisRecords:
             page = await self._newest(kind, tenants, page[-1][0], _ALL if kind == DAY else at_once)
             looked_at += len(page)
             for some in portions(place for _, place in page if place[1] >= since.encode()):
-                layouts = [self._layout(kind, *place) for place in some]
+                layouts = [self._layout(kind, Place(self._keys, *place)) for place in some]
                 replies = await self._trip(*(layout.reads(names)[0] for layout in layouts))
                 rows += await asyncio.to_thread(_sums, owner, names, list(zip(layouts, replies, strict=True)))
         return rows[:most]
@@ -235,9 +248,10 @@ class RedisRecords:
         """Delete the sums of its days, and its indexes."""
         (days,) = await self._trip(("ZRANGE", self._keys.billed(tenant, "days"), 0, -1))
         kinds = (kind for kind in TEXT_KINDS.values() if kind.bounded_by == "tenant")
+        places = [Place(self._keys, tenant, day) for day in days]
         keys = [
             self._keys.billed(tenant, "conversations"),
-            *(key for day in days for key in (*self._keys.billed_day(tenant, day), self._keys.mark(DAY, tenant, day))),
+            *(key for place in places for key in (*place.day, place.mark(DAY))),
             *(key for kind in kinds for key in self._keys.text_index(kind, tenant, b"")),
         ]
         await self._trip(*(("UNLINK", key) for key in keys))
@@ -248,19 +262,11 @@ class RedisRecords:
     async def _trip(self, *commands: Command) -> list[Any]:
         return await self._connection.trip(*commands) if commands else []
 
-    def _layout(self, kind: Kind, tenant: bytes, place: bytes) -> Layout:
-        return layout_of(kind)(
-            keys=self._keys,
-            codec=self._codec,
-            ttl=self._ttl,
-            now=self._clock(),
-            kind=kind,
-            tenant=tenant,
-            place=place,
-        )
+    def _layout(self, kind: Kind, place: Place) -> Layout:
+        return layout_of(kind)(place, self._codec, self._ttl, self._clock(), kind)
 
     def _texts(self, kind: TextKind, tenant: bytes, place: bytes) -> TextLayout:
-        return cast(TextLayout, self._layout(kind, tenant, place))
+        return cast(TextLayout, self._layout(kind, Place(self._keys, tenant, place)))
 
     async def _newest(
         self, kind: Kind, tenants: Sequence[bytes], before: float, most: int

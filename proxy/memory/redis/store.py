@@ -18,6 +18,7 @@ from proxy.memory.decisions import Announce, Key, StoreTrouble
 from proxy.memory.redis.connection import RedisConnection
 from proxy.memory.redis.decisions import RedisDecisions
 from proxy.memory.redis.keys import Command, Keys, Script
+from proxy.memory.redis.layouts import Place
 from proxy.memory.redis.records import RedisRecords
 from proxy.memory.redis.url import Address, address
 from proxy.memory.serialization import Codec, name_bytes, names_of
@@ -163,7 +164,7 @@ class RedisStore(RedisDecisions, Store):
         for index in (self._keys.conversations(tenant), self._keys.billed(tenant, "conversations")):
             await self._connection.trip(("ZREM", index, *names))
         commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
-        marks = [("UNLINK", self._keys.mark(None, tenant, name)) for name in names]
+        marks = [("UNLINK", Place(self._keys, tenant, name).mark(None)) for name in names]
         return sum(map(bool, (await self._connection.trip(*commands, *marks))[: len(names)]))
 
     @property

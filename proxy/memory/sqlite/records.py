@@ -1,7 +1,7 @@
 """Rows for people and accounts in SQLite: those of all kinds in one table, as `statements` has made it."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -24,8 +24,9 @@ class SqliteRecords:
 
     async def change(self, changes: Sequence[Change]) -> None:
         def make(database: sqlite3.Connection) -> None:
-            for change in changes:
-                self._make(database, change)
+            now = self._clock()
+            used = [use for change in changes for use in self._make(database, change, now)]
+            database.executemany(sql.USE, used)
 
         await self._connection.transact(make)
 
@@ -79,10 +80,10 @@ class SqliteRecords:
         statement = sql.events(tenant=tenant is not None, conversation=conversation is not None)
         return [(row[0], row[1], row[2]) for row in reversed(await self._connection.run(statement, *wanted, most))]
 
-    def _make(self, database: sqlite3.Connection, change: Change) -> None:
+    def _make(self, database: sqlite3.Connection, change: Change, now: float) -> Iterator[tuple[object, ...]]:
+        """Yields the conversation, where it is used now; texts say so by themselves."""
         tenant, place, reads, rule = change
         there = {kind: self._rows(database, kind, tenant, place, names) for kind, names in reads.items()}
-        now = self._clock()
         for kind, stored in rule(there).items():
             at = _place(kind, tenant, place)
             gone = [(*at, name) for name, value in stored.items() if value is None]
@@ -92,7 +93,7 @@ class SqliteRecords:
             if new:
                 database.executemany(sql.PUT[_table(kind)], new)
             if new and kind in (BILL, OWNER):
-                database.execute(sql.USE, (tenant, place, now))
+                yield tenant, place, now
 
     def _rows(
         self,
@@ -106,17 +107,18 @@ class SqliteRecords:
         """The rows of these names; None: all."""
         at, rows, is_text = _place(kind, tenant, place), Rows(), isinstance(kind, TextKind)
         has_contents = with_texts or not is_text or (names is not None and getattr(kind, "first_stays", False))
-        statement = _select(_table(kind), names is None, has_contents)
-        for values in [at] if names is None else [(*at, name) for name in names]:
-            for name, *row in database.execute(statement, values):
-                rows[name] = TextRow(*row) if is_text else self._codec.row(kind, tenant, place, row[1])
+        statement = _select(_table(kind), has_contents, None if names is None else len(names))
+        for name, *row in database.execute(statement, (*at, *(names or ()))):
+            rows[name] = TextRow(*row) if is_text else self._codec.row(kind, tenant, place, row[1])
         rows.count = partial(_count, database, at)
         return rows
 
 
 @cache
-def _select(table: str, is_all: bool, has_contents: bool) -> str:
-    return (sql.ALL if is_all else sql.NAMED).format("content" if has_contents else "x''", table)
+def _select(table: str, has_contents: bool, count: int | None) -> str:
+    """All rows of a place, or those of so many names."""
+    names = "" if count is None else f"AND name IN ({', '.join('?' * count)})"
+    return sql.ROWS.format(table, "content" if has_contents else "x''", names)
 
 
 def _table(kind: Kind) -> str:

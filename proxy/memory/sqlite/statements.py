@@ -338,9 +338,8 @@ def events(*, tenant: bool, conversation: bool) -> str:
 # --- rows for people and accounts ---
 
 _HERE = "kind = ? AND tenant = ? AND conversation = ?"
-ALL = f"SELECT name, about, {{}}, size FROM {{}} WHERE {_HERE} ORDER BY number"
-NAMED = f"SELECT name, about, {{}}, size FROM {{}} WHERE {_HERE} AND name = ?"
-"""Of a table, with their contents, or without."""
+ROWS = f"SELECT name, about, {{1}}, size FROM {{0}} WHERE {_HERE} {{2}} ORDER BY number"
+"""Of a table, with their contents or without, all or some."""
 COUNT = f"SELECT count(*) FROM record WHERE {_HERE}"
 FIND = "SELECT conversation FROM {0} WHERE tenant = ? AND kind = '{1}' AND name = ? ORDER BY number"
 DELETE_ROW = f"DELETE FROM {{}} WHERE {_HERE} AND name = ?"
