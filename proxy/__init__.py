@@ -8,9 +8,10 @@ warmup       what is loaded once a process listens, its garbage, and its free me
 memory/      what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes      drawing/   what pages are drawn with
 upstreams/   where models are served and how they are asked, what they cost, how large their windows are
+usage/       what the bills in the store come to, as reports
 summaries/   summaries and digests, written in the background
 kernel/      requests received, planned, forwarded upstream, and answered
-addons/      features beside the kernel: access, limits, billing, archive, pages, shadows, compress
+addons/      features beside the kernel: access, limits, billing, archive, telemetry, pages, shadows, compress
 workers/     several processes on one port
 generation   what follows from the settings: made, used and let go of as one
 app          what lasts; with `generation` the only place where objects are made

@@ -12,7 +12,7 @@ each request makes all of them: one is made in a tenth of a dataclass's time.
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import NamedTuple
 from uuid import UUID
 
 from msgspec import Struct, field
@@ -31,6 +31,8 @@ from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
+from proxy.config.rules import Mode
+from proxy.identity.who import Identity
 from proxy.memory import Key
 from proxy.memory.cached import StoreLookup
 from proxy.memory.conversation import LiveConversation, ParsedRequest
@@ -43,48 +45,53 @@ def request_id() -> str:
     return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
 
 
+class RequestOptions(NamedTuple):
+    """How a request is served, by its headers and by a rule. What these do not say is as in the settings."""
+
+    mode: Mode
+    preset: str = ""
+    """"" for that of the settings."""
+    aim: Aim | None = None
+    context_tokens: int | None = None
+    """The size to keep below."""
+    stale: StaleOptions = UNSET
+    """What a rule says of stale summaries."""
+    record: bool | None = None
+    """Whether a rule wants it recorded."""
+    upstream: str = ""
+    """The one that a rule names."""
+    keep: Patterns = ()
+    """What is to stay as it is, besides what the settings say."""
+
+
+class Proof(NamedTuple):
+    """With what the client proves itself to the upstream: summaries are asked for in its name."""
+
+    auth: Mapping[str, str]
+    """The headers."""
+    is_plain_key: bool = True
+    """Whether the credential is a plain API key, and no token of a sign-in or subscription."""
+
+
 class ClientRequest(Struct, frozen=True):
     """A request as its client sent it, decoded from its Content-Encoding."""
 
     dialect: str
     body: bytes
-    tenant: str
+    sender: Identity
     conversation: str | None
     """The id that a header gives the conversation."""
-    mode: Literal["on", "off", "observe"]
-    credential: str
-    owner: str
-    """The name of whoever has this credential."""
-    auth: Mapping[str, str] = field(default_factory=dict)
-    """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
-    is_plain_key: bool = True
-    """Whether the credential is a plain API key, and no token of a sign-in or subscription."""
-    implied: bytes = b""
-    """A JSON member that the body cannot have in this API, though it holds for the request."""
-    only_counts: bool = False
-    """Whether it only asks for its number of tokens."""
-    preset: str = ""
-    """The preset chosen for it by header or rule; "" for that of the settings."""
-    aim: Aim | None = None
-    """The aim chosen for it by header or rule; None for that of the settings, or of its preset."""
-    context_tokens: int | None = None
-    """The size to keep below, by header or rule; None for that of the settings."""
-    keep: Patterns = ()
-    """What is to stay as it is, by header and rule, besides what the settings say."""
-    stale: StaleOptions = UNSET
-    """What a rule says of stale summaries."""
-    record: bool | None = None
-    """Whether a rule wants it recorded; None for what the settings say."""
-    key: str = ""
-    """The name of the gateway's key that the client has shown; "" for none."""
+    options: RequestOptions
+    proof: Proof = Proof({})
+    counting: bytes | None = None
+    """Of a request that only asks for its number of tokens: a JSON member that its body cannot have in this API, though
+    it holds for the request; mostly empty. None for any other."""
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
     upstream: str = ""
     """The name of the upstream that it goes to."""
     model: str = ""
     """The model that it asks, where somebody had to know that before it was read: of the body, or of a deployment."""
-    id: str = field(default_factory=request_id)
-    """In the reply, the log and the bill."""
     may_plan: bool = True
     """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
     are put back, and nothing else is done."""
@@ -93,9 +100,13 @@ class ClientRequest(Struct, frozen=True):
     plan."""
 
     @property
+    def only_counts(self) -> bool:
+        return self.counting is not None
+
+    @property
     def owner_there(self) -> str:
         """What its credential is called at its upstream: one that this knows may be unknown to another."""
-        return f"{self.owner} {self.upstream}"
+        return f"{self.sender.owner} {self.upstream}"
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
@@ -187,22 +198,19 @@ class UpstreamRequest(Struct, frozen=True):
     """Tokens of `body`."""
     marks: MarkStyle = ""
     """The kind of cache marks of ours that `body` has; "" where it has none."""
-    spent: int | None = None
-    """Tokens of the answer that earlier rounds of this reply took; None in the first round."""
-    continues: "UpstreamRequest | None" = None
-    """The request of the first round, where this is a later one of its reply."""
+    continues: "tuple[UpstreamRequest, int] | None" = None
+    """In a later round of its reply, the request of the first one, and the tokens of the answer that earlier rounds
+    took."""
     supersedes: bool = False
     """Whether it takes the place of one that its upstream refused."""
     left_out: bool = False
     """Whether what only a verified credential may cause was left out: nothing was claimed, adopted or begun for it."""
     arm: Arm = ""
     """Of a holdout: in which one its conversation is."""
-    model: str = ""
-    """Of a request that may not be edited, and is not planned."""
+    model: str | None = ""
+    """Of a request that is not planned, where it is known; None where it is not billed either."""
     may_overflow: bool = False
     """Whether its upstream may find it too long, and something smaller may be sent then."""
-    is_billed: bool = True
-    """False where Narrows was to leave it alone."""
 
     @property
     def may_change(self) -> bool:

@@ -81,7 +81,7 @@ class HeldReply:
 class Exchange:
     request: web.BaseRequest
     id: str
-    """In the reply, the log and the bill."""
+    """In the bill; in the reply and the log as well, but for `request_id`."""
     read: Callable[["Exchange"], Awaitable[None]] = field(repr=False)
     """Reads the body, and finds where the request goes."""
 
@@ -165,6 +165,11 @@ class Exchange:
     def access(self) -> Identity | None:
         """Who asks, where the entrance has looked."""
         return self.request.get(IDENTITY)
+
+    @property
+    def request_id(self) -> str:
+        """In the reply and the log: a trusted gateway in front may have named the request, perhaps twice."""
+        return (self.access.request_id if self.is_api and self.access is not None else "") or self.id
 
     @property
     def visit(self) -> Visit:

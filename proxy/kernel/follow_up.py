@@ -42,8 +42,8 @@ class FollowUp:
         if planned is None or not 200 <= status < 300:
             return upstream_request
         if not client_request.is_accepted:
-            received = planned.context.received
-            self._parser.keep(client_request.dialect, received, client_request.tenant, client_request.conversation)
+            tenant, received = client_request.sender.tenant, planned.context.received
+            self._parser.keep(client_request.dialect, received, tenant, client_request.conversation)
         try:
             self._store_sent(upstream_request, planned)
             await self._store.settle(planned.context.key)
@@ -59,7 +59,7 @@ class FollowUp:
         """Write behind the request what was sent."""
         client_request, record = upstream_request.client_request, upstream_request.record
         context, is_sent = planned.context, not client_request.is_dry and record is not None
-        self._writer.own(context.live, client_request.owner)
+        self._writer.own(context.live, client_request.sender.owner)
         if record is None or not is_sent:
             return
         if planned.is_quiet:
@@ -73,7 +73,7 @@ class FollowUp:
                 record,
                 supersedes=upstream_request.supersedes,
             )
-        first = upstream_request.continues
+        first, _ = upstream_request.continues or (None, 0)
         if first is not None and first.planned is not None and first.record is not None:
             self._writer.continued(context.live, first.planned.context.fingerprint, first.record, record)
 
@@ -94,7 +94,7 @@ class FollowUp:
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
-        return structs.replace(following, body=body, spent=spent, continues=upstream_request)
+        return structs.replace(following, body=body, continues=(upstream_request, spent))
 
     async def _unplanned(
         self, upstream_request: UpstreamRequest, first: PlannedRequest, in_progress: ReplyInProgress
@@ -121,7 +121,7 @@ class FollowUp:
             compactor.learned.note_overflow(upstream_request, overflow)
             if upstream_request.arm == "holdout":
                 return await self._taken_out(upstream_request)
-            smaller = await compactor.planner.plan_smaller(planned) if upstream_request.spent is None else None
+            smaller = await compactor.planner.plan_smaller(planned) if upstream_request.continues is None else None
             if smaller is None:
                 return None
             if upstream_request.left_out:

@@ -10,7 +10,7 @@ Laws
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from aiohttp import web
 from msgspec import Struct
@@ -19,13 +19,13 @@ from multidict import CIMultiDict
 from policies.context import Aim
 from policies.keep import Patterns, patterns_of
 from policies.model.parameters import MOST
-from policies.presets import UNSET, StaleOptions
 from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.config.rules import FEWEST_TOKENS, Mode
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
 from proxy.identity.who import IDENTITY, Identity, who
+from proxy.requests import RequestOptions
 from proxy.upstreams.upstream import readable_encodings, request_headers
 
 MODES: tuple[Mode, ...] = ("on", "observe", "off")
@@ -35,23 +35,8 @@ _FRAMING = frozenset({b"content-length"})
 _KEY_SHAPE, _PUNCTUATION = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
 
 
-class RequestOptions(NamedTuple):
-    """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
-    and the size to keep below where a header or a rule says so; of stale summaries, recordings and the upstream what a
-    rule says; and what is to stay as it is, besides what the settings say."""
-
-    mode: Mode
-    preset: str = ""
-    aim: Aim | None = None
-    context_tokens: int | None = None
-    stale: StaleOptions = UNSET
-    record: bool | None = None
-    upstream: str = ""
-    keep: Patterns = ()
-
-
 _WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens", "x-narrows-keep")
-_NO_WISHES = RequestOptions("on")
+_NO_WISHES, _MODES = RequestOptions("on"), {str(mode): mode for mode in MODES}
 
 
 class RequestHead(Struct, frozen=True):
@@ -113,7 +98,7 @@ def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) ->
     if not any(name in headers for name in _WISHES):
         return _NO_WISHES if least == "on" else RequestOptions(least)
     values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
-    modes = [mode for value in values for mode in MODES if mode == value]
+    modes = [_MODES[value] for value in values if value in _MODES]
     if len(modes) != len(values):
         raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
     presets, allowed = headers.getall("x-narrows-preset", ()), settings.request_presets

@@ -146,4 +146,4 @@ class Learned:
 
 
 def _served_by(client_request: ClientRequest, model: str) -> tuple[str, str, str]:
-    return client_request.tenant, client_request.upstream, model
+    return client_request.sender.tenant, client_request.upstream, model

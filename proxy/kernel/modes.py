@@ -60,7 +60,7 @@ class Holdout:
 
 async def relayed(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
     """The client's own bytes, where the settings turn all compaction off: nothing else is there."""
-    return structs.replace(unchanged(client_request, "bypassed", "bypassed"), is_billed=False)
+    return structs.replace(unchanged(client_request, "bypassed", "bypassed"), model=None)
 
 
 async def bypassed(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
@@ -79,7 +79,7 @@ def by_mode(compactor: Compactor, holdout: Holdout, telemetry: Telemetry) -> Pre
     }
 
     async def prepare(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        return await modes[client_request.mode](client_request, waiting)
+        return await modes[client_request.options.mode](client_request, waiting)
 
     return prepare
 

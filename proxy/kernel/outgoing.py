@@ -152,11 +152,11 @@ def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
 
 def without_marks(upstream_request: UpstreamRequest) -> UpstreamRequest:
     """The same request without cache marks of ours, for an upstream that answers 400 to them."""
-    planned, spent = upstream_request.planned, upstream_request.spent
+    planned, continues = upstream_request.planned, upstream_request.continues
     assert planned is not None  # else there are none
     body, edits = rendered_body(planned, marked=False), planned.plan.edits
-    if spent is not None:
-        body = planned.context.dialect.recall.next_round(body, spent)
+    if continues is not None:
+        body = planned.context.dialect.recall.next_round(body, continues[1])
     headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
     warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
     return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))

@@ -197,7 +197,7 @@ class PlanRuns:
         is_replay = client_request.may_plan and plan_state is None and conversation.steps > 1
         with conversation.carried.held():
             await in_thread(getattr, conversation, "index")
-            owner, is_accepted = client_request.owner, client_request.is_accepted
+            owner, is_accepted = client_request.sender.owner, client_request.is_accepted
             planned = await self._cold.plan(*work, owner, is_accepted) if is_replay else None
             if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
                 has_turn = await self._turns.take(owner, self._seconds, is_accepted)
@@ -316,7 +316,7 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
 def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     context, result = planned.context, planned.plan
     policies = Counter(edit.by for edit in result.edits)
-    preset, prices = context.client_request.preset, context.plan_settings.prices
+    preset, prices = context.client_request.options.preset, context.plan_settings.prices
     return {
         "x-narrows-mode": "compacted" if result.edits else "marked" if result.marks else "untouched",
         "x-narrows-prefix": prefix,

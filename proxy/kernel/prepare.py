@@ -98,7 +98,7 @@ class Compactor:
         there = client_request.owner_there
         if self._states.is_accepted(there) or self._states.is_refused(there):
             return self._states.is_accepted(there)
-        return await self._store.is_owner(planned.context.key, client_request.owner)
+        return await self._store.is_owner(planned.context.key, client_request.sender.owner)
 
     def sendable(self, planned: PlannedRequest) -> UpstreamRequest:
         """The request as it goes upstream."""
@@ -161,8 +161,9 @@ class Compactor:
 
     async def _counted(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = before = None
-        opening = b"{" + client_request.implied + b","
-        if client_request.implied:  # the member that this body cannot have counts where the request before it had it
+        implied = client_request.counting or b""
+        opening = b"{" + implied + b","
+        if implied:  # the member that this body cannot have counts where the request before it had it
             body = opening + client_request.body.lstrip().removeprefix(b"{")
             planned = await self.planner.plan(structs.replace(client_request, body=body))
             before = planned and (planned.previous or planned.context.live.newest)
@@ -172,14 +173,14 @@ class Compactor:
             return unchanged(client_request, "untouched", "bypassed")
         _, headers = self.record_and_headers(planned)
         body = rendered_body(planned, marked=False)  # they are no tokens
-        if client_request.implied and body.startswith(opening):
+        if implied and body.startswith(opening):
             body = b"{" + body.removeprefix(opening)
         return UpstreamRequest(client_request, body, headers, planned.context.consent.headers)
 
     async def unread(self, client_request: ClientRequest) -> UpstreamRequest:
         """A request that is no chat, or may not be edited: whatever it is, it costs what its model does."""
         named, is_accepted = client_request.conversation, client_request.is_accepted
-        dialect, body, tenant = client_request.dialect, client_request.body, client_request.tenant
+        dialect, body, tenant = client_request.dialect, client_request.body, client_request.sender.tenant
         parsed = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         upstream_request = unchanged(client_request, "untouched", "bypassed")
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request

@@ -14,10 +14,10 @@ from proxy.errors import ApiError
 from proxy.identity.permissions import check_model, check_path
 from proxy.identity.who import Identity, who
 from proxy.kernel.addons import Exchange, RelayedRequest
-from proxy.kernel.head import MODES, RequestHead, RequestOptions
+from proxy.kernel.head import MODES, RequestHead
 from proxy.kernel.parts import KernelParts
 from proxy.kernel.wire.downstream import Upload, read_head
-from proxy.requests import ClientRequest
+from proxy.requests import ClientRequest, Proof, RequestOptions
 from proxy.upstreams.model_lists import Reach
 
 
@@ -33,7 +33,7 @@ async def receive(parts: KernelParts, exchange: Exchange) -> None:
     finally:
         exchange.received = upload.size
     exchange.client_request = client_request = await _client_request(parts, exchange, head, body)
-    exchange.tenant, exchange.upstream = client_request.tenant, client_request.upstream
+    exchange.tenant, exchange.upstream = client_request.sender.tenant, client_request.upstream
 
 
 async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestHead, body: bytes) -> ClientRequest:
@@ -57,26 +57,14 @@ async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestH
     return ClientRequest(
         dialect=route.dialect,
         body=body,
-        tenant=access.tenant,
+        sender=access,
         conversation=head.conversation,
-        mode=options.mode,
-        credential=access.credential,
-        owner=access.owner,
-        key=access.key.name if access.key is not None else "",
-        auth=head.auth,
-        is_plain_key=head.is_plain_key,
-        implied=route.implied,
-        only_counts=route.kind == "count",
-        preset=options.preset,
-        aim=options.aim,
-        context_tokens=options.context_tokens,
-        keep=options.keep,
-        stale=options.stale,
-        record=options.record,
+        options=options,
+        proof=Proof(head.auth, head.is_plain_key),
+        counting=route.implied if route.kind == "count" else None,
         is_accepted=is_accepted,
         upstream=upstream.name,
         model=model,
-        id=exchange.id,
         may_plan=options.mode == "off" or exchange.visit.begin_planning(is_accepted),
     )
 

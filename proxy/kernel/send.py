@@ -99,7 +99,7 @@ class Sender:
     async def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with what the reply's headers say now."""
         client_request, states = upstream_request.client_request, self._parts.admission.states
-        for name in (client_request.owner, client_request.owner_there):
+        for name in (client_request.sender.owner, client_request.owner_there):
             states.note(name, reply.status, seconds_of(reply.headers.get("Retry-After")))
         if upstream_request.planned is not None and self._parts.compaction is not None:
             upstream_request = await self._parts.compaction.answered(upstream_request, reply.status)

@@ -100,7 +100,7 @@ class Understanding:
         edited. `is_dry`: of which conversations requests are planned without effect. For a later round of a reply,
         `in_progress` is that reply so far and `first` the plan of its first round, whose recall exchanges count,
         whatever the store says by now."""
-        dialect, body, tenant = client_request.dialect, client_request.body, client_request.tenant
+        dialect, body, tenant = client_request.dialect, client_request.body, client_request.sender.tenant
         named, is_accepted = client_request.conversation, client_request.is_accepted
         received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         if received is None:
@@ -171,7 +171,8 @@ class Understanding:
         live.restored = remembered if restored_weight(remembered) < _RESTORED_BYTES else {}
         parsed = received
         if whole.body is not received.request.body:
-            kind, named = (client_request.dialect, whole.body, client_request.tenant), client_request.conversation
+            named, tenant = client_request.conversation, client_request.sender.tenant
+            kind = (client_request.dialect, whole.body, tenant)
             is_accepted = client_request.is_accepted
             parsed = await self._parser.parse(*kind, named, restored=True, is_accepted=is_accepted) or received
         return parsed, whole.lost, whole.answers
@@ -322,7 +323,7 @@ class Assembler:
 
     def context_tokens_of(self, client_request: ClientRequest) -> int | None:
         """The size that the request's prompt is kept below; None where that follows from the window alone."""
-        return client_request.context_tokens or self._settings.context_tokens
+        return client_request.options.context_tokens or self._settings.context_tokens
 
     def needs_room(self, planned: PlannedRequest) -> bool:
         """Whether room would have to be made for the request as the client wrote it, whatever a price tier says."""
@@ -340,11 +341,12 @@ class Assembler:
         """All that an assembly follows from, where no message has cache marks: the request but for its history, and
         the few properties of that which count."""
         request, conversation, upstream = parsed.request, parsed.conversation, client_request.upstream
+        options = client_request.options
         start, end = request.spans[0][0], request.spans[-1][1]
         leading = takewhile(lambda message: message.role in ("system", "developer"), conversation.messages)
         return (
-            *(client_request.is_dry, client_request.preset, client_request.aim, client_request.context_tokens),
-            *(client_request.keep, client_request.stale, reserve, learned, upstream),
+            *(client_request.is_dry, options.preset, options.aim, options.context_tokens),
+            *(options.keep, options.stale, reserve, learned, upstream),
             *(self._learned.refuses_marks(upstream, request.model), self.prices_of(request.model, upstream)),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
@@ -362,14 +364,14 @@ class Assembler:
             budget = learned.budget(options.limits, settings.prices, reserve, has_floor=has_floor)
             settings = replace(settings, learned=budget)
         before_messages = (request.tool_list, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
-        stale = client_request.stale.over(options.preset.writing.stale).over(self._stale)
+        stale = client_request.options.stale.over(options.preset.writing.stale).over(self._stale)
         return Assembly(
             settings=settings,
             tool=plan_input.tool,
             consent=plan_input.consent,
             lifetime=self._settings.cold_seconds or plan_input.lifetime,
             preset=replace(options.preset, writing=replace(options.preset.writing, stale=stale)),
-            policy=policy_of(client_request.preset or self._settings.preset, options.preset),
+            policy=policy_of(client_request.options.preset or self._settings.preset, options.preset),
             fingerprint=_fingerprint(client_request, settings),
             head=sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32],
             end=request.spans[-1][1],
@@ -380,9 +382,9 @@ class Assembler:
         row = self._rows.get(upstream)
         own_marks = (row and row.own_marks) or settings.own_marks
         return PlanOptions(
-            preset=self._presets[client_request.preset or settings.preset],
+            preset=self._presets[client_request.options.preset or settings.preset],
             prices=self.prices_of(model, upstream),
-            aim=client_request.aim or settings.aim,
+            aim=client_request.options.aim or settings.aim,
             limits=replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request)),
             reserve=reserve,
             recall=settings.recall != "never",
@@ -391,7 +393,7 @@ class Assembler:
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,
-            keep=joined(settings.keep, client_request.keep),
+            keep=joined(settings.keep, client_request.options.keep),
         )
 
 

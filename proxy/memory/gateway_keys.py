@@ -24,7 +24,7 @@ class KeyStore:
     async def add_key(self, row: KeyRow) -> bool:
         """Store a row. False, and nothing is stored, where there is one of this name or with this SHA-256, or KEYS."""
         digest = row.sha256.encode()
-        content = serialization.packed("key", row.model_dump(mode="json", exclude_defaults=True))
+        content = key_bytes(row)
         is_there = False
 
         def added(there: Mapping[Kind, Rows]) -> Mapping[Kind, Mapping[bytes, bytes]]:
@@ -56,10 +56,14 @@ class KeyStore:
         return bool(digests)
 
     def _read(self, rows: Rows) -> list[KeyRow]:
-        return readable(self._codec.read(_key_row, *each) for each in rows.items())
+        return readable(self._codec.read(key_row, *each) for each in rows.items())
 
 
-def _key_row(digest: bytes, stored: object) -> KeyRow:
+def key_bytes(row: KeyRow) -> bytes:
+    return serialization.packed("key", row.model_dump(mode="json", exclude_defaults=True))
+
+
+def key_row(digest: bytes, stored: object) -> KeyRow:
     """The row with this SHA-256. Raises UnreadableRecordError."""
     try:
         row = KeyRow.model_validate(serialization.record_of("key", stored), strict=False)

@@ -78,8 +78,8 @@ class TextStore:
 
     async def conversations_with(self, tenant: str, kind: TextKind, name: str) -> Sequence[str]:
         """The conversations of the tenant that have a text of this name; only of kinds that are found by name."""
-        found = await self._records.find(name_bytes(tenant), kind, name_bytes(name))
-        return readable(self._codec.read(serialization.name, each) for each in found)
+        names = await self._records.find(name_bytes(tenant), kind, name_bytes(name))
+        return readable(self._codec.read(serialization.name, each) for each in names)
 
     async def delete_texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> None:
         """Delete the texts of these names."""

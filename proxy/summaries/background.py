@@ -89,7 +89,7 @@ class SummaryServices:
     def _payment(self, context: RequestContext) -> Payment:
         """With which credentials something may be written for it now."""
         client_request = context.client_request
-        return self.payments.possible(client_request.credential, client_request.is_plain_key)
+        return self.payments.possible(client_request.sender.credential, client_request.proof.is_plain_key)
 
     def may_ask(self, context: RequestContext) -> bool:
         """Whether any model may be asked for it now."""
@@ -116,7 +116,7 @@ class SummaryServices:
         if not self.settings.summaries:
             return None
         client_request = context.client_request
-        allowed = self.payments.allowed(client_request.credential, client_request.is_plain_key)
+        allowed = self.payments.allowed(client_request.sender.credential, client_request.proof.is_plain_key)
         first = self.summarizer.first(self._model_request(context, allowed))
         if first is None:
             self._refuse_once()
@@ -143,8 +143,8 @@ class SummaryServices:
         client_request = context.client_request
         return ModelRequest(
             model=context.request.model,
-            auth=client_request.auth,
-            owner=client_request.owner,
+            auth=client_request.proof.auth,
+            owner=client_request.sender.owner,
             payment=payment,
             dialect=client_request.dialect,
             upstream=client_request.upstream,
@@ -369,7 +369,7 @@ class OutputDigests:
 
     def _places(self, context: RequestContext) -> Callable[[Block], Place]:
         """The place at which the digest of an output is made, for the sender of this request."""
-        owner = context.client_request.owner
+        owner = context.client_request.sender.owner
         return lambda block: digest_place(context.key.tenant, owner, block.text_digest.hex())
 
 

@@ -183,7 +183,7 @@ async def test_x10_where_planning_piles_up_nothing_new_is_planned_and_requests_a
     compaction.may_end.set()
     replies = [*others, *await asyncio.gather(*waiting)]
     assert all(reply.startswith(b"HTTP/1.1 200 ") for reply in replies)
-    planned = [request.credential for request in compaction.began if request.may_plan]
+    planned = [request.sender.credential for request in compaction.began if request.may_plan]
     assert (len(planned), "d" in planned) == (16, False)
     assert await metric(setup, 'narrows_shed_total{reason="queue"}') == 10
     assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")

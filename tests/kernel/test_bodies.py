@@ -111,7 +111,7 @@ async def test_t9_a_client_may_ask_for_less(narrows: Start, configured: str, ask
     setup = await narrows(mode=configured)
     async with setup.client.post(setup.url + CHAT, json=REQUEST, headers={"x-narrows": asked}) as reply:
         assert reply.status == 200
-    assert setup.compaction.seen[0].client_request.mode == mode
+    assert setup.compaction.seen[0].client_request.options.mode == mode
     assert setup.upstream.seen[0].all("x-narrows") == []
 
 

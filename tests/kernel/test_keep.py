@@ -7,8 +7,8 @@ import pytest
 
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.who import Identity
-from proxy.kernel.head import RequestOptions
 from proxy.kernel.receive import options_of
+from proxy.requests import RequestOptions
 from tests.kit.running import Start
 from tests.kit.settings import settings_with
 from tests.kit.stage import Stage, ends, moved, working
@@ -32,7 +32,9 @@ async def test_a_header_is_read_in_every_api_and_goes_no_further(narrows: Start)
         headers = [(KEEP, " read_file , ,*.sql"), (KEEP, "text:für ACME")]
         async with setup.client.post(url, data=api.body, headers=headers):
             pass
-    assert {noted.client_request.keep for noted in setup.compaction.seen} == {("*.sql", "read_file", "text:für ACME")}
+    assert {noted.client_request.options.keep for noted in setup.compaction.seen} == {
+        ("*.sql", "read_file", "text:für ACME")
+    }
     forwarded = {name.lower() for request in setup.upstream.seen for name, _ in request.headers}
     assert not [name for name in forwarded if name.startswith("x-narrows")]
 

@@ -20,12 +20,13 @@ from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from proxy.app import App
+from proxy.identity.who import Identity
 from proxy.kernel.prepare import Compactor
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.lab.provider.answers import Excess, Wording
 from proxy.memory import Key
 from proxy.memory.cached import CachedStore
-from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.requests import ClientRequest, RequestOptions, UpstreamRequest
 from tests.kit.apis import APIS, Api, plays
 from tests.kit.histories import Json
 from tests.kit.overflows import IN_BODY, STREAMS, WORDINGS
@@ -254,14 +255,16 @@ async def test_t5_a_window_is_learned_for_one_model_at_one_upstream(server: Stag
 
 async def test_x5_no_tenant_learns_from_what_another_was_refused(server: Stage) -> None:
     """An error may repeat what a client wrote."""
-    compactor = compaction_of(await started(server)).compactor
+    compaction = compaction_of(await started(server))
 
     async def prepared(tenant: str, task: str) -> UpstreamRequest:
         body = spaced(APIS["openai_chat"].body([{"role": "user", "content": task}, *LONG[1:-1]], model="own"))
-        return await compactor.prepare(ClientRequest("openai_chat", body, tenant, None, "on", "", ""))
+        return await compaction.compactor.prepare(
+            ClientRequest("openai_chat", body, Identity("", tenant, ""), None, RequestOptions("on"))
+        )
 
     first = await prepared("one", "Go.")
-    assert await compactor.compact_harder(first, Overflow(window=WINDOW)) is not None
+    assert await compaction.follow_up.compact_harder(first, Overflow(window=WINDOW)) is not None
     assert (await prepared("one", "Come.")).tokens_sent < WINDOW < (await prepared("two", "Come.")).tokens_sent
 
 

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.config import Settings
+from proxy.identity.who import Identity
 from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.learned import Learned
@@ -21,7 +22,7 @@ from proxy.memory import Store, open_store
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.memory.conversations import Conversations
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.requests import ClientRequest, PlannedRequest
+from proxy.requests import ClientRequest, PlannedRequest, RequestOptions
 from proxy.telemetry import Telemetry
 from proxy.upstreams.price_book import PriceBook
 from tests.kit.stage import body_of
@@ -79,9 +80,13 @@ def on(backend: Store) -> CachedStore:
     return CachedStore(backend, Telemetry(stream=io.StringIO()), ForgetRegistry(), Conversations(), 5.0)
 
 
+def sender(tenant: str) -> Identity:
+    return Identity("", tenant, "")
+
+
 def request(turn: int, **fields: Any) -> ClientRequest:
     body = json.dumps({**SESSION, "messages": SESSION["messages"][: ENDS[turn]]}).encode()
-    return replace(ClientRequest("openai_chat", body, "local", None, "on", "", ""), **fields)
+    return replace(ClientRequest("openai_chat", body, sender("local"), None, RequestOptions("on")), **fields)
 
 
 @pytest.fixture
@@ -110,7 +115,10 @@ async def test_a_conversation_is_planned_step_by_step_where_it_was_left_off(stor
 async def test_what_an_upstream_lists_is_part_of_the_configuration_that_decisions_follow_from(
     store: CachedStore,
 ) -> None:
-    bench, sent = Bench(store), ClientRequest("openai_chat", b"", "local", None, "on", "", "", upstream="default")
+    bench, sent = (
+        Bench(store),
+        ClientRequest("openai_chat", b"", sender("local"), None, RequestOptions("on"), upstream="default"),
+    )
     bodies = [request(turn).body for turn in (2, 2, 2)]
     seen = []
     for body, window in zip(bodies, (None, 9_000, 9_000), strict=True):
@@ -212,7 +220,7 @@ async def test_c3_a_pause_longer_than_the_cache_lives_makes_it_cold(store: Cache
 
 async def test_x5_tenants_and_apis_have_conversations_of_their_own(store: CachedStore) -> None:
     bench = Bench(store)
-    ours, theirs = [(await bench.plan(2, tenant=tenant)).context.key for tenant in ("ours", "theirs")]
+    ours, theirs = [(await bench.plan(2, sender=sender(tenant))).context.key for tenant in ("ours", "theirs")]
     assert ours.conversation == theirs.conversation
     assert ours != theirs
     named = await bench.plan(2, conversation="mine")
@@ -240,12 +248,12 @@ async def test_a_configuration_that_decides_otherwise_continues_nothing(store: C
 async def test_a_request_is_planned_by_its_own_aim_and_size_else_by_those_of_the_settings(store: CachedStore) -> None:
     bench = Bench(store, aim="context", context_tokens=20_000)
     usual = (await bench.plan(3)).context
-    chosen = (await bench.plan(3, aim="bill", context_tokens=9_000)).context
+    chosen = (await bench.plan(3, options=RequestOptions("on", aim="bill", context_tokens=9_000))).context
     assert (usual.plan_settings.aim, usual.plan_settings.budget.high) == ("context", 20_000)
     assert (chosen.plan_settings.aim, chosen.plan_settings.budget.high) == ("bill", 9_000)
     by_preset = (await Bench(store).plan(3)).context
     assert by_preset.plan_settings.aim == by_preset.preset.aim
     assert (await Bench(store, aim="bill").plan(3)).context.fingerprint == by_preset.fingerprint
     assert len({usual.fingerprint, chosen.fingerprint, by_preset.fingerprint}) == 3
-    only_the_aim = (await bench.plan(3, aim="bill")).context
+    only_the_aim = (await bench.plan(3, options=RequestOptions("on", aim="bill"))).context
     assert only_the_aim.fingerprint != usual.fingerprint

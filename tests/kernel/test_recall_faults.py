@@ -269,7 +269,7 @@ async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
     def failing(*_: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(where or compaction_of(app).compactor, what, failing)
+    monkeypatch.setattr(where or compaction_of(app).follow_up, what, failing)
     stage.provider.answer = plays(wants("Look. "))
     reader, writer = await asyncio.open_connection("127.0.0.1", URL(app.base_url).port)
     writer.write(post(body(stream)))

@@ -11,13 +11,16 @@ import pytest
 from policies.dialects import Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.errors import FailedError, RefusedError
+from proxy.identity.who import Identity
 from proxy.kernel.reply import RecallLoop, SentRequest
-from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.requests import ClientRequest, RequestOptions, UpstreamRequest
 from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.upstream import CutError
 from tests.kit.replies import DONE, chunk, entry, made
 
-FIRST = UpstreamRequest(ClientRequest("openai_chat", b"{}", "t", None, "on", "", ""), b"first", {}, recalls=True)
+FIRST = UpstreamRequest(
+    ClientRequest("openai_chat", b"{}", Identity("", "t", ""), None, RequestOptions("on")), b"first", {}, recalls=True
+)
 CALL = [chunk({"content": "Let me see. "}), chunk(made(entry())), chunk({}, "tool_calls"), DONE]
 ANSWER = [chunk({"content": "It is 42."}, name="two"), chunk({}, "stop", name="two"), DONE]
 

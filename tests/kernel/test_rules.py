@@ -11,8 +11,8 @@ from policies.presets import PRESETS, Preset
 from policies.tools import Toolbox
 from proxy.config import ConfigurationError, Settings
 from proxy.identity.who import Identity
-from proxy.kernel.head import RequestOptions
 from proxy.kernel.receive import named_model, options_of
+from proxy.requests import RequestOptions
 from tests.kit.histories import EAGER
 from tests.kit.running import Running, Start
 from tests.kit.settings import settings_with
@@ -122,7 +122,7 @@ async def test_a_request_is_served_as_its_path_its_key_and_its_model_say(narrows
     for api in APIS:
         for proof in proofs:
             await post(setup, api.path, api.body, proof)
-    served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
+    served = [noted.client_request.options[:2] for noted in setup.compaction.seen]
     by_key = [("on", ""), ("on", "mine"), ("on", "mine")]
     assert served == [*by_key, *by_key, *[("on", "chat")] * 3]
 
@@ -131,7 +131,7 @@ async def test_a_request_may_choose_what_it_is_allowed_to(narrows: Start) -> Non
     setup = await narrows(request_presets=["mine", "adaptive"], presets=MINE, rules=RULES)
     for name in ("mine", " mine ", "adaptive"):
         await post(setup, "/v1/messages", body("m"), {"x-narrows-preset": name, "x-narrows": "observe"})
-    served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
+    served = [noted.client_request.options[:2] for noted in setup.compaction.seen]
     assert served == [("observe", "mine"), ("observe", "mine"), ("observe", "")]
     forwarded = {name.lower() for asked in setup.upstream.seen for name, _ in asked.headers}
     assert not [name for name in forwarded if name.startswith("x-narrows")]
@@ -164,7 +164,7 @@ async def test_a_request_may_choose_its_aim_and_its_size_before_a_rule_does(narr
     choices: list[dict[str, str]] = [{}, {AIM: " Bill "}, {SIZE: "1000"}, {AIM: "bill", SIZE: " 250000 "}]
     for headers in choices:
         await post(setup, "/v1/chat/completions", body("o3"), headers)
-    served = [(noted.client_request.aim, noted.client_request.context_tokens) for noted in setup.compaction.seen]
+    served = [noted.client_request.options[2:4] for noted in setup.compaction.seen]
     assert served == [("context", 40_000), ("bill", 40_000), ("context", 1_000), ("bill", 250_000)]
     forwarded = {name.lower() for request in setup.upstream.seen for name, _ in request.headers}
     assert not [name for name in forwarded if name.startswith("x-narrows")]

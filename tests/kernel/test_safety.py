@@ -254,7 +254,7 @@ async def test_x5_a_tenant_is_configured_or_this_machine_or_a_keyed_hash(
     await setup.raw(post(BODY, *headers))
     await setup.raw(post(BODY, *headers))
     await setup.raw(post(BODY, *(header.replace("Bearer a", "Bearer b") for header in headers)))
-    one, same, other = (noted.client_request.tenant for noted in setup.compaction.seen)
+    one, same, other = (noted.client_request.sender.tenant for noted in setup.compaction.seen)
     assert one == same
     assert (one == other) is (tenant is not None)
     assert one == tenant or re.fullmatch("[0-9a-f]{64}", one)
@@ -349,9 +349,9 @@ async def test_each_request_of_a_connection_is_served_by_its_own_head(narrows: S
                 assert reply.status == 200
                 await reply.read()
     requests = [noted.client_request for noted in setup.compaction.seen]
-    assert [request.auth["Authorization"] for request in requests] == [head["Authorization"] for head in heads]
-    assert [request.mode for request in requests] == ["on", "on", "on", "off", "on"]
-    owners = [request.owner for request in requests]
+    assert [request.proof.auth["Authorization"] for request in requests] == [head["Authorization"] for head in heads]
+    assert [request.options.mode for request in requests] == ["on", "on", "on", "off", "on"]
+    owners = [request.sender.owner for request in requests]
     assert owners[0] == owners[1] == owners[4] != owners[2] == owners[3]
     assert [asked.all("authorization") for asked in setup.upstream.seen] == [[h["Authorization"]] for h in heads]
     assert [asked.all("x-own") for asked in setup.upstream.seen] == [[], [], [], [], ["1"]]

@@ -101,8 +101,8 @@ async def test_t6_many_small_messages_are_not_read_on_the_event_loop(
 
     monkeypatch.setattr(understand, "converse", noting(converse))
     real = DIALECTS[dialect]
-    noted = replace(real, split=noting(real.split), read=noting(real.read))
-    monkeypatch.setattr(understand, "DIALECTS", {**DIALECTS, dialect: noted})
+    monkeypatch.setattr(type(real), "split", noting(type(real).split))
+    monkeypatch.setattr(understand, "DIALECTS", {**DIALECTS, dialect: replace(real, read=noting(real.read))})
     history = "input" if dialect == "openai_responses" else "messages"
     messages = b",".join(b'{"role":"user","content":"%d"}' % n for n in range(3_000))
     body = b'{"model":"m","max_tokens":1,"' + history.encode() + b'":[' + messages + b"]}"

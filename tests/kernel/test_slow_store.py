@@ -10,6 +10,7 @@ from policies.model.memory import Memory
 from proxy.app import App
 from proxy.lab.provider import Say
 from proxy.memory import Key
+from proxy.memory.conversations import Conversations
 from proxy.memory.sqlite.store import SqliteStore
 from tests.kit.apis import Api
 from tests.kit.prefixes import ask, grow, moved
@@ -44,8 +45,8 @@ async def test_e4_a_client_that_alters_replies_meets_a_slow_store(stage: Stage, 
 async def test_e4_what_was_sent_outlives_the_plan_states(
     stage: Stage, api: Api, late: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine with many conversations keeps few plan states of each."""
-    monkeypatch.setattr("proxy.memory.served._BYTES", 4_000)
+    """Where a machine has many conversations, those that rest are packed."""
+    monkeypatch.setattr(Conversations.__init__, "__defaults__", (2**40, 1))
     app, other = await stage.start(), working(12, lines=15)
     late.append(True)
     ours = []

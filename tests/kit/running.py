@@ -81,7 +81,7 @@ class PassThrough(Addon):
             "x-narrows-conversation": self.named,
         }
         body = self.change(client_request.body)
-        upstream_request = UpstreamRequest(client_request, body, headers, is_billed=False)
+        upstream_request = UpstreamRequest(client_request, body, headers, model=None)
         self.seen.append(Noted(upstream_request))
         return upstream_request
 

@@ -13,7 +13,8 @@ from policies.model.edits import Edit, Fold, Insert, Origin, RecallRound, Replac
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config import KeyRow
-from proxy.memory import Event, key_rows, open_store, serialization
+from proxy.memory import Event, open_store, serialization
+from proxy.memory.gateway_keys import key_bytes, key_row
 from tests import examples
 from tests.memory.test_store import INSERT, KEY, RECORD, SENT
 from tests.memory.test_store_events import EVENT
@@ -114,7 +115,7 @@ KINDS: dict[str, tuple[bytes, Callable[[object], object]]] = {
         partial(serialization.spent, "compaction"),
     ),
     "event": (serialization.packed("event", EVENT), lambda stored: serialization.event(b"conversation", stored)),
-    "key": (key_rows.packed(ROW), partial(key_rows.key_row, "alice")),
+    "key": (key_bytes(ROW), partial(key_row, ROW.sha256.encode())),
 }
 """What is sealed: how it is written, and what reads it."""
 
@@ -229,7 +230,7 @@ def test_x7_another_version_is_unreadable(monkeypatch: pytest.MonkeyPatch, versi
         "about": serialization.packed("about", ABOUT),
         "spent": serialization.packed("spent", "compaction", SPENT),
         "event": serialization.packed("event", EVENT),
-        "key": key_rows.packed(ROW),
+        "key": key_bytes(ROW),
     }
     monkeypatch.undo()
     for kind, (_, read) in KINDS.items():

@@ -57,8 +57,6 @@ class Gate(Addon):
 
     async def admit(self, exchange: Exchange) -> None:
         await self.enter(exchange.request)
-        if (access := exchange.access) is not None:
-            exchange.id = access.request_id or exchange.id
 
     async def enter(self, request: web.BaseRequest) -> None:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""

@@ -34,7 +34,7 @@ class Archive(Addon):
             return
         context, plan, is_first = sent.planned.context, sent.planned.plan, sent.continues is None
         key, client_request, parsed = context.key, sent.client_request, context.received
-        owner, dialect = client_request.owner, client_request.dialect
+        owner, dialect = client_request.sender.owner, client_request.dialect
         if self.artifacts is not None and is_first:
             self.artifacts.keep(key, owner, parsed.conversation)
         if self.message_log is not None:
@@ -43,7 +43,7 @@ class Archive(Addon):
             self.recorder.passed(key, client_request, parsed)
         is_edited = not client_request.is_dry and sent.record is not None and not sent.planned.is_quiet
         if self.originals is not None and is_edited:
-            self.originals.keep(key, client_request.owner, context.conversation, plan.new)
+            self.originals.keep(key, client_request.sender.owner, context.conversation, plan.new)
 
     async def finished(self, exchange: Exchange) -> None:
         """Store the reply to a request, over all its rounds, if it is whole."""
@@ -55,7 +55,7 @@ class Archive(Addon):
         context = planned.context
         key, client_request, parsed = context.key, context.client_request, context.received
         if self.message_log is not None:
-            self.message_log.keep_reply(key, client_request.owner, client_request.dialect, parsed, reply)
+            self.message_log.keep_reply(key, client_request.sender.owner, client_request.dialect, parsed, reply)
         if self.recorder is not None:
             self.recorder.replied(key, client_request, parsed, reply)
 

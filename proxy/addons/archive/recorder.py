@@ -85,7 +85,7 @@ class Recorder:
 
     def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
         """Record a request from now on, where it is to be. Never raises."""
-        wanted = client_request.record
+        wanted = client_request.options.record
         if wanted is False or not (wanted or self._is_sampled(key)):
             return
         if self._held > 2 * _HELD:
@@ -93,24 +93,24 @@ class Recorder:
             return
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
-        branches = self._branches.setdefault((key, client_request.owner, beginning), [])
+        branches = self._branches.setdefault((key, client_request.sender.owner, beginning), [])
         recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
         if recording is None and len(branches) >= _MOST_BRANCHES:
             self._telemetry.metrics.store_trouble("recording_full")
             return
         if recording is None:
-            place = (key.tenant, key.conversation, client_request.owner, beginning, len(branches))
+            place = (key.tenant, key.conversation, client_request.sender.owner, beginning, len(branches))
             recording = _Recording(self._recordings.place(*place), digests)
             branches.append(recording)
         recording.digests, recording.dialect = digests, client_request.dialect
-        recording.credential, recording.has_replies = client_request.credential, parsed.conversation.steps > 1
+        recording.credential, recording.has_replies = client_request.sender.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
 
     def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
         """Record the reply to a request that is recorded. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
-        for recording in self._branches.get((key, client_request.owner, beginning), ()):
+        for recording in self._branches.get((key, client_request.sender.owner, beginning), ()):
             if recording.digests == digests:
                 self._hold(recording, client_request.body, reply.content)
 

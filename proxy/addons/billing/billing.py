@@ -67,10 +67,10 @@ class Billing(Addon):
 
     async def finished(self, exchange: Exchange) -> None:
         rounds = [each for each in exchange.rounds if 200 <= each.status < 300]
-        if not rounds or not rounds[0].request.is_billed:
+        if not rounds or rounds[0].request.model is None:
             return
         try:
-            bill = self._bill(rounds)
+            bill = self._bill(exchange.id, rounds)
             self._count(bill, rounds)
             self._write(bill)
         except Exception as error:  # the client has its reply
@@ -99,23 +99,23 @@ class Billing(Addon):
         if lost := await self._writes.close():
             self._telemetry.log.warning("bills_lost", count=lost)
 
-    def _bill(self, rounds: Sequence[ReplyRound]) -> RequestBill:
+    def _bill(self, id: str, rounds: Sequence[ReplyRound]) -> RequestBill:
         first = rounds[0].request
         client_request, planned, headers = first.client_request, first.planned, first.headers
         conversation = planned.context.conversation if planned is not None else None
-        model = planned.context.request.model if planned is not None else first.model
+        model = planned.context.request.model if planned is not None else first.model or ""
         prices = self._prices(model, client_request.upstream) if model else _UNKNOWN
         return RequestBill(
-            id=client_request.id or uuid4().hex,
+            id=id,
             at=self._clock(),
             labels=_bounded(
                 Labels(
-                    tenant=client_request.tenant,
-                    owner=client_request.owner,
+                    tenant=client_request.sender.tenant,
+                    owner=client_request.sender.owner,
                     model=model,
-                    preset=client_request.preset or self._preset,
+                    preset=client_request.options.preset or self._preset,
                     api=client_request.dialect,
-                    key=client_request.key,
+                    key=client_request.sender.key.name if client_request.sender.key is not None else "",
                 )
             ),
             conversation=planned.context.key.conversation if planned is not None else "",

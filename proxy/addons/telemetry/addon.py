@@ -37,7 +37,7 @@ def fields_of(exchange: Exchange) -> dict[str, Any]:
     return {
         "method": exchange.request.method,
         "route": exchange.kind,
-        "request_id": exchange.id,
+        "request_id": exchange.request_id,
         "mode": says.get("x-narrows-mode", "relayed"),
         "prefix": says.get("x-narrows-prefix", ""),
         "tenant": exchange.tenant,

@@ -172,4 +172,4 @@ class CompactionGroup(Configured):
     @property
     def only_relays(self) -> bool:
         """Whether no request is ever looked at."""
-        return all(mode == "off" for mode in (self.mode, *(rule.mode for rule in self.rules if rule.mode)))
+        return {self.mode, *(rule.mode for rule in self.rules if rule.mode)} == {"off"}

@@ -49,7 +49,7 @@ class Responder:
     def early(self) -> Early:
         """The response to a client that may be told to wait."""
         if self._early is None:
-            self._early = Early(self._request, self._exchange.id)
+            self._early = Early(self._request, self._exchange.request_id)
             self._early.headers.update(self._exchange.own_headers)
         return self._early
 
@@ -67,8 +67,8 @@ class Responder:
             return self.early
         self._exchange.status = error.status
         response = error_response(error, DIALECTS[self._exchange.route.dialect])
-        if self._exchange.id:
-            response.headers[ID_HEADER] = self._exchange.id
+        if self._exchange.request_id:
+            response.headers[ID_HEADER] = self._exchange.request_id
         if error.code == "not_http" or not self._request.content.is_eof():
             response.force_close()
             self._end_body()
@@ -85,13 +85,13 @@ class Responder:
     def own(self, body: bytes) -> web.Response:
         """A response in JSON that no upstream has made."""
         self._exchange.status, self._exchange.replied = 200, len(body)
-        own = {"Content-Type": "application/json", ID_HEADER: self._exchange.id, **SERVER}
+        own = {"Content-Type": "application/json", ID_HEADER: self._exchange.request_id, **SERVER}
         return web.Response(body=body, headers={**own, **self._exchange.own_headers})
 
     async def begin(self, upstream_reply: UpstreamReply, headers: Mapping[str, str]) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
         self._exchange.headers = headers
-        declared = {**headers, ID_HEADER: self._exchange.id}
+        declared = {**headers, ID_HEADER: self._exchange.request_id}
         return await Relayed.begin(self._request, upstream_reply, declared)
 
     async def pass_on_observed(

@@ -13,7 +13,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from proxy.memory.decisions import StoreTrouble
 from proxy.memory.records import (
@@ -92,20 +92,20 @@ class RedisRecords:
     async def change(self, changes: Sequence[Change]) -> None:
         for _ in range(_TRIES):
             layouts = [{kind: self._layout(kind, each.tenant, each.place) for kind in each.reads} for each in changes]
-            asked = [self._asked(*each) for each in zip(changes, layouts, strict=True)]
-            answers = await self._trip(*(_script(ASK, each, *each) for each in asked))
+            reads = [self._reads(*each) for each in zip(changes, layouts, strict=True)]
+            answers = await self._trip(*(_script(ASK, each, *each) for each in reads))
             plans = [self._plan(*each) for each in zip(changes, layouts, answers, strict=True)]
             plans = [each for each in plans if each.script is not None]
             before = [*self._noted(plans), *(command for each in plans for command in each.before)]
             scripts = [each.script for each in plans if each.script is not None]
             after = (command for each in plans for command in each.after)
-            made = (await self._trip(*before, *scripts, *after))[len(before) :]
-            changes = [each.change for each, is_made in zip(plans, made, strict=False) if not is_made]
+            outcomes = (await self._trip(*before, *scripts, *after))[len(before) :]
+            changes = [each.change for each, is_made in zip(plans, outcomes, strict=False) if not is_made]
             if not changes:
                 return
         raise StoreTrouble("others change the same rows again and again")
 
-    def _asked(self, change: Change, layouts: Mapping[Kind, Layout]) -> list[Command]:
+    def _reads(self, change: Change, layouts: Mapping[Kind, Layout]) -> list[Command]:
         """What is read first: the mark of the last change, and the rows."""
         reads = (command for kind, names in change.reads.items() for command in layouts[kind].reads(names))
         return [("GET", self._keys.mark(next(iter(change.reads), None), change.tenant, change.place)), *reads]
@@ -153,12 +153,12 @@ class RedisRecords:
         (names,) = await self._trip(("ZRANGE", index, 0, -1))
         if kind != OWNER:
             return list(names)
-        found: list[bytes] = []
+        conversations: list[bytes] = []
         for some in portions(names):
             owners = (self._keys.conversation(tenant, each).owners for each in some)
             answers = await self._trip(*(("SISMEMBER", each, name) for each in owners))
-            found += (each for each, is_owner in zip(some, answers, strict=True) if is_owner)
-        return found
+            conversations += (each for each, is_owner in zip(some, answers, strict=True) if is_owner)
+        return conversations
 
     async def search(
         self,
@@ -249,10 +249,18 @@ class RedisRecords:
         return await self._connection.trip(*commands) if commands else []
 
     def _layout(self, kind: Kind, tenant: bytes, place: bytes) -> Layout:
-        return layout_of(kind)(self._keys, self._codec, self._ttl, self._clock(), kind, tenant, place)
+        return layout_of(kind)(
+            keys=self._keys,
+            codec=self._codec,
+            ttl=self._ttl,
+            now=self._clock(),
+            kind=kind,
+            tenant=tenant,
+            place=place,
+        )
 
     def _texts(self, kind: TextKind, tenant: bytes, place: bytes) -> TextLayout:
-        return TextLayout(self._keys, self._codec, self._ttl, self._clock(), kind, tenant, place)
+        return cast(TextLayout, self._layout(kind, tenant, place))
 
     async def _newest(
         self, kind: Kind, tenants: Sequence[bytes], before: float, most: int

@@ -63,7 +63,7 @@ async def test_x4_a_key_is_read_where_clients_put_one_and_never_goes_upstream(na
         received = setup.upstream.seen[-1]
         assert (ALICE in str(received.headers), received.one("x-other")) == (False, "stays")
     client_request = setup.compaction.seen[0].client_request
-    assert (client_request.tenant, ALICE in repr(client_request)) == ("alice", False)
+    assert (client_request.sender.tenant, ALICE in repr(client_request)) == ("alice", False)
 
 
 @pytest.mark.parametrize("query", ["?api_key={}", "?key=%6erw_{:.40}"])
@@ -85,14 +85,15 @@ async def test_x4_beside_a_key_the_clients_own_credential_goes_upstream(narrows:
         assert (await ask(setup, {"x-narrows-key": ALICE, **bearer(own)}))[0] == 200
         assert setup.upstream.seen[-1].one("Authorization") == f"Bearer {own}"
     first, second = (noted.client_request for noted in setup.compaction.seen)
-    assert (first.tenant, first.owner, first.credential) == ("team", second.owner, second.credential)
-    assert first.auth == {"Authorization": "Bearer sk-one"}
+    assert first.sender == second.sender
+    assert first.sender.tenant == "team"
+    assert first.proof.auth == {"Authorization": "Bearer sk-one"}
     await ask(setup, {"x-narrows-key": ALICE, **bearer("sk-ant-oat01-sign-in")})
     await ask(setup, bearer(ALICE))
     signed_in, alone = (noted.client_request for noted in setup.compaction.seen[2:])
-    assert [first.is_plain_key, signed_in.is_plain_key, alone.is_plain_key] == [True, False, True]
-    assert alone.auth == {}
-    assert is_allowed(alone.credential, ())
+    assert [first.proof.is_plain_key, signed_in.proof.is_plain_key, alone.proof.is_plain_key] == [True, False, True]
+    assert alone.proof.auth == {}
+    assert is_allowed(alone.sender.credential, ())
     assert not is_allowed("sk-one", ())
 
 
@@ -133,7 +134,7 @@ async def test_a_new_key_of_the_same_name_has_what_the_old_one_had(narrows: Star
         row = {"name": "alice", "sha256": digest_of(key)}
         setup = await narrows(auth="keys", keys=[row], tenant_secret="s")
         assert (await ask(setup, bearer(key)))[0] == 200
-        owners.append(setup.compaction.seen[0].client_request.owner)
+        owners.append(setup.compaction.seen[0].client_request.sender.owner)
     assert len(set(owners)) == 1
 
 
@@ -272,7 +273,7 @@ async def test_where_no_keys_are_taken_one_of_another_gateway_passes(narrows: St
     setup = await narrows(trusted_proxies=["127.0.0.1"])
     assert (await ask(setup, bearer(ALICE)))[0] == 200
     assert setup.upstream.seen[0].one("Authorization") == f"Bearer {ALICE}"
-    assert setup.compaction.seen[0].client_request.auth == bearer(ALICE)
+    assert setup.compaction.seen[0].client_request.proof.auth == bearer(ALICE)
 
 
 async def test_a_key_lessens_the_mode_and_adds_presets(narrows: Start) -> None:
@@ -280,7 +281,7 @@ async def test_a_key_lessens_the_mode_and_adds_presets(narrows: Start) -> None:
     setup = await narrows(auth="keys", keys=rows, request_presets=["gentle"])
     for headers in ({}, {"x-narrows": "on", "x-narrows-preset": "chat"}, {"x-narrows": "off"}):
         assert (await ask(setup, {**bearer(ALICE), **headers}))[0] == 200
-    served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
+    served = [noted.client_request.options[:2] for noted in setup.compaction.seen]
     assert served == [("observe", ""), ("observe", "chat"), ("off", "")]
     assert (await ask(setup, {**bearer(BOB), "x-narrows-preset": "gentle"}))[0] == 200
     assert (await ask(setup, {**bearer(BOB), "x-narrows-preset": "chat"}))[0] == 400
@@ -291,7 +292,7 @@ async def test_a_rule_names_a_client_by_its_key(narrows: Start) -> None:
     setup = await narrows(auth="keys", keys=keys(alice={}, bob={}), rules=rules)
     for key in (ALICE, BOB):
         assert (await ask(setup, bearer(key)))[0] == 200
-    assert [noted.client_request.mode for noted in setup.compaction.seen] == ["off", "on"]
+    assert [noted.client_request.options.mode for noted in setup.compaction.seen] == ["off", "on"]
 
 
 @pytest.mark.parametrize(
@@ -345,15 +346,15 @@ async def test_x5_a_trusted_gateway_says_who_asks_and_nobody_else_does(narrows: 
     assert max(map(len, ids)) == 36
     one, other, elsewhere, nobody = [noted.client_request for noted in setup.compaction.seen]
     base = "alice" if auth == "keys" else "local"
-    assert nobody.tenant == base
-    assert ("/ann" in elsewhere.tenant) == trusted.startswith("127"), "no header makes anybody trusted"
+    assert nobody.sender.tenant == base
+    assert ("/ann" in elsewhere.sender.tenant) == trusted.startswith("127"), "no header makes anybody trusted"
     if trusted.startswith("127"):
-        assert one.tenant == f"{base}/ann"
-        assert other.tenant.startswith(f"{base}/~")
+        assert one.sender.tenant == f"{base}/ann"
+        assert other.sender.tenant.startswith(f"{base}/~")
         assert "ben" not in repr(other)
-        assert len({each.owner for each in (one, other, nobody)}) == 3
+        assert len({each.sender.owner for each in (one, other, nobody)}) == 3
     else:
-        assert {(each.tenant, each.owner) for each in (one, other)} == {(base, nobody.owner)}
+        assert {(each.sender.tenant, each.sender.owner) for each in (one, other)} == {(base, nobody.sender.owner)}
     passed_on = {name.lower() for asked in setup.upstream.seen for name, _ in asked.headers}
     assert passed_on.isdisjoint(map(str.lower, PEOPLE))
 

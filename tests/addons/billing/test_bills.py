@@ -66,6 +66,16 @@ async def test_a_refused_request_costs_nothing_and_one_without_usage_is_an_estim
     assert reported.id == whole.headers["x-narrows-request-id"]
 
 
+async def test_requests_that_a_gateway_in_front_names_alike_have_a_bill_each(stage: Stage) -> None:
+    """Whoever sends a request again keeps its id."""
+    app, head = await started(stage, trusted_proxies=("127.0.0.0/8",)), ("x-request-id", "once-more")
+    for _ in range(2):
+        exchange = await stage.ask(app, history(0), head, ("x-narrows-conversation", "c"))
+        assert exchange.headers["x-narrows-request-id"] == "once-more"
+    ids = [bill.id for bill in await bills(stage, app, "c")]
+    assert (len({*ids}), "once-more" in ids) == (2, False)
+
+
 async def test_what_was_not_shortened_saves_nothing_however_much_the_cache_had(stage: Stage) -> None:
     """The same history once more finds even its newest turn in the cache; so would the client have without Narrows. The
     recall tool costs something, and the cache reads in steps of 128 tokens."""

@@ -24,7 +24,7 @@ from proxy.console.keys import as_toml
 from proxy.console.usage import print_usage
 from proxy.identity.credential import owner_of
 from proxy.memory import DAYS, Key, Store
-from proxy.memory.bills import day_of
+from proxy.memory.bills import day_of, row_of
 from proxy.usage.query import UsageQuery, first_day
 from proxy.usage.report import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from tests.addons.pages.test_conversations import ADMIN, MINE, opened, started
@@ -146,7 +146,7 @@ async def test_x5_they_do_so_in_a_shell_that_does_not_know_the_secret(
 
 
 def test_what_was_saved_may_be_negative_and_what_cannot_be_known_is_said() -> None:
-    rows = [bills.row_of(structs.replace(each, arm="holdout")) for each in bills(MOST + 1)]
+    rows = [row_of(structs.replace(each, arm="holdout")) for each in bills(MOST + 1)]
     costs = BillSums(paid=0.5, baseline=0.25, unpriced=2, estimated=3, requests=5)
     report = usage_by_conversation([structs.replace(row, sums=costs) for row in rows], "2026-11-17", "2026-11-23")
     assert report.total.sums.saved == -0.25 * MOST

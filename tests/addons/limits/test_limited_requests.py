@@ -18,8 +18,9 @@ from policies.presets import PRESETS, Preset
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.addons.limits.charges import charge_of, summary_dollars
 from proxy.addons.limits.limits import Limits
+from proxy.identity.who import Identity
 from proxy.lab.provider import Say
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, RequestOptions, UpstreamRequest
 from tests.kit.recalling import KEEPING, hiding, plays, wants
 from tests.kit.running import Running, Start
 from tests.kit.stage import Stage
@@ -208,7 +209,7 @@ async def test_two_servers_let_through_what_one_would(narrows: Start, redis_url:
 
 
 def round_of(usage: Usage | None, status: int = 200) -> ReplyRound:
-    sent = ClientRequest("openai_chat", b"x" * 400, "t", None, "off", "", "owner")
+    sent = ClientRequest("openai_chat", b"x" * 400, Identity("", "t", "owner"), None, RequestOptions("off"))
     return ReplyRound(UpstreamRequest(sent, sent.body, {}), status, usage)
 
 
