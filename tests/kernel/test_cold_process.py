@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sys
 from collections import Counter as Counts
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from proxy.kernel.cold import ColdProcess
 from proxy.kernel.plan import plan_and_render
 from proxy.lab.generators.loops import generated
 from tests.kit.histories import EAGER
+from tests.kit.paths import ROOT
 from tests.kit.stage import Stage, body_of
 from tests.kit.talk import says
 from tests.planning.test_same_plans import BUDGETS, outcome, working
@@ -150,6 +152,39 @@ async def test_the_process_ends_after_disuse_and_with_the_one_that_started_it(
             while process.returncode is None and process.poll() is None:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.02)
     assert cold.outcomes == {"process": 2}
+
+
+STARTS_ONE = """
+import asyncio
+from proxy.kernel.cold import ColdProcess
+async def main():
+    cold = ColdProcess(lambda *_: None)
+    print((await cold._ready(is_patient=True)).pid, flush=True)
+    await asyncio.sleep(99)
+asyncio.run(main())
+"""
+
+
+async def test_the_process_ends_where_the_one_that_started_it_is_killed() -> None:
+    """Which had no input."""
+    parent = await asyncio.create_subprocess_exec(
+        *("sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, STARTS_ONE), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    assert is_running(pid)
+    parent.kill()
+    await parent.wait()
+    async with asyncio.timeout(30):
+        while is_running(pid):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 SAYS_READY = "import os, pickle, sys, time; out = sys.stdout.buffer; pickle.dump(None, out); out.flush(); "
