@@ -63,6 +63,18 @@ class Counts:
     """Dollars of a key and a day that are still to be stored."""
     refusals: dict[str, Refusal] = field(default_factory=dict)
 
+    def owe(self, whose: tuple[str, str], dollars: float) -> None:
+        """Remember dollars of a key and a day that are to be stored."""
+        self.owed[whose] = self.owed.get(whose, 0.0) + dollars
+
+    def is_used_up(self, key: KeyRow, today: str) -> bool:
+        """Whether the dollars of the day are used up, by what is known here."""
+        if key.usd_per_day is None:
+            return False
+        day, spent = self.spent.get(key.name, ("", 0.0))
+        budget = self.budgets.get(key.name)
+        return budget == (today, key.usd_per_day, True) or (day == today and spent >= key.usd_per_day)
+
 
 class Admitted:
     """A request of a key, let in. `headers` are those of its reply."""
@@ -164,7 +176,7 @@ class Limits:
                 await self.reservations.close()
                 await self._write_soon()
         for whose, (_, dollars) in self._sending.items():
-            self._owe(whose, dollars)
+            self.counts.owe(whose, dollars)
         if self._shared is not None:
             await self._shared.close()
 
@@ -233,7 +245,7 @@ class Limits:
             day, spent = self.counts.spent.get(key.name, (today, 0.0))
             self.counts.spent[key.name] = today, dollars + (spent if day == today else 0.0)
             if self._store is not None or self._shared is not None:
-                self._owe((key.name, today), dollars)
+                self.counts.owe((key.name, today), dollars)
         if self.counts.owed or self._owed_tokens:
             self._write_soon()
 
@@ -251,7 +263,7 @@ class Limits:
                 day, spent = self.counts.spent.get(key, ("", 0.0))
                 if day == reserved.day:
                     self.counts.spent[key] = day, max(0.0, spent + difference)
-                self._owe((key, reserved.day), difference)
+                self.counts.owe((key, reserved.day), difference)
                 self.counts.budgets.pop(key, None)
                 self.counts.refusals.pop(key, None)
                 self._write_soon()
@@ -275,7 +287,7 @@ class Limits:
         if processes > 1:
             limits = {name: limit for name in ("rpm", "tpm") if (limit := getattr(key, name)) is not None}
             key = key.model_copy(update={name: max(1, limit // processes) for name, limit in limits.items()})
-        is_used_up = self._is_used_up(key)
+        is_used_up = self.counts.is_used_up(key, self._today())
         return key, self.counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
 
     async def _has_room(self, key: KeyRow, concurrency: int) -> bool:
@@ -318,9 +330,11 @@ class Limits:
         if limit is not None:
             self.counts.budgets[key.name] = today, limit, is_full
             is_told = all(name != key.name for name, _ in (*self.counts.owed, *self._sending))
-            if not is_full and is_told and self._is_used_up(key):  # the purse knows what others have given back
+            if (
+                not is_full and is_told and self.counts.is_used_up(key, self._today())
+            ):  # the purse knows what others have given back
                 del self.counts.spent[key.name]
-        is_used_up = self._is_used_up(key)
+        is_used_up = self.counts.is_used_up(key, self._today())
         if standing is None and self._team is not None:
             standing = await self._team.admit(key.name, key.rpm, key.tpm, not is_used_up)
         if standing is None:
@@ -333,15 +347,6 @@ class Limits:
         """Whether the store has so many dollars in a purse, or more. Raises StoreTrouble."""
         return self._store is not None and not await self._store.take(purse, 0.0, nextafter(limit, 0.0))
 
-    def _is_used_up(self, key: KeyRow) -> bool:
-        """Whether the dollars of the day are used up, by what is known here."""
-        if key.usd_per_day is None:
-            return False
-        today = self._today()
-        day, spent = self.counts.spent.get(key.name, ("", 0.0))
-        budget = self.counts.budgets.get(key.name)
-        return budget == (today, key.usd_per_day, True) or (day == today and spent >= key.usd_per_day)
-
     def _today(self) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(self.clock()))
 
@@ -352,9 +357,6 @@ class Limits:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
         return self._writing
-
-    def _owe(self, whose: tuple[str, str], dollars: float) -> None:
-        self.counts.owed[whose] = self.counts.owed.get(whose, 0.0) + dollars
 
     async def _write(self) -> None:
         while self.counts.owed or self._sending or self._owed_tokens:
