@@ -9,15 +9,17 @@ Laws
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions as redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
 from proxy.memory.decisions import StoreTrouble
-from proxy.memory.redis.keys import Command, ScriptCommand, in_full
+from proxy.memory.redis.keys import Command, Keys, ScriptCommand, in_full
 from proxy.memory.redis.url import AT_ONCE, Address, ConnectionPool, certificates, connect
+from proxy.memory.serialization import Codec
 
 _OPENING = 2.0
 """Seconds to connect, before the first request or behind the others."""
@@ -167,6 +169,17 @@ class RedisConnection:
 
     def _new_pool(self) -> ConnectionPool:
         return connect(self._where, self._tls, max(_EACH, self._patience))
+
+
+@dataclass(eq=False)
+class RedisPart:
+    """What each part of the store needs."""
+
+    _connection: RedisConnection
+    _keys: Keys
+    _codec: Codec
+    _ttl: int
+    _clock: Callable[[], float]
 
 
 def _word(reply: object) -> str:

@@ -8,7 +8,7 @@ import math
 import re
 import secrets
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from hashlib import sha256
 from operator import itemgetter
@@ -30,8 +30,8 @@ from proxy.memory.decisions import (
     Snapshot,
 )
 from proxy.memory.redis import scripts
-from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Argument, Command, Keys, Script, fields, framed, unsealed
+from proxy.memory.redis.connection import RedisPart
+from proxy.memory.redis.keys import Argument, Command, Script, fields, framed, unsealed
 from proxy.memory.redis.scripts import MEND, NOTE
 from proxy.memory.serialization import Codec, Names, UnreadableRecordError, name_bytes, names_of, readable
 
@@ -39,17 +39,8 @@ _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 
 
-class RedisDecisionStore:
+class RedisDecisionStore(RedisPart):
     """A DecisionStore in Redis."""
-
-    def __init__(
-        self, connection: RedisConnection, keys: Keys, codec: Codec, ttl: int, clock: Callable[[], float]
-    ) -> None:
-        self._connection = connection
-        self._keys = keys
-        self._codec = codec
-        self._ttl = ttl
-        self._clock = clock
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         if not anchors:

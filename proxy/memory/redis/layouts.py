@@ -21,22 +21,8 @@ from typing import Any, NamedTuple, cast
 from msgspec import structs
 
 from policies.money.bills import Arm, BillSums, ConversationRow
-from proxy.memory import serialization
-from proxy.memory.records import (
-    ADDED,
-    ADDED_SECONDS,
-    BILL,
-    DAY,
-    DAYS,
-    KEY,
-    OWNER,
-    TOTAL,
-    DaySum,
-    Kind,
-    Rows,
-    TextKind,
-    TextRow,
-)
+from proxy.memory import records, serialization
+from proxy.memory.records import DaySum, Kind, Rows, TextKind, TextRow
 from proxy.memory.redis.keys import Argument, Command, ConversationKeys, Keys, sealed, unsealed
 from proxy.memory.redis.scripts import INDEX
 from proxy.memory.serialization import Codec, UnreadableRecordError, name_bytes, row_bytes
@@ -44,7 +30,7 @@ from proxy.memory.serialization import Codec, UnreadableRecordError, name_bytes,
 _IDS = 20_000
 """How many ids of bills that were added to a day stay."""
 _HEAD = re.compile(rb"(\d{1,15}) (\d{1,15}) ")
-_LETTERS = {BILL: b"", TOTAL: b"b", DAY: b"", KEY: b"d"}
+_LETTERS = {records.BILL: b"", records.TOTAL: b"b", records.DAY: b"", records.KEY: b"d"}
 
 Stored = Mapping[bytes, Any]
 """Rows by name; None in the place of one that is to be deleted."""
@@ -79,9 +65,9 @@ class Place:
 
     def mark(self, kind: Kind | None) -> str:
         """The key of the mark of the last change of these rows, which is in their slot."""
-        if kind == KEY:
+        if kind == records.KEY:
             return self.keys.gateway_mark
-        return f"{(self.day[0] if kind == DAY else self.here.steps).rpartition(':')[0]}:mark"
+        return f"{(self.day[0] if kind == records.DAY else self.here.steps).rpartition(':')[0]}:mark"
 
 
 @dataclass(eq=False)
@@ -211,16 +197,16 @@ class HashLayout(Layout):
 
     @cached_property
     def key(self) -> str:
-        if self.kind == DAY:
+        if self.kind == records.DAY:
             return self.at.day[0]
-        if self.kind == KEY:
+        if self.kind == records.KEY:
             return self.at.keys.gateway_keys
-        return self.at.here.bills if self.kind == BILL else self.at.here.spent
+        return self.at.here.bills if self.kind == records.BILL else self.at.here.spent
 
     def reads(self, names: Sequence[bytes] | None) -> list[Command]:
         if names is None:
             return [("HGETALL", self.key)]
-        count: list[Command] = [("HLEN", self.key)] if self.kind == DAY else []
+        count: list[Command] = [("HLEN", self.key)] if self.kind == records.DAY else []
         return [("HMGET", self.key, *(_LETTERS[self.kind] + name for name in names)), *count]
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
@@ -239,32 +225,32 @@ class HashLayout(Layout):
         new = [part for name, value in rows if value is not None for part in (name, self._row(name, value))]
         commands: list[Command] = [("HDEL", self.key, *gone)] if gone else []
         commands += [("HSET", self.key, *new)] if new else []
-        last: Command = ("EXPIRE", self.key, DAYS * 86_400 if self.kind == DAY else self.ttl)
-        if self.kind == KEY:
+        last: Command = ("EXPIRE", self.key, records.DAYS * 86_400 if self.kind == records.DAY else self.ttl)
+        if self.kind == records.KEY:
             last = ("HSET", self.key, "n", secrets.token_hex(8))
         return [*commands, last] if commands else []
 
     def notes(self, stored: Stored) -> list[Note]:
         """Which conversation was billed when, and which days a tenant has."""
-        if self.kind == TOTAL and stored[b""] is not None:
+        if self.kind == records.TOTAL and stored[b""] is not None:
             return [Note(self.at.keys.billed(self.at.tenant, "conversations"), self.ttl, self.at.name, stored[b""].at)]
-        if self.kind == DAY and stored:
-            days = Note(self.at.keys.billed(self.at.tenant, "days"), DAYS * 86_400, self.at.name)
-            return [days, Note(self.at.keys.billed_tenants, DAYS * 86_400, self.at.tenant)]
+        if self.kind == records.DAY and stored:
+            days = Note(self.at.keys.billed(self.at.tenant, "days"), records.DAYS * 86_400, self.at.name)
+            return [days, Note(self.at.keys.billed_tenants, records.DAYS * 86_400, self.at.tenant)]
         return []
 
     def _value(self, name: bytes, row: bytes) -> Any:
-        if self.kind == TOTAL:
+        if self.kind == records.TOTAL:
             return self.codec.read(_conversation_row, self.at.tenant, self.at.name, row)
-        if self.kind == DAY:
+        if self.kind == records.DAY:
             return self.codec.read(_day_sum, self.at.tenant, self.at.name, name, row)
         return self.codec.row(self.kind, self.at.tenant, self.at.name, row)
 
     def _row(self, name: bytes, value: Any) -> bytes:
-        if self.kind == TOTAL:
+        if self.kind == records.TOTAL:
             head = f"{value.first_at!r} {value.at!r} {value.arm or '-'} {_pairs(value.sums)}\n".encode()
             return sealed(name, head + serialization.packed("labels", value.labels, ""))
-        return sealed(name, _pairs(value.sums).encode()) if self.kind == DAY else row_bytes(self.kind, value)
+        return sealed(name, _pairs(value.sums).encode()) if self.kind == records.DAY else row_bytes(self.kind, value)
 
 
 class OwnerLayout(Layout):
@@ -298,15 +284,15 @@ class AddedLayout(Layout):
 
     def writes(self, stored: Stored, there: Rows) -> list[Command]:
         commands: list[Command] = [
-            ("ZREMRANGEBYSCORE", self.key, "-inf", self.now - ADDED_SECONDS),
+            ("ZREMRANGEBYSCORE", self.key, "-inf", self.now - records.ADDED_SECONDS),
             ("ZADD", self.key, *(part for id in stored for part in (self.now, id))),
             ("ZREMRANGEBYRANK", self.key, 0, -1 - _IDS),
-            ("EXPIRE", self.key, ADDED_SECONDS),
+            ("EXPIRE", self.key, records.ADDED_SECONDS),
         ]
         return commands if stored else []
 
 
-_LAYOUTS = {OWNER: OwnerLayout, ADDED: AddedLayout, **dict.fromkeys(_LETTERS, HashLayout)}
+_LAYOUTS = {records.OWNER: OwnerLayout, records.ADDED: AddedLayout, **dict.fromkeys(_LETTERS, HashLayout)}
 
 
 def layout_of(kind: Kind) -> type[Layout]:

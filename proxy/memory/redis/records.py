@@ -15,26 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
+from proxy.memory import records
 from proxy.memory.decisions import StoreTrouble
-from proxy.memory.records import (
-    ADDED,
-    DAY,
-    DELETIONS,
-    EVENTS,
-    KEY,
-    OWNER,
-    TEXT_KINDS,
-    Change,
-    Kind,
-    Rows,
-    TextKind,
-    TextRow,
-)
-from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Command, Keys, Script, framed
+from proxy.memory.records import Change, Kind, Rows, TextKind, TextRow
+from proxy.memory.redis.connection import RedisPart
+from proxy.memory.redis.keys import Command, Script, framed
 from proxy.memory.redis.layouts import Layout, Note, Place, TextLayout, layout_of
 from proxy.memory.redis.scripts import ASK, GUARDED, NOTE, NOTE_EVENT
-from proxy.memory.serialization import Codec, Names
+from proxy.memory.serialization import Names
 from proxy.memory.texts import AT_ONCE, portions
 
 _LOOKED_AT, _PAGE = 20_000, 500
@@ -105,17 +93,8 @@ def _sums(owner: str | None, names: list[bytes] | None, stored: Iterable[tuple[L
     return [row for row in rows if row is not None and owner in (None, row.labels.owner)]
 
 
-class RedisRecordStore:
+class RedisRecordStore(RedisPart):
     """A RecordStore in Redis."""
-
-    def __init__(
-        self, connection: RedisConnection, keys: Keys, codec: Codec, ttl: int, clock: Callable[[], float]
-    ) -> None:
-        self._connection = connection
-        self._keys = keys
-        self._codec = codec
-        self._ttl = ttl
-        self._clock = clock
 
     async def change(self, changes: Sequence[Change]) -> None:
         for _ in range(_TRIES):
@@ -145,7 +124,9 @@ class RedisRecordStore:
         writes: list[Command] = []
         for kind, stored in change.rule(there).items():
             layout, rows = layouts.by_kind.get(kind) or self._layout(kind, layouts.place), there.get(kind, Rows())
-            if kind not in (DAY, ADDED, KEY) and any(row is not None for row in stored.values()):
+            if kind not in (records.DAY, records.ADDED, records.KEY) and any(
+                row is not None for row in stored.values()
+            ):
                 plan.notes.append(Note(self._keys.conversations(change.tenant), self._ttl, change.place))
                 plan.notes.append(Note(self._keys.tenants, self._ttl, change.tenant))
             plan.notes.extend(layout.notes(stored))
@@ -174,7 +155,7 @@ class RedisRecordStore:
             texts = self._texts(kind, tenant, b"")
             index = texts.holders(texts.field(name))
         (names,) = await self._trip(("ZRANGE", index, 0, -1))
-        if kind != OWNER:
+        if kind != records.OWNER:
             return list(names)
         conversations: list[bytes] = []
         for some in portions(names):
@@ -192,14 +173,14 @@ class RedisRecordStore:
         before: float | None = None,
         most: int | None = None,
     ) -> Sequence[Any]:
-        index = self._keys.billed_tenants if kind == DAY else self._keys.tenants
+        index = self._keys.billed_tenants if kind == records.DAY else self._keys.tenants
         tenants = (await self._trip(("ZRANGE", index, 0, -1)))[0] if tenant is None else [tenant]
-        names = None if kind == DAY else [b""]
+        names = None if kind == records.DAY else [b""]
         rows: list[Any] = []
         page: Sequence[tuple[float, Names]] = [(math.inf if before is None else before, (b"", b""))]
         looked_at, at_once = 0, _PAGE if most is None or owner is not None else most
         while page and (most is None or (len(rows) < most and looked_at < _LOOKED_AT)):
-            page = await self._newest(kind, tenants, page[-1][0], _ALL if kind == DAY else at_once)
+            page = await self._newest(kind, tenants, page[-1][0], _ALL if kind == records.DAY else at_once)
             looked_at += len(page)
             for some in portions(place for _, place in page if place[1] >= since.encode()):
                 layouts = [self._layout(kind, Place(self._keys, *place)) for place in some]
@@ -211,7 +192,7 @@ class RedisRecordStore:
         return await self._drop_texts(self._texts(kind, tenant, place), self._clock() - self._ttl, limit)
 
     async def note(self, tenant: bytes, conversation: bytes, event: bytes) -> None:
-        row = (self._ttl, EVENTS, secrets.token_hex(16), conversation, event)
+        row = (self._ttl, records.EVENTS, secrets.token_hex(16), conversation, event)
         index = NOTE.on([self._keys.tenants], self._ttl, self._clock(), tenant)
         await self._trip(NOTE_EVENT.on([self._keys.events(tenant)], *row), index)
 
@@ -219,7 +200,7 @@ class RedisRecordStore:
         self, tenant: bytes | None, conversation: bytes | None, most: int
     ) -> Sequence[tuple[bytes, bytes, bytes]]:
         tenants = [tenant] if tenant is not None else (await self._trip(("ZRANGE", self._keys.tenants, 0, -1)))[0]
-        wanted = (each for each in tenants if tenant is not None or each != DELETIONS.encode())
+        wanted = (each for each in tenants if tenant is not None or each != records.DELETIONS.encode())
         newest = [event for each in wanted for event in await self._newest_events(each, conversation, most)]
         return [row for _, row in sorted(newest, key=itemgetter(0))[-most:]] if most else []
 
@@ -228,7 +209,7 @@ class RedisRecordStore:
     async def unindex(self, tenant: bytes, conversation: bytes) -> None:
         """Take the texts of a conversation out of the indexes; they themselves go with their conversation."""
         (heads,) = await self._trip(("HGETALL", self._keys.conversation(tenant, conversation).abouts))
-        for kind in TEXT_KINDS.values():
+        for kind in records.TEXT_KINDS.values():
             if kind.bounded_by != "conversation":
                 layout = self._texts(kind, tenant, conversation)
                 rows = layout.rows(None, heads)
@@ -249,7 +230,7 @@ class RedisRecordStore:
         """Delete events, and texts in indexes of the tenant, that were stored before this time; those in a
         conversation's index go as it grows, or with it."""
         await self._trip(("XTRIM", self._keys.events(tenant), "MINID", f"{max(0, int(older_than * 1_000))}"))
-        for kind in TEXT_KINDS.values():
+        for kind in records.TEXT_KINDS.values():
             if kind.bounded_by == "tenant":
                 while await self._drop_texts(self._texts(kind, tenant, b""), older_than):
                     pass
@@ -257,11 +238,11 @@ class RedisRecordStore:
     async def delete_tenant(self, tenant: bytes) -> None:
         """Delete the sums of its days, and its indexes."""
         (days,) = await self._trip(("ZRANGE", self._keys.billed(tenant, "days"), 0, -1))
-        kinds = (kind for kind in TEXT_KINDS.values() if kind.bounded_by == "tenant")
+        kinds = (kind for kind in records.TEXT_KINDS.values() if kind.bounded_by == "tenant")
         places = [Place(self._keys, tenant, day) for day in days]
         keys = [
             self._keys.billed(tenant, "conversations"),
-            *(key for place in places for key in (*place.day, place.mark(DAY))),
+            *(key for place in places for key in (*place.day, place.mark(records.DAY))),
             *(key for kind in kinds for key in self._keys.text_index(kind, tenant, b"")),
         ]
         await self._trip(*(("UNLINK", key) for key in keys))
@@ -283,7 +264,7 @@ class RedisRecordStore:
     ) -> Sequence[tuple[float, Names]]:
         """The places of a kind that were written before this time, the newest first."""
         newest: list[tuple[float, Names]] = []
-        what = "days" if kind == DAY else "conversations"
+        what = "days" if kind == records.DAY else "conversations"
         for some in portions(tenants):
             row = (f"({before!r}", "-inf", "WITHSCORES", "LIMIT", 0, most)
             replies = await self._trip(*(("ZREVRANGEBYSCORE", self._keys.billed(each, what), *row) for each in some))
