@@ -64,50 +64,42 @@ _FAULTS = (TimeoutError, sqlite3.Error, OSError, ValueError)
 class Database:
     """A connection of SQLite's, and the thread that alone uses it, one job after the other."""
 
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[Any], Any]] | None] = SimpleQueue()
         self._connection: sqlite3.Connection | None = None
+        self._is_closing = False
+        self.opened = self.do(lambda _: self._open(connect))
         Thread(target=self._work, daemon=True).start()
 
-    async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        def opened() -> None:
-            self._connection = connect()
-
-        await self._done(opened)
-
-    async def do(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    def do(self, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
         """What the job returns. Where nobody waits for it any more, it is done all the same."""
-
-        def on_connection() -> T:
-            if self._connection is None:
-                raise sqlite3.ProgrammingError("it is closed")
-            return job(self._connection)
-
-        return await self._done(on_connection)
-
-    def close(self) -> "asyncio.Future[None]":
-        """Close it behind all jobs, and end the thread."""
-        done = self._done(self._close)
-        self._jobs.put(None)
-        return done
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):  # the file is gone or damaged: there is nothing left to write
-                connection.close()
-
-    def _done(self, job: Callable[[], T]) -> "asyncio.Future[T]":
+        if self._is_closing:
+            raise sqlite3.ProgrammingError("it is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((future, job))
         return future
+
+    def close(self) -> "asyncio.Future[None]":
+        """Close it behind all jobs, and end the thread."""
+        closed = self.do(lambda _: self._close())
+        self._is_closing = True
+        self._jobs.put(None)
+        return closed
+
+    def _open(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connection = connect()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):  # the file is gone or damaged: there is nothing left to write
+                self._connection.close()
 
     def _work(self) -> None:
         while (pair := self._jobs.get()) is not None:
             future, job = pair
             try:
                 settle: Callable[[Any], None] = future.set_result
-                outcome: Any = job()
+                outcome: Any = job(self._connection)
             except BaseException as error:
                 settle, outcome = future.set_exception, error
             with suppress(RuntimeError):  # its loop is closed
@@ -216,10 +208,10 @@ class SqliteConnection:
                 raise
             return connection
 
-        database = Database()
+        database = Database(connect)
         try:
             async with asyncio.timeout(patience):
-                await database.open(connect)
+                await database.opened
         except BaseException as error:
             database.close()  # not awaited: its thread may hang in what took too long
             if isinstance(error, _FAULTS):
