@@ -146,6 +146,3 @@ class DecisionStore(Protocol):
 
     async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
         """Delete the summaries of these ids."""
-
-    async def secret(self, name: str) -> bytes:
-        """32 random bytes, made at the first call and the same from then on for all who share the store."""

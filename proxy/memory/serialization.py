@@ -13,6 +13,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, ParamSpec, TypeVar
 from zlib import crc32
 
@@ -152,32 +153,20 @@ def record_of(kind: str, stored: object) -> Any:
     return _unpacked(stored, kind)[0]
 
 
-def bill(tenant: object, conversation: object, stored: object) -> RequestBill:
-    """A bill of this conversation. Raises UnicodeDecodeError, too."""
-    record: RequestBill = record_of("bill", stored)
-    _check((record.labels.tenant, record.conversation) == (name(tenant), name(conversation)), "conversation")
-    return record
-
-
-def conversation_row(tenant: object, conversation: object, stored: object) -> ConversationRow:
-    """The sums of this conversation. Raises UnicodeDecodeError, too."""
-    record: ConversationRow = record_of("conversation", stored)
-    _check((record.labels.tenant, record.conversation) == (name(tenant), name(conversation)), "conversation")
-    return record
-
-
-def day_sum(tenant: object, day: object, stored: object) -> DaySum:
-    """A row of this day. Raises UnicodeDecodeError, too."""
-    record: DaySum = record_of("day", stored)
-    _check((record.labels.tenant, record.day) == (name(tenant), name(day)), "day")
-    return record
-
-
-_ROWS: Mapping[Kind, tuple[str, Callable[[object, object, object], Any]]] = {
-    BILL: ("bill", bill),
-    TOTAL: ("conversation", conversation_row),
-    DAY: ("day", day_sum),
+_ROWS: Mapping[Kind, tuple[str, Callable[[Any], str]]] = {
+    BILL: ("bill", attrgetter("conversation")),
+    TOTAL: ("conversation", attrgetter("conversation")),
+    DAY: ("day", attrgetter("day")),
 }
+"""What rows are called as records, and where they say their place."""
+
+
+def row(kind: Kind, tenant: object, place: object, stored: object) -> Any:
+    """A row of this place. Raises UnicodeDecodeError, too."""
+    record_kind, place_of = _ROWS[kind]
+    record = record_of(record_kind, stored)
+    _check((record.labels.tenant, place_of(record)) == (name(tenant), name(place)), "place")
+    return record
 
 
 def row_bytes(kind: Kind, value: Any) -> bytes:
@@ -292,7 +281,7 @@ class Codec:
 
     def row(self, kind: Kind, tenant: bytes, place: bytes, stored: object) -> Any:
         """A value of this kind; None where it cannot be read."""
-        return self.read(_ROWS[kind][1], tenant, place, stored) if kind in _ROWS else stored
+        return self.read(row, kind, tenant, place, stored) if kind in _ROWS else stored
 
     def open(self, place: bytes, read: Callable[[bytes], T], stored: object) -> T | None:
         """What `read` returns for what may be sealed for this place; None as in `read`."""

@@ -45,6 +45,9 @@ class Lifecycle(Protocol):
         """Delete the conversations last written before this time (seconds since 1970), and the events noted before it.
         Returns how many conversations they were."""
 
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes, made at the first call and the same from then on for all who share the store."""
+
 
 class Store(TextStore, EventStore, OwnerStore, BillStore, KeyStore, DecisionStore, Lifecycle):
     """Memory that workers, restarts and replicas share."""

@@ -7,6 +7,7 @@ Laws
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -46,20 +47,21 @@ class TextStore:
         for some in portions(texts):
             # In a thread: texts may be long, and no request waits for them.
             rows = await asyncio.to_thread(self._codec.text_rows, names, kind, some)
-
-            def stored(there: Mapping[Kind, Rows], rows: Mapping[bytes, TextRow] = rows) -> Mapping[Kind, Rows]:
-                return {kind: Rows({name: self._joined(key, kind, name, there[kind], rows[name]) for name in rows})}
-
+            stored = partial(self._stored, key, kind, rows)
             await self._records.change([Change(*names, {kind: list(rows)}, stored)])
         while limit is not None and await self._records.drop_oldest(kind, *names, limit):
             pass
 
-    def _joined(self, key: Key, kind: TextKind, name: bytes, there: Rows, row: TextRow) -> TextRow:
-        """The row that stays under this name."""
-        before: TextRow | None = there.get(name)
-        if before is None:
-            return row
-        return before._replace(content=self._codec.first_text(names_of(key), kind, name, before.content, row.content))
+    def _stored(
+        self, key: Key, kind: TextKind, rows: Mapping[bytes, TextRow], there: Mapping[Kind, Rows]
+    ) -> Mapping[Kind, Mapping[bytes, TextRow]]:
+        """The rows that stay under these names."""
+        stored = dict(rows)
+        for name, row in rows.items():
+            if (before := there[kind].get(name)) is not None:
+                content = self._codec.first_text(names_of(key), kind, name, before.content, row.content)
+                stored[name] = before._replace(content=content)
+        return {kind: stored}
 
     async def list_texts(self, key: Key, kind: TextKind) -> Sequence[StoredText]:
         """All of a conversation, in the order in which they were stored, without the texts themselves."""

@@ -39,7 +39,7 @@ _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 
 
-class RedisDecisions:
+class RedisDecisionStore:
     """A DecisionStore in Redis."""
 
     def __init__(
@@ -66,11 +66,11 @@ class RedisDecisions:
             anchor = anchors[number]
             if decision is not None and (record := self._codec.step(names, anchor, decision, sent, at)) is not None:
                 steps[anchor] = record
-            entries = () if replies is None else self._entries(replies)
+            entries = () if replies is None else _entries(self._codec, replies)
             if exchanges := readable(self._codec.insert(names, anchor, content) for _, content in entries):
                 inserts[anchor] = tuple(exchanges)
             if summaries is not None:
-                numbered += self._summaries(names, anchor, summaries)
+                numbered += _summaries(self._codec, names, anchor, summaries)
         return Memory(steps, inserts, _ordered(numbered))
 
     async def remember(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
@@ -156,14 +156,14 @@ class RedisDecisions:
         numbered: list[tuple[int, SummaryRecord]] = []
         for field, row in rows.items():
             if field != b"n" and (first := self._codec.read(serialization.name, field[1:])) is not None:
-                numbered += self._summaries(names, first, row)
+                numbered += _summaries(self._codec, names, first, row)
         return _ordered(numbered)
 
     async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
         summaries = self._keys.conversation(*names_of(key)).summaries
         (rows,) = await self._connection.trip(("HGETALL", summaries))
         for field, row in rows.items() if ids else ():
-            left = [(name, content) for name, content in self._entries(row) if _numbered_id(name)[1] not in ids]
+            left = [(name, content) for name, content in _entries(self._codec, row) if _numbered_id(name)[1] not in ids]
             row_left = b"".join(b"%d:%d:" % (len(name), len(content)) + name + content for name, content in left)
             if field != b"n" and row_left != row:
                 await self._connection.trip(MEND.on([summaries], field, row, row_left))
@@ -200,11 +200,6 @@ class RedisDecisions:
         self._codec.misses += unreadable
         return bool(added)
 
-    async def secret(self, name: str) -> bytes:
-        (value,) = await self._connection.trip(scripts.PUT_ONCE.on([self._keys.secret(name)], secrets.token_bytes(32)))
-        assert isinstance(value, bytes)
-        return value
-
     async def _write(self, names: Names, script: Script, *arguments: Argument) -> Any:
         """The answer of a script on the conversation, which is noted in the indexes."""
         return (await self._connection.trip(self._script(names, script, *arguments), *self._noted(*names)))[0]
@@ -217,25 +212,27 @@ class RedisDecisions:
     def _script(self, names: Names, script: Script, *arguments: Argument) -> Command:
         return script.on(self._keys.conversation(*names), self._ttl, self._clock(), *arguments)
 
-    def _summaries(self, names: Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
-        """The summaries of one beginning, each with its number; what cannot be read is a miss."""
-        for name, content in self._entries(row):
-            if (numbered := self._codec.read(_numbered_id, name)) is not None:
-                summary = self._codec.summary(names, numbered[1], first, content)
-                if summary is not None:
-                    yield numbered[0], summary
 
-    def _entries(self, row: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The names and records of a row; where it breaks off is a miss."""
-        at = 0
-        while at < len(row):
-            entry = _ENTRY.match(row, at)
-            if entry is None:
-                self._codec.misses += 1
-                return
-            start = entry.end() + int(entry[1])
-            at = start + int(entry[2])
-            yield row[entry.end() : start], row[start:at]
+def _summaries(codec: Codec, names: Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
+    """The summaries of one beginning, each with its number; what cannot be read is a miss."""
+    for name, content in _entries(codec, row):
+        if (numbered := codec.read(_numbered_id, name)) is not None:
+            summary = codec.summary(names, numbered[1], first, content)
+            if summary is not None:
+                yield numbered[0], summary
+
+
+def _entries(codec: Codec, row: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The names and records of a row; where it breaks off is a miss."""
+    at = 0
+    while at < len(row):
+        entry = _ENTRY.match(row, at)
+        if entry is None:
+            codec.misses += 1
+            return
+        start = entry.end() + int(entry[1])
+        at = start + int(entry[2])
+        yield row[entry.end() : start], row[start:at]
 
 
 def _numbered_id(name: bytes) -> tuple[int, str]:

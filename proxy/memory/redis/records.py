@@ -67,6 +67,26 @@ class _Plan(NamedTuple):
     after: list[Command]
 
 
+def _layouts(change: Change, place: Place, layout: Callable[[Kind, Place], Layout]) -> _Layouts:
+    mark = place.mark(next(iter(change.reads), None))
+    return _Layouts(place, mark, {kind: layout(kind, place) for kind in change.reads})
+
+
+def _reads(change: Change, layouts: _Layouts) -> list[Command]:
+    """What is read first: the mark of the last change, and the rows."""
+    of_kinds = ((layouts.by_kind[kind], names) for kind, names in change.reads.items())
+    return [("GET", layouts.mark), *(command for layout, names in of_kinds for command in layout.reads(names))]
+
+
+def _notes(plans: Sequence[_Plan], now: float) -> Iterator[Command]:
+    """The commands that note in the indexes what is stored."""
+    members: dict[tuple[str, int], dict[bytes, float]] = defaultdict(dict)
+    for key, seconds, member, at in (note for each in plans for note in each.notes):
+        members[key, seconds][member] = now if at is None else at
+    for (key, seconds), some in members.items():
+        yield NOTE.on([key], seconds, *(part for member, at in some.items() for part in (at, member)))
+
+
 def _script(script: Script, commands: Iterable[Command], *parts: Command) -> Command:
     """The script with these parts, each with its length before it; it touches the keys of the commands."""
     keys = dict.fromkeys(str(command[1]) for command in commands)
@@ -85,7 +105,7 @@ def _sums(owner: str | None, names: list[bytes] | None, stored: Iterable[tuple[L
     return [row for row in rows if row is not None and owner in (None, row.labels.owner)]
 
 
-class RedisRecords:
+class RedisRecordStore:
     """A RecordStore in Redis."""
 
     def __init__(
@@ -99,12 +119,12 @@ class RedisRecords:
 
     async def change(self, changes: Sequence[Change]) -> None:
         for _ in range(_TRIES):
-            layouts = [self._layouts(each) for each in changes]
-            reads = [self._reads(*each) for each in zip(changes, layouts, strict=True)]
+            layouts = [_layouts(each, Place(self._keys, each.tenant, each.place), self._layout) for each in changes]
+            reads = [_reads(*each) for each in zip(changes, layouts, strict=True)]
             answers = await self._trip(*(_script(ASK, each, *each) for each in reads))
             plans = [self._plan(*each) for each in zip(changes, layouts, answers, strict=True)]
             plans = [each for each in plans if each.script is not None]
-            before = [*self._noted(plans), *(command for each in plans for command in each.before)]
+            before = [*_notes(plans, self._clock()), *(command for each in plans for command in each.before)]
             scripts = [each.script for each in plans if each.script is not None]
             after = (command for each in plans for command in each.after)
             outcomes = (await self._trip(*before, *scripts, *after))[len(before) :]
@@ -112,16 +132,6 @@ class RedisRecords:
             if not changes:
                 return
         raise StoreTrouble("others change the same rows again and again")
-
-    def _layouts(self, change: Change) -> _Layouts:
-        place = Place(self._keys, change.tenant, change.place)
-        mark = place.mark(next(iter(change.reads), None))
-        return _Layouts(place, mark, {kind: self._layout(kind, place) for kind in change.reads})
-
-    def _reads(self, change: Change, layouts: _Layouts) -> list[Command]:
-        """What is read first: the mark of the last change, and the rows."""
-        of_kinds = ((layouts.by_kind[kind], names) for kind, names in change.reads.items())
-        return [("GET", layouts.mark), *(command for layout, names in of_kinds for command in layout.reads(names))]
 
     def _plan(self, change: Change, layouts: _Layouts, answer: Sequence[Any]) -> _Plan:
         mark, *replies = answer
@@ -304,11 +314,3 @@ class RedisRecords:
         commands = (command for member in members for command in layout.drop(member))
         await self._trip(*commands, *([layout.index(remove=members)] if members else []))
         return len(members)
-
-    def _noted(self, plans: Sequence[_Plan]) -> Iterator[Command]:
-        """The commands that note in the indexes what is stored."""
-        members: dict[tuple[str, int], dict[bytes, float]] = defaultdict(dict)
-        for key, seconds, member, at in (note for each in plans for note in each.notes):
-            members[key, seconds][member] = self._clock() if at is None else at
-        for (key, seconds), some in members.items():
-            yield NOTE.on([key], seconds, *(part for member, at in some.items() for part in (at, member)))

@@ -8,6 +8,7 @@ Laws
   request needs.
 """
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,10 +17,11 @@ from contextlib import suppress
 from proxy.config.keyring import Keyring
 from proxy.memory.decisions import Announce, Key, StoreTrouble
 from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.decisions import RedisDecisions
+from proxy.memory.redis.decisions import RedisDecisionStore
 from proxy.memory.redis.keys import Command, Keys, Script
 from proxy.memory.redis.layouts import Place
-from proxy.memory.redis.records import RedisRecords
+from proxy.memory.redis.records import RedisRecordStore
+from proxy.memory.redis.scripts import PUT_ONCE
 from proxy.memory.redis.url import Address, address
 from proxy.memory.serialization import Codec, name_bytes, names_of
 from proxy.memory.store import Store
@@ -47,10 +49,10 @@ def from_url(
     return RedisStore(address(url), patience=patience, keyring=keyring, announce=announce)
 
 
-class RedisStore(RedisDecisions, Store):
+class RedisStore(RedisDecisionStore, Store):
     """A Store in Redis; see the contract for what each method promises."""
 
-    _records: RedisRecords
+    _records: RedisRecordStore
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class RedisStore(RedisDecisions, Store):
     ) -> None:
         parts = RedisConnection(where, patience), Keys(where.prefix), Codec(keyring), where.ttl, clock
         super().__init__(*parts)
-        self._records = RedisRecords(*parts)
+        self._records = RedisRecordStore(*parts)
         self._where = where
         self._announce = announce
 
@@ -95,6 +97,11 @@ class RedisStore(RedisDecisions, Store):
         except StoreTrouble:
             return False
         return True
+
+    async def secret(self, name: str) -> bytes:
+        (value,) = await self._connection.trip(PUT_ONCE.on([self._keys.secret(name)], secrets.token_bytes(32)))
+        assert isinstance(value, bytes)
+        return value
 
     async def delete(self, key: Key, *, with_events: bool = True) -> int:
         tenant, name = names_of(key)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
@@ -17,7 +16,7 @@ from proxy.memory.sqlite import statements as sql
 from proxy.memory.sqlite.connection import ExchangeAnnouncements, Row, SqliteConnection
 
 
-class SqliteDecisions:
+class SqliteDecisionStore:
     """A DecisionStore in one file."""
 
     def __init__(self, connection: SqliteConnection, codec: Codec, clock: Callable[[], float]) -> None:
@@ -141,11 +140,6 @@ class SqliteDecisions:
 
     async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
         await self._connection.run(sql.DELETE_SUMMARIES, *names_of(key), json.dumps(list(ids)))
-
-    async def secret(self, name: str) -> bytes:
-        ((value,),) = await self._connection.run(sql.PUT_ONCE, name, secrets.token_bytes(32))
-        assert isinstance(value, bytes)
-        return value
 
     def _step_row(self, names: Names, record: StepRecord) -> tuple[object, ...]:
         sent = None if record.sent is None else serialization.packed("sent", record.sent)

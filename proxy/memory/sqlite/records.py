@@ -14,7 +14,7 @@ APART = b"\xff"
 """No name of a tenant or a conversation begins with it."""
 
 
-class SqliteRecords:
+class SqliteRecordStore:
     """A RecordStore in one file."""
 
     def __init__(self, connection: SqliteConnection, codec: Codec, clock: Callable[[], float]) -> None:

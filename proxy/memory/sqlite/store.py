@@ -7,6 +7,7 @@ Laws
 """
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,8 +22,8 @@ from proxy.memory.records import ADDED_SECONDS, DAYS
 from proxy.memory.serialization import Codec, Names, name_bytes, names_of
 from proxy.memory.sqlite import statements as sql
 from proxy.memory.sqlite.connection import MEMORY, SqliteConnection
-from proxy.memory.sqlite.decisions import SqliteDecisions
-from proxy.memory.sqlite.records import SqliteRecords
+from proxy.memory.sqlite.decisions import SqliteDecisionStore
+from proxy.memory.sqlite.records import SqliteRecordStore
 from proxy.memory.store import Store
 from proxy.memory.trimming import Holding, trimmed
 
@@ -55,7 +56,7 @@ def from_url(
     return SqliteStore(path, patience=patience, ttl=seconds, keyring=keyring, announce=announce)
 
 
-class SqliteStore(SqliteDecisions, Store):
+class SqliteStore(SqliteDecisionStore, Store):
     """A Store in one file; see the contract for what each method promises."""
 
     def __init__(
@@ -72,7 +73,7 @@ class SqliteStore(SqliteDecisions, Store):
         self._ttl = ttl
         codec = Codec(keyring)
         super().__init__(SqliteConnection(self.path, patience, announce), codec, clock)
-        self._records = SqliteRecords(self._connection, codec, clock)
+        self._records = SqliteRecordStore(self._connection, codec, clock)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -101,6 +102,11 @@ class SqliteStore(SqliteDecisions, Store):
         except StoreTrouble:
             return False
         return True
+
+    async def secret(self, name: str) -> bytes:
+        ((value,),) = await self._connection.run(sql.PUT_ONCE, name, secrets.token_bytes(32))
+        assert isinstance(value, bytes)
+        return value
 
     async def delete(self, key: Key, *, with_events: bool = True) -> int:
         return await self._delete(names_of(key), with_events)
