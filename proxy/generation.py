@@ -197,7 +197,15 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     writers = BackgroundWriters(summary_services, (OutputDigests(summary_services), RollingSummaries(summary_services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
     compactor = Compactor(
-        settings, parser, cached_store, telemetry, writers, states=states, cold=cold, price_book=price_book
+        settings,
+        parser,
+        cached_store,
+        telemetry,
+        writers,
+        clock=time.time,
+        states=states,
+        cold=cold,
+        price_book=price_book,
     )
     return CompactionServices(
         access=StoreAccess(unhurried, telemetry, services.secret, time.time, forgets),

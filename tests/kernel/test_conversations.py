@@ -51,7 +51,7 @@ STEP, LEAST = 128, 1_024
 
 def without_time(*work: Any) -> Any:
     """As plan_and_render, where planning is to stop at once."""
-    return plan_and_render(*work[:7], lambda: True)
+    return plan_and_render(*work[:6], lambda: True)
 
 
 class Talk(RuleBasedStateMachine):

@@ -84,7 +84,7 @@ async def test_m10_a_digest_from_the_store_is_still_there_after_a_wait_for_anoth
         plan_settings=SimpleNamespace(digesting=object()),
         preset=SimpleNamespace(digests=1_000, exceptions=SimpleNamespace(first_sight=False)),
         conversation=SimpleNamespace(ends=[0]),
-        client_request=SimpleNamespace(owner=""),
+        client_request=SimpleNamespace(sender=SimpleNamespace(owner="")),
     )
     stored = {"1f": ModelDigest("What matters.")}
     planned: Any = SimpleNamespace(context=context, plan_state=None, memory=Memory(digests=stored))
