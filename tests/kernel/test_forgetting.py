@@ -19,7 +19,6 @@ from proxy.memory import open_store
 from proxy.memory.cached import CachedStore
 from proxy.memory.conversation import pack
 from proxy.memory.conversations import Conversations
-from tests import examples
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import KEEPING, recall, refs
 from tests.kit.stage import Exchange, Stage, staged, working
@@ -147,7 +146,7 @@ async def talk(random: Random, disturb: Disturbance, preset: str) -> Talk:
             return talk
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), preset=st.sampled_from(["eager", "keeping"]))
 def test_s1_what_is_forgotten_or_packed_at_any_moment_changes_no_byte(seed: int, preset: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -109,6 +109,7 @@ def test_a_first_policy(copy: Path) -> None:
         text = readme.read_text(encoding="utf-8")
         start = text.index(rows.splitlines()[0])
         readme.write_text(text[:start] + rows.rstrip() + text[text.index("\n\n", start) :], encoding="utf-8")
+    run(copy, ".venv/bin/python -m tests.docs.reference")
     run(copy, f"{documents} --last-failed")
 
     run(copy, "make -o .venv/.runtime -o .venv/.ready test-fast")
