@@ -16,9 +16,9 @@ from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.lab.provider import Answer, Received, Say
 from proxy.memory import open_store
-from proxy.memory.cached import CachedStore
 from proxy.memory.conversation import pack
 from proxy.memory.conversations import Conversations
+from tests import examples
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import KEEPING, recall, refs
 from tests.kit.stage import Exchange, Stage, staged, working
@@ -29,8 +29,7 @@ SEEN: Json = {"role": "assistant", "content": "Seen."}
 
 
 class Disturbance:
-    """Has all of a tenant be forgotten or packed at random: when a request comes in, around what the store is asked,
-    and while the model answers."""
+    """Has all of a tenant be forgotten or packed at random, when a request or a round of recalls begins."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -51,21 +50,14 @@ class Disturbance:
                     self.packs += 1
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        find, ask = Conversations.find, CachedStore.ask
+        find = Conversations.find
 
         def found(conversations: Conversations, *given: Any) -> Any:
             self.memories.add(conversations)
             self()
             return find(conversations, *given)
 
-        async def asked(store: CachedStore, *given: Any, **more: Any) -> Any:
-            self()
-            answer = await ask(store, *given, **more)
-            self()
-            return answer
-
         patch.setattr(Conversations, "find", found)
-        patch.setattr(CachedStore, "ask", asked)
 
 
 class Talk:
@@ -79,7 +71,6 @@ class Talk:
 
     def answer(self, received: Received) -> Answer:
         """The model has something recalled once, where it is to, and then it is done."""
-        self.disturb()
         names = refs(received)
         if not self.wants or not names or received.body.count(b"recall_1"):
             return Say("Seen.")
@@ -146,7 +137,7 @@ async def talk(random: Random, disturb: Disturbance, preset: str) -> Talk:
             return talk
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**32), preset=st.sampled_from(["eager", "keeping"]))
 def test_s1_what_is_forgotten_or_packed_at_any_moment_changes_no_byte(seed: int, preset: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
