@@ -16,6 +16,7 @@ from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.lab.provider import Answer, Received, Say
 from proxy.memory import open_store
+from proxy.memory.cached import CachedStore
 from proxy.memory.conversation import pack
 from proxy.memory.conversations import Conversations
 from tests import examples
@@ -25,11 +26,11 @@ from tests.kit.stage import Exchange, Stage, staged, working
 
 FORGETS, REMEMBERS = "forgets", "remembers"
 """Two tenants, who send the same."""
-SEEN: Json = {"role": "assistant", "content": "Seen."}
 
 
 class Disturbance:
-    """Has all of a tenant be forgotten or packed at random, when a request or a round of recalls begins."""
+    """Has all of a tenant be forgotten or packed at random: when a request comes in, around what the store is asked,
+    and while the model answers."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -50,14 +51,21 @@ class Disturbance:
                     self.packs += 1
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        find = Conversations.find
+        find, ask = Conversations.find, CachedStore.ask
 
         def found(conversations: Conversations, *given: Any) -> Any:
             self.memories.add(conversations)
             self()
             return find(conversations, *given)
 
+        async def asked(store: CachedStore, *given: Any, **more: Any) -> Any:
+            self()
+            answer = await ask(store, *given, **more)
+            self()
+            return answer
+
         patch.setattr(Conversations, "find", found)
+        patch.setattr(CachedStore, "ask", asked)
 
 
 class Talk:
@@ -66,16 +74,29 @@ class Talk:
     def __init__(self, stage: Stage, random: Random, disturb: Disturbance) -> None:
         self.stage, self.random, self.disturb = stage, random, disturb
         self.history, self.branches = working(random.randrange(6), random.randrange(30))[:-1], list[list[Json]]()
-        self.steps = self.recalls = 0
+        self.steps = self.recalls = self.asked = 0
+        self.recalled = set[str]()
+        """Histories to which a reply had a recall."""
         self.wants = False
 
     def answer(self, received: Received) -> Answer:
         """The model has something recalled once, where it is to, and then it is done."""
+        self.disturb()
         names = refs(received)
         if not self.wants or not names or received.body.count(b"recall_1"):
-            return Say("Seen.")
+            return Say(self.reply)
         self.recalls += 1
         return Say(None, [recall(names[-1])])
+
+    @property
+    def reply(self) -> str:
+        """What the model says in the end, each time something else: of two replies in the same words to the same
+        request the store only knows the one before which something was recalled."""
+        return f"Seen {self.asked}."
+
+    def go_on(self, text: str) -> None:
+        """The client returns the newest reply, and asks for more."""
+        self.history += [{"role": "assistant", "content": self.reply}, {"role": "user", "content": text}]
 
     def move(self) -> None:
         """The next request: the history grows, is sent again, goes back, or another branch of it goes on."""
@@ -90,7 +111,7 @@ class Talk:
                 at = self.random.randrange(len(self.branches))
                 self.branches[at], self.history = self.history, self.branches[at]
             case 3:
-                self.history += [SEEN, {"role": "user", "content": f"Go on with {self.steps}."}]
+                self.go_on(f"Go on with {self.steps}.")
             case _:
                 self.grow()
 
@@ -112,16 +133,20 @@ class Talk:
 
     async def step(self, forgets: App, remembers: App) -> None:
         self.move()
+        self.asked += 1
         self.wants = self.random.randrange(3) == 0
         (others, other), (bodies, exchange) = await self.ask(forgets), await self.ask(remembers)
         assert (other.status, exchange.status) == (200, 200)
         assert others == bodies
         # who has forgotten what was sent last cannot tell a history that the client has changed from one that is new
-        unsure = ("checkpoint:replayed", "first") if exchange.prefix == "client-changed" else ()
+        unsure: tuple[str, ...] = ("checkpoint:replayed", "first") if exchange.prefix == "client-changed" else ()
+        # nor, of a request that was sent again, that the newer reply had no recall
+        unsure += ("checkpoint:recall",) if json.dumps(self.history[:-2]) in self.recalled else ()
         assert other.prefix in (exchange.prefix, *unsure)
         assert json.loads(other.reply)["choices"] == json.loads(exchange.reply)["choices"]
         if len(bodies) > 1:
-            self.history += [SEEN, {"role": "user", "content": "Go on, please."}]
+            self.recalled.add(json.dumps(self.history))
+            self.go_on("Go on, please.")
 
 
 async def talk(random: Random, disturb: Disturbance, preset: str) -> Talk:
