@@ -8,14 +8,12 @@ from policies.context import Aim, Policy, Summarizing
 from policies.dialects import DIALECTS, Added, dialect_of
 from policies.dialects.common import parsed
 from policies.keep import patterns_of
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.marks import OwnMarks
-from policies.money.prices import Prices
+from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
 from policies.presets import PRESETS, Preset

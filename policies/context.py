@@ -13,10 +13,9 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.indexes import Index
 from policies.model.memory import ModelDigest
+from policies.model.parameters import Keep, Trigger, begin_of
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Keep, Trigger, begin_of
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.sight import SightWindow
 from policies.tools import Toolbox, ToolKind, WayBack
 

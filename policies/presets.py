@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from policies.context import NO_EXCEPTIONS, Aim, Exceptions, Policy
-from policies.model.windows import Large, Size, Trigger, Window
+from policies.model.parameters import Large, Size, Trigger, Window
 from policies.rules.abridge import Abridge
 from policies.rules.base import ConfiguredPolicy
 from policies.rules.clip import Clip

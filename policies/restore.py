@@ -11,8 +11,7 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects import Dialect, Request
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.recall import RecallAnswer, answer

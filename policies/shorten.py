@@ -20,8 +20,7 @@ from policies.dialects.common import parsed
 from policies.dialects.limits import check_size
 from policies.digests import digested
 from policies.keep import names
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import Replace
 from policies.model.rawjson import members
 from policies.model.tokens import Counter, encoding_for

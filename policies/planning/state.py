@@ -19,12 +19,11 @@ from policies.context import (
 from policies.keep import Patterns
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.summary_record import NO_USE, SummaryUse
-from policies.money.budget import Budget
 from policies.money.caches import PREFIX as ANY_PREFIX
 from policies.money.caches import CacheRule
 from policies.money.ledger import Ledger
 from policies.money.marks import MarkStyle
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.tools import Toolbox
 
 

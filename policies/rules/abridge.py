@@ -11,8 +11,7 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_of_lines, mentioned
-from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, is_large
+from policies.model.parameters import Keep, Large, is_large, parameter
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import omitted, shortened_prose

@@ -9,8 +9,7 @@ from typing import ClassVar, TypeVar, dataclass_transform
 from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
-from policies.model.parameters import parameter, parameters_of
-from policies.model.windows import Large, Window, amounts, is_large
+from policies.model.parameters import Large, Window, amounts, is_large, parameter, parameters_of
 from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]

@@ -12,9 +12,8 @@ import msgspec
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.parameters import parameter
+from policies.model.parameters import Keep, Large, Trigger, is_large, parameter
 from policies.model.rawjson import Path, UnreadableError, replaced
-from policies.model.windows import Keep, Large, Trigger, is_large
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, known_by, writes

@@ -13,8 +13,7 @@ from itertools import islice
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
-from policies.model.parameters import parameter
-from policies.model.windows import Large, is_large
+from policies.model.parameters import Large, is_large, parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output

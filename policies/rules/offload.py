@@ -13,8 +13,7 @@ from policies.digests import digested
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
-from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, Trigger, begin_of
+from policies.model.parameters import Keep, Large, Trigger, begin_of, parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.sight import DOUBLINGS
 from policies.text.excerpt import hidden_identifiers

@@ -20,12 +20,11 @@ from policies.context import Context, Summarizing, Want
 from policies.laws import protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Origin
-from policies.model.parameters import parameter
+from policies.model.parameters import Keep, Trigger, begin_of, parameter
 from policies.model.summary_record import short_digest
-from policies.model.windows import Keep, Trigger, begin_of
 from policies.rules.base import ConfiguredPolicy, policy
-from policies.text.quotations import Rank, without
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
+from policies.text.summary_checks import Rank, without
 from policies.text.transcript import size
 
 _PROMPT = 700

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from policies.dialects import DIALECTS
 from policies.dialects.base import Request
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.prices import Usage
 from policies.tools import RECALL

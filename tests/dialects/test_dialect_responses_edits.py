@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 
 from policies.dialects import DIALECTS
 from policies.dialects.base import Request
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from policies.model.edits import Fold
 from policies.money.marks import MarkStyle
 from policies.planning.plan import plan

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from policies.model.edits import Fold
 from policies.money.marks import MarkStyle
 from tests.kit.forms import to_anthropic, to_responses

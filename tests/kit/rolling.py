@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from policies.context import Policy
-from policies.model.windows import Trigger
+from policies.model.parameters import Trigger
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim

@@ -5,10 +5,8 @@ from typing import Any
 
 from policies.context import Policy
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.model.conversation import Conversation, converse
+from policies.money.prices import Budget, Prices
 from policies.planning.state import PlanSettings
 from policies.tools import RECALL
 

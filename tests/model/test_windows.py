@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.context import Context, Exceptions
 from policies.model.conversation import Conversation
-from policies.model.windows import Keep, Large, Size, Trigger, Window, begin_of, is_large
+from policies.model.parameters import Keep, Large, Size, Trigger, Window, begin_of, is_large
 from tests import examples
 from tests.kit.talk import PREFIX_PRICES, ROOMY, conversation_of, letters, runs, says, system, user
 

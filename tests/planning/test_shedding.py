@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.planning import shedding
 from policies.planning.plan import plan
 from policies.planning.prefix import SHED, sent_record

@@ -13,14 +13,13 @@ from policies.compact import compact
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.lines import LinePlaces, landmarks
 from policies.planning.plan import plan
 from policies.presets import PRESETS
 from policies.recall import original
 from policies.rules import reuse
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
-from policies.rules.reuse import Reuse
+from policies.rules.reuse import LinePlaces, Reuse, landmarks
 from policies.rules.tidy import Tidy
 from policies.text.stubs import refs_named
 from tests import examples

@@ -10,10 +10,9 @@ from policies.context import Context, Summarizing, Want
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
+from policies.model.parameters import Keep, Trigger, Window
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Keep, Trigger, Window
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.rules.summarize import Summarize
 from policies.sight import SightWindow
 from policies.text.transcript import size

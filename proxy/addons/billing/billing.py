@@ -19,8 +19,7 @@ from msgspec import structs
 from policies.model.conversation import Conversation
 from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
-from policies.money.baseline import CacheTerms, Evidence, Prompt, usage_without, with_marks
-from policies.money.bills import BillSums, Labels, RequestBill
+from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.modes import Holdout
