@@ -17,7 +17,7 @@ from policies.assemble import PlanOptions, assemble
 from policies.context import NO_TOOLS
 from policies.dialects import DIALECTS, Dialect, Request, dialect_of
 from policies.dialects.common import parsed
-from policies.dialects.limits import check_size
+from policies.dialects.splitting import check_size
 from policies.digests import digested
 from policies.keep import names
 from policies.model.conversation import Conversation, converse

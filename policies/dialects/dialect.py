@@ -6,24 +6,152 @@ Laws
   `read`, `messages_in` and what finds out of which API a body is never fail on what somebody else wrote.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from policies.context import TokenCounter
 from policies.dialects import common
-from policies.dialects.base import Added, Consent, Fault, Reply, Request
-from policies.dialects.events import Json, events_in, is_plain, read_event
-from policies.dialects.http import Http
+from policies.dialects.common import Added, Consent, Fault, Reply, Request
+from policies.dialects.replies import Json, UsageNames, events_in, is_plain, read_event
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
-from policies.dialects.usage import UsageNames
-from policies.dialects.writing import Writing
 from policies.model.conversation import Conversation, Kind, Message
 from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
 from policies.money.prices import Usage
+from policies.text.summary_checks import End
+
+# --- how an API is spoken over HTTP, beside its JSON; what most have is the default ---
+
+Model = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelListing:
+    """How an API lists models."""
+
+    entry: Callable[[str, str], Model] = lambda id_, owner: {
+        "id": id_,
+        "object": "model",
+        "created": 0,
+        "owned_by": owner,
+    }
+    """What a model has in any case, by its id and the name of its upstream."""
+    page: Callable[[Sequence[Model], Mapping[str, str]], Mapping[str, object]] = lambda models, query: {
+        "object": "list",
+        "data": models,
+    }
+    """The list, by the parameters of the request."""
+    paging: Sequence[str] = ()
+    """Parameters that choose a page."""
+    whole: str = ""
+    """The parameter with which all models come at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Http:
+    """Paths, headers, and the list of models."""
+
+    # --- paths below the base URL, and where they are mistaken ---
+
+    path: str
+    """Where requests are posted to."""
+    counting_path: str = ""
+    """Where their tokens are counted."""
+    counting_implies: bytes = b""
+    """A JSON member that a body to be counted cannot have, though the request that is sent later has it."""
+    compact_path: str = ""
+    """Where the provider itself makes a history shorter, for the price of an answer."""
+    stored_path: str = ""
+    """The pattern of the paths at which stored replies are fetched, by an id that only who made them can know. The
+    model may go on with one without its client."""
+    adds_version: bool = False
+    """Whether its clients add /v1 to the base_url that they are given."""
+    missing_at: tuple[str, ...] = ()
+    """How the names of hosts end that do not speak it, though their provider speaks others."""
+
+    # --- headers ---
+
+    credentials: Sequence[str] = ("Authorization",)
+    """Where clients' credentials stand."""
+    key: tuple[str, str] = ("Authorization", "Bearer ")
+    """The header of an API key, and what stands in it before the key."""
+    accounts: Sequence[str] = ()
+    """Headers that say for which account of the credential's a request is."""
+    version: Mapping[str, str] = field(default_factory=dict)
+    """The header that every request has to bring, and none of another API does, with the value that is sent where no
+    client says one."""
+    betas: Sequence[str] = ()
+    """Headers that change how a body is read."""
+    sign_in_beta: tuple[str, str] = ("", "")
+    """The one of them without which no sign-in of a person counts, and how the word in it begins."""
+    rate: str = "x-ratelimit-{what}-{of}"
+    """The header of the `limit`, what is `remaining` or its `reset`, of requests or tokens."""
+    rate_reset: Literal["duration", "instant"] = "duration"
+    """How that header gives a time."""
+
+    models: ModelListing = ModelListing()
+
+    def auth(self, key: str) -> Mapping[str, str]:
+        """The headers of a request with this key."""
+        name, before = self.key
+        return {name: before + key, **self.version}
+
+
+# --- how a model is asked to write a text, as summaries are, and how its answer is read ---
+
+JsonObject = Mapping[str, Any]
+_SLACK = 1.25
+"""How many times the tokens wanted may be generated: an answer that is a little too long is still complete."""
+_THINKING = 8_192
+"""Tokens more for a model that thinks before it answers, as thoughts count. Tokens that are not used cost nothing."""
+_COMPLETION_LIMITED = re.compile(r"(?:ft:)?(?:o\d|gpt-(?:[5-9]|\d\d)|codex-)", re.I)
+"""Names, without a vendor before them, of OpenAI's models that think: they take `max_completion_tokens` and refuse
+`max_tokens`, which compatible APIs take."""
+_THINKS = re.compile(
+    r"reason|think|gpt-oss|qwq|qwen3|magistral|-r1|deepseek-v|kimi-k|glm-\d|minimax-m|grok-[3-9]|gemini-(?:2\.5|[3-9])"
+    r"|claude-(?!3|2|instant)",
+    re.I,
+)
+"""Others that may think. Anthropic's older models do not, and refuse so high a limit."""
+_THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Writing:
+    """How an API is asked to write."""
+
+    bodies: Callable[[str, str, str, int], Sequence[JsonObject]]
+    """The request to a model, with instructions over a text, for an answer of at most so many tokens. Where the
+    upstream refuses a field by its name that the next one has not, the next one is sent."""
+    answer: Callable[[JsonObject], tuple[str, End]]
+    """The text of a reply, and how it ended. Raises msgspec.ValidationError or IndexError where the reply has none."""
+
+
+def is_completion_limited(model: str) -> bool:
+    """Whether it is one of OpenAI's models that think."""
+    return _COMPLETION_LIMITED.match(model.rpartition("/")[2]) is not None
+
+
+def limit(most: int, model: str, thinks: bool = False) -> int:
+    """Tokens that may be generated for an answer of `most`, by a model that thinks for certain or by its name."""
+    return int(most * _SLACK) + (_THINKING if thinks or _THINKS.search(model) else 0)
+
+
+def text_of(parts: Sequence[JsonObject]) -> str:
+    """Their text without the thoughts that some models write before it; empty where nothing follows them."""
+    text = "".join(str(part.get("text") or "") for part in parts)
+    opened = _THOUGHT.match(text)
+    if opened is None:
+        return text.strip()
+    return text[opened.end() :].partition(f"</{opened[1]}>")[2].strip()
+
+
+# --- the API ---
 
 Read = Callable[[bytes, TokenCounter], Message]
 Join = Callable[[Request, Mapping[int, bytes], Added | None, Change | None], bytes]

@@ -5,8 +5,7 @@ Law: what was not edited is never re-serialized.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from policies.dialects.base import Request
-from policies.dialects.common import decoded, objects, parsed
+from policies.dialects.common import Request, decoded, objects, parsed
 from policies.model.conversation import Kind, Message
 from policies.model.rawjson import Span, UnreadableError, items, members
 from policies.money.marks import MarkStyle

@@ -9,7 +9,7 @@ Laws
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from policies.dialects.base import Request
+from policies.dialects.common import Request
 from policies.model.rawjson import Span
 
 TOOLS, LEAD, REST = -1, -2, -3

@@ -9,8 +9,7 @@ from itertools import islice
 from typing import TypeVar
 
 from policies.context import TokenCounter
-from policies.dialects.base import Added, Request
-from policies.dialects.common import decoded, objects
+from policies.dialects.common import Added, Request, decoded, objects
 from policies.model.conversation import Message
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 

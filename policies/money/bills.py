@@ -167,7 +167,7 @@ def arm_of(before: Arm, newest: Arm) -> Arm:
 # newest boundary, for as long as the provider keeps it. A provider may keep less, or know more (tools and instructions
 # that another conversation sent, the same request a second time): how much it did read of what was sent says that.
 # Laws: it follows from the request, its usage and the time since the one before it alone; a request that went as the
-# client wrote it, behind others of its kind, would have cost what it did ---
+# client wrote it, behind others of its kind, would have cost what it did
 
 _SLACK = 0.05
 """By which share tokens read may differ from those expected before that says anything: so good are our counts."""
@@ -245,7 +245,7 @@ def with_marks(prompt: Prompt, *, was_marked: bool) -> Prompt:
 # the baseline by the rules of the cache alone, which is told alike in both arms (`BillSums.by_rules`). Where these
 # rules are wrong, they are wrong in both, and the quotient of the two proportions is what is measured.
 # Law: what is said is said with an interval of 95 %. The spread is that of leaving out one conversation after the other
-# (the jackknife), on the logarithm of the quotient, and Student's t by how many conversations there are in each arm ---
+# (the jackknife), on the logarithm of the quotient, and Student's t by how many conversations there are in each arm
 
 FEWEST = 8
 """Conversations in each arm without which nothing is said."""

@@ -95,7 +95,7 @@ class Ledger:
         self._entries: list[int] = []
         """Ends of the provider's cache entries, as numbers of blocks, ascending."""
         self._in_reach = 0
-        """Where the oldest entry ends that the provider looks for (policies.planning.marking)."""
+        """Where the oldest entry ends that the provider looks for (policies.planning.step)."""
         self.requests = 0
         """How many requests the client has made so far: the age of the history."""
         self.original = 0

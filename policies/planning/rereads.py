@@ -19,8 +19,7 @@ from policies.laws import may_edit
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.indexes import Places
-from policies.planning.pointers import Pointers
-from policies.planning.state import PlanState
+from policies.planning.state import PlanState, Pointers
 from policies.text.stubs import earlier_result, hidden_output, last_read, way_back
 from policies.tools import path_of
 from policies.tools.arguments import BESIDE, PATHS, call_of, old_texts

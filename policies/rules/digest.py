@@ -57,7 +57,7 @@ _TRIES = 4
 # Laws: the shown part is in one piece: at most a third of the lines, around those with mentioned identifiers, else the
 # middle third. Each of its lines is whole, after its number and a hash of it: `12:a3f|text`. The same numbers always
 # name the same lines of a text, so its parts can be read again by them. Linear in the text; of a very long one only the
-# lines near both ends are searched ---
+# lines near both ends are searched
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _name(conversation: Conversation, at: int, before: int) -> str:
 
 # --- an index of the lines in the outputs of a history, by which a new output finds lines that it repeats ---
 # Laws: what is found before a block follows from the blocks before it alone, whatever comes later; each output is read
-# once, and a request that extends another reads what is new ---
+# once, and a request that extends another reads what is new
 
 _SHORT = 4
 """A line with fewer characters (a bracket, `else`) is no landmark: it may stand anywhere."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
+from policies.dialects.common import Request
 from policies.model.conversation import converse
 from policies.model.edits import Fold
 from policies.money.marks import MarkStyle

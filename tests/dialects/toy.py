@@ -6,15 +6,20 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects import DIALECTS, Request
-from policies.dialects.common import as_json, message_of, object_at, objects, parsed, text_at
-from policies.dialects.dialect import Dialect, RecallForm
-from policies.dialects.events import Json, framed, is_plain
-from policies.dialects.http import Http
-from policies.dialects.rounds import ChoiceRounds, Round, RoundsReply, valid_arguments
-from policies.dialects.splicing import edited
+from policies.dialects.common import as_json, edited, message_of, object_at, objects, parsed, text_at
+from policies.dialects.dialect import Dialect, Http, RecallForm
+from policies.dialects.replies import (
+    ChoiceRounds,
+    Json,
+    Round,
+    RoundsReply,
+    UsageNames,
+    framed,
+    is_plain,
+    valid_arguments,
+)
 from policies.dialects.splitting import RequestFields
 from policies.dialects.tool_lists import tool_names, with_tool
-from policies.dialects.usage import UsageNames
 from policies.model.conversation import Conversation, Kind, Message, Part
 from policies.model.edits import Edit, RecallRound
 from policies.recall import DESCRIPTION, PARAMETERS

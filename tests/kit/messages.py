@@ -10,7 +10,7 @@ from anthropic.types import RawMessageStreamEvent
 
 from policies.dialects import DIALECTS
 from policies.dialects.anthropic_messages.reply import MessagesReply
-from policies.dialects.base import Request
+from policies.dialects.common import Request
 from policies.model.conversation import Conversation, converse
 from policies.model.edits import RecallRound
 from policies.tools import RECALL

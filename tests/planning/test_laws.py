@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.compact import Compacted
 from policies.context import Aim
 from policies.dialects import DIALECTS
-from policies.dialects.openai_chat.exchange import TOOL
+from policies.dialects.openai_chat.request import TOOL
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.money.prices import Budget

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
+from policies.dialects.common import Request
 from policies.model.conversation import Conversation, converse
 from policies.model.edits import Insert, RecallRound
 from policies.recall import answer

@@ -2,6 +2,8 @@
 
 The client gets one message: the envelope is the first round's, the tokens of the answers are summed, and what no recall
 touches is the very bytes that came. An event that is written anew keeps its data only: comments are not repeated.
+
+Law: a reply that broke off, failed or has several choices has no messages; nothing here raises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +11,20 @@ from typing import Literal
 
 import msgspec
 
-from policies.dialects.anthropic_messages.returned import stored_fields
-from policies.dialects.base import Fault
-from policies.dialects.common import as_json, list_at, object_at, text_at
-from policies.dialects.events import Json, document, framed, is_plain, joined_text, text_of
-from policies.dialects.rounds import ChoiceRounds, Round, RoundsReply
-from policies.dialects.usage import UsageNames
+from policies.dialects.anthropic_messages.exchange import stored_fields
+from policies.dialects.common import Fault, as_json, list_at, object_at, text_at
+from policies.dialects.replies import (
+    ChoiceRounds,
+    Json,
+    Round,
+    RoundsReply,
+    UsageNames,
+    document,
+    framed,
+    is_plain,
+    joined_text,
+    text_of,
+)
 from policies.model.rawjson import Path, items, members, replaced
 from policies.tools import RECALL
 
@@ -246,3 +256,44 @@ def failure(fault: Fault) -> bytes:
     kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
     return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})
+
+
+# --- the messages of a whole reply, as a client returns them with its next request ---
+
+_TEXTS: Mapping[str, str] = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+"""Pieces of a block, and the field that they are added to."""
+
+
+def whole_messages(reply: Json) -> list[Json]:
+    content = reply.get("content")
+    is_whole = isinstance(content, list) and bool(content) and bool(reply.get("stop_reason"))
+    return [{"role": "assistant", "content": content}] if is_whole else []
+
+
+def streamed_messages(events: list[Json]) -> list[Json]:
+    blocks: dict[int, Json] = {}
+    inputs: dict[int, list[str]] = {}
+    for event in events:
+        index = event.get("index")
+        index = index if isinstance(index, int) else -1
+        match event.get("type"):
+            case "content_block_start":
+                blocks[index] = dict(object_at(event, "content_block"))
+            case "content_block_delta" if index in blocks:
+                delta, block = object_at(event, "delta"), blocks[index]
+                name = _TEXTS.get(text_at(delta, "type"), "")
+                if name:
+                    block[name] = text_at(block, name) + text_at(delta, name)
+                elif delta.get("type") == "input_json_delta":
+                    inputs.setdefault(index, []).append(text_at(delta, "partial_json"))
+                elif delta.get("type") == "citations_delta":
+                    block["citations"] = [*list_at(block, "citations"), delta.get("citation")]
+            case "error":
+                return []
+            case "message_stop":
+                for at, pieces in inputs.items():
+                    text = joined_text(pieces).encode("utf-8", "surrogatepass")
+                    blocks[at]["input"] = document(text) or {}  # one that is cut off cannot be returned
+                content = [block for _, block in sorted(blocks.items())]
+                return [{"role": "assistant", "content": content}] if content else []
+    return []

@@ -2,18 +2,220 @@
 
 The client gets one reply: the envelope is the first round's, completion tokens are summed, and what no recall touches
 is the very bytes that came. A chunk that is written anew keeps its data only: comments and the like are not repeated.
+
+Laws
+  A call is undecided until its name says whose it is, and what follows it waits so long, so that the client gets its
+  calls in their order; the client's indexes have no gap where a call of ours was.
+  A reply that broke off, failed or has several choices has no messages; nothing here raises.
+  Usage that only Narrows asked for: the same request always gets the same bytes, and nothing but the option is added;
+  the client receives every other byte as it came: the chunk that brings usage alone goes, others lose that member.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, takewhile
 from operator import is_
+from typing import Any
 
 import msgspec
 
-from policies.dialects.common import as_json, list_at, object_at
-from policies.dialects.events import Json, framed, is_plain, text_of
-from policies.dialects.openai_chat.round import ChatRound, gathered, is_blank, of_a_message
-from policies.dialects.rounds import Allowance, ChoiceRounds, RoundsReply
-from policies.dialects.usage import UsageNames
+from policies.dialects.common import as_json, list_at, member, object_at, objects, text_at
+from policies.dialects.replies import (
+    Allowance,
+    ChoiceRounds,
+    Json,
+    Round,
+    RoundsReply,
+    UsageNames,
+    derived_id,
+    framed,
+    is_plain,
+    joined_text,
+    read_event,
+    text_of,
+    valid_arguments,
+)
+from policies.model.rawjson import UnreadableError, members, spliced
+from policies.tools import RECALL
+
+_READ = frozenset({"role", "content", "tool_calls"})
+
+
+class ChatCall:
+    """One call, from its pieces; an Entry (rounds.py)."""
+
+    is_call = True
+    text = ""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id = ""
+        self.ours: bool | None = None
+        """None while the name may yet become that of the recall tool."""
+        self._name = ""
+        self._pieces: list[object] = []
+
+    def receive(self, entry: object) -> None:
+        self._pieces.append(entry)
+        self.id = self.id or text_at(entry, "id")
+        if self.ours is not None:
+            return
+        self._name += name_of(entry)
+        if self._name == RECALL:
+            self.ours = True
+        elif (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("function", {}), dict | None)
+            or entry.get("type") not in (None, "", "function")
+            or not RECALL.startswith(self._name)
+        ):
+            self.ours = False
+
+    def release(self, ours_before: int) -> list[object]:
+        """What the client gets of it now, as one entry; `ours_before`: how many calls of ours stand before it."""
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
+            return []
+        entry = gathered(pieces, of_a_call)
+        if ours_before and isinstance(entry, dict) and isinstance(entry.get("index"), int):
+            entry = {**entry, "index": entry["index"] - ours_before}
+        return [entry]
+
+    def _whole(self) -> tuple[Json, Json]:
+        """The call and the function in it."""
+        call = gathered(self._pieces, of_a_call)
+        return call if isinstance(call, dict) else {}, object_at(call, "function")
+
+    @property
+    def arguments(self) -> str | None:
+        return valid_arguments(self._whole()[1].get("arguments"))
+
+    def as_json(self, place: int) -> str:
+        whole, function = self._whole()
+        arguments = self.arguments or "{}"
+        call = {
+            **{key: value for key, value in whole.items() if key != "index"},
+            "id": self.id or derived_id(place, arguments),
+            "type": "function",
+            "function": {**function, "name": RECALL, "arguments": arguments},
+        }
+        return as_json(call).decode()
+
+
+class ChatRound(Round[ChatCall]):
+    """The message of one round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[ChatCall] = []
+        self.texts: list[str] = []
+        """Its text in pieces, as they came."""
+        self._fields: list[Json] = []
+
+    def receive(self, message: Json) -> None:
+        """The next piece of the message, apart from its calls."""
+        text = message.get("content")
+        if isinstance(text, str):
+            self.texts.append(text)
+        if not message.keys() <= _READ:
+            self._fields.append({key: value for key, value in message.items() if key not in _READ})
+
+    def receive_calls(self, entries: Sequence[object], final: bool) -> list[object]:
+        """The next pieces of its calls; returns those that the client gets now. `final`: no name grows any more."""
+        for position, entry in enumerate(entries):
+            self._call_of(entry, position).receive(entry)
+        if final:
+            for call in self._calls:
+                call.ours = call.ours or False
+        decided = takewhile(lambda call: call.ours is not None, self._calls)
+        return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
+
+    def continues_theirs(self, entries: object) -> bool:
+        """Whether these are one entry, the next piece of a call that is known to be the client's, where no call is
+        ours."""
+        entry = entries[0] if isinstance(entries, list) and len(entries) == 1 else None
+        index = entry.get("index") if isinstance(entry, dict) else None
+        call = self.by_index.get(index) if isinstance(index, int) else None
+        return bool(call and call.id) and not name_of(entry) and all(each.ours is False for each in self._calls)
+
+    def _call_of(self, entry: object, position: int) -> ChatCall:
+        """The call that an entry belongs to. Servers that know no index, or give each call the same one, send each
+        call whole: a new id and a name."""
+        index = entry.get("index") if isinstance(entry, dict) else None
+        index = index if isinstance(index, int) else position
+        call, id_ = self.by_index.get(index), text_at(entry, "id")
+        if call is None or (call.id not in ("", id_) and id_ and name_of(entry)):
+            call = self.by_index[index] = ChatCall(index)
+            self._calls.append(call)
+        return call
+
+    @property
+    def entries(self) -> list[ChatCall]:
+        return sorted(self._calls, key=lambda call: call.index)
+
+    @property
+    def text(self) -> str:
+        return joined_text(self.texts)
+
+    def fields(self, entries: Sequence[ChatCall], alone: bool) -> str:
+        """The fields of the message besides text and calls, as JSON; "" where there are none."""
+        whole = gathered(self._fields, of_a_message)
+        fields = {k: v for k, v in whole.items() if not is_blank(v)} if isinstance(whole, dict) else {}
+        return as_json(fields).decode() if fields else ""
+
+
+def name_of(entry: object) -> str:
+    """The part of the name in one piece of a call."""
+    return text_at(object_at(entry, "function"), "name")
+
+
+# --- values that come in pieces. No state, and nothing here raises on what it reads ---
+
+Joins = Callable[[str], bool]
+"""Whether strings of this key are pieces of one string; of other strings the first that is not empty counts."""
+
+_LABELS = frozenset({"id", "type", "format", "role", "object"})
+"""Strings that servers repeat in each piece."""
+
+
+def of_a_message(key: str) -> bool:
+    """In what a message carries all strings are pieces, but labels."""
+    return key not in _LABELS
+
+
+def of_a_call(key: str) -> bool:
+    """In a call only the name and the arguments come in pieces."""
+    return key in ("name", "arguments")
+
+
+def gathered(pieces: Sequence[Any], joins: Joins, key: str = "") -> object:
+    """One value from its pieces, in time linear in them: strings joined, lists extended (items that carry an index
+    merged by it), objects merged; of anything else the newest. None counts for nothing."""
+    values = [piece for piece in pieces if piece is not None]
+    if len(values) < 2:
+        return values[0] if values else None
+    kind = type(values[-1])
+    if kind not in (str, dict, list) or any(type(value) is not kind for value in values):
+        return values[-1]
+    if kind is str:
+        return joined_text(values) if joins(key) else next(filter(None, values), "")
+    places: dict[object, list[object]] = {}
+    if kind is dict:
+        for name, value in chain.from_iterable(piece.items() for piece in values):
+            places.setdefault(name, []).append(value)
+        return {name: gathered(parts, joins, str(name)) for name, parts in places.items()}
+    for item in chain.from_iterable(values):
+        index = item.get("index") if isinstance(item, dict) else None
+        place = index if isinstance(index, int) else (len(places),)  # a place of its own
+        places.setdefault(place, []).append(item)
+    return [gathered(parts, joins, key) for parts in places.values()]
+
+
+def is_blank(value: object) -> bool:
+    """Whether a value tells nothing."""
+    return value is None or value in ("", [], {})
+
+
+# --- the reply ---
 
 USAGE = UsageNames(
     prompt=("prompt_tokens",),
@@ -222,3 +424,111 @@ def is_same(left: Sequence[object], right: Sequence[object]) -> bool:
 def is_bare(piece: Json) -> bool:
     """Whether a piece tells the client nothing."""
     return not piece.get("finish_reason") and all(map(is_blank, object_at(piece, "delta").values()))
+
+
+# --- the messages of a whole reply, as a client returns them with its next request ---
+
+_FIELDS = ("role", "content", "refusal", "tool_calls")
+_IN_PIECES = ("arguments", "input")
+"""The fields of a call that come in pieces."""
+
+
+def whole_messages(reply: Json) -> list[Json]:
+    choices = list(objects(reply.get("choices")))
+    if len(choices) != 1 or not choices[0].get("finish_reason"):
+        return []
+    return [_message(object_at(choices[0], "message"))]
+
+
+def _message(message: Json) -> Json:
+    fields = {name: message[name] for name in _FIELDS if message.get(name)}
+    return {"role": "assistant", "content": None, **fields}
+
+
+def streamed_messages(events: list[Json]) -> list[Json]:
+    texts: dict[str, list[str]] = {"content": [], "refusal": []}
+    calls: dict[int, Json] = {}
+    is_over = False
+    for event in events:
+        if "error" in event:
+            return []
+        for choice in objects(event.get("choices")):
+            if choice.get("index", 0) != 0:
+                return []
+            delta = object_at(choice, "delta")
+            for name, pieces in texts.items():
+                pieces.append(text_at(delta, name))
+            for place, piece in enumerate(objects(delta.get("tool_calls"))):
+                index = piece.get("index", place)
+                _add_call(calls.setdefault(index if isinstance(index, int) else place, {}), piece)
+            is_over = is_over or bool(choice.get("finish_reason"))
+    if not is_over:
+        return []
+    whole: Json = {name: joined_text(pieces) for name, pieces in texts.items()}
+    return [_message({**whole, "tool_calls": [call for _, call in sorted(calls.items())]})]
+
+
+def _add_call(call: Json, piece: Json) -> None:
+    """Texts of what is called are added up, everything else is there once."""
+    for name, value in piece.items():
+        if isinstance(value, dict):
+            before = object_at(call, name)
+            grown = {key: text_at(before, key) + text_at(value, key) for key in _IN_PIECES if key in value}
+            call[name] = {**value, **before, **grown}
+        elif name != "index" and value is not None:
+            call.setdefault(name, value)
+
+
+# --- the usage of a stream, asked for in the place of a client that has not, and taken out of the stream again ---
+
+OPTION = b"stream_options"
+_USAGE_CHUNK = frozenset(
+    {"id", "object", "created", "model", "service_tier", "system_fingerprint", "choices", "usage"},
+)
+"""Members of a chunk that brings nothing but usage."""
+
+
+def asking_for_usage(body: bytes) -> bytes | None:
+    """The request, with its usage asked for; None where it asks itself, wants no stream, or cannot be read."""
+    try:
+        spans = members(body)
+        start, end = spans.get("stream_options", (0, 0))
+        if member(body, spans, "stream") is not True:
+            return None
+        if not end:
+            at = body.index(b"{") + 1
+            return spliced(body, [((at, at), b'"stream_options":{"include_usage":true},')])
+        if body[start:end] == b"null":
+            return spliced(body, [((start, end), b'{"include_usage":true}')])
+        options = members(body, start, end)
+    except UnreadableError:
+        return None
+    wish = options.get("include_usage")
+    if wish is None:
+        return spliced(body, [((start + 1, start + 1), b'"include_usage":true' + (b"," if options else b""))])
+    return spliced(body, [(wish, b"true")]) if body[slice(*wish)] in (b"false", b"null") else None
+
+
+def without_usage(event: bytes) -> bytes:
+    """An event as a client gets it that has not asked for usage; empty where it brought nothing else."""
+    content = read_event(event) if b'"usage"' in event else None
+    if content is None or "usage" not in content:
+        return event
+    if content["usage"] is not None and not list_at(content, "choices") and content.keys() <= _USAGE_CHUNK:
+        return b""
+    start = event.index(b"{")
+    text = event[start : event.rindex(b"}") + 1]
+    try:
+        value, end = members(text)["usage"]
+        name = text.rfind(b'"usage"', 0, value)
+        is_found = name >= 0 and text[name + len(b'"usage"') : value].strip() == b":"
+    except UnreadableError:  # several lines of data
+        is_found = False
+    if not is_found:  # or an escaped name
+        return framed({name: each for name, each in content.items() if name != "usage"})
+    before, behind = text[:name].rstrip(), text[end:].lstrip()
+    if before.endswith(b","):
+        name = len(before) - 1
+    elif behind.startswith(b","):
+        end = len(text) - len(behind) + 1
+    return event[:start] + text[:name] + text[end:] + event[start + len(text) :]

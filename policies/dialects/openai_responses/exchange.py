@@ -9,10 +9,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from policies.dialects.base import Added, Request
-from policies.dialects.common import answered_calls, as_json, member, parsed
+from policies.dialects.common import Added, Request, answered_calls, as_json, member, parsed
 from policies.dialects.openai import MOST_TOOLS
-from policies.dialects.openai_responses.messages import CALLS, Item, digest, read, texts_of, type_of
+from policies.dialects.openai_responses.request import CALLS, Item, digest, read, texts_of, type_of
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced

@@ -19,7 +19,7 @@ from time import monotonic
 from aiohttp import web
 
 from policies.assemble import PlanOptions
-from policies.dialects.limits import TooManyError
+from policies.dialects.splitting import TooManyError
 from policies.keep import joined
 from policies.money.catalog import prices_for
 from policies.money.prices import BudgetLimits

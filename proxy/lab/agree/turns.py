@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from policies.dialects import DIALECTS
-from policies.dialects.writing import is_completion_limited
+from policies.dialects.dialect import is_completion_limited
 from policies.money.prices import RESERVE, Usage
 from proxy.lab.provider import TURN_HEADER
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for

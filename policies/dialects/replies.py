@@ -1,4 +1,5 @@
-"""How the rounds of a reply follow each other, in the same way for every API.
+"""Replies: as server-sent events or as one body, the usage in them, and how their rounds follow each other, in the same
+way for every API. Nothing here raises on what it reads.
 
 A round ends in one of these ways:
   no call of ours                 the choice is over as it came
@@ -8,21 +9,206 @@ A round ends in one of these ways:
   calls that were cut off         over, for the provider's own reason
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from policies.dialects.base import ChoiceResult
-from policies.dialects.common import as_json
-from policies.dialects.events import Json, document, read_event, split_events
-from policies.dialects.usage import UsageNames, UsageSum
+from policies.dialects.common import ChoiceResult, as_json, list_at, object_at
 from policies.model.edits import RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.money.prices import Usage
+
+Json = dict[str, object]
+
+_BOM = b"\xef\xbb\xbf"
+_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def is_plain(event: bytes) -> bool:
+    """Whether this is the whole body of a reply that is not streamed."""
+    return event.removeprefix(_BOM).lstrip()[:1] == b"{"
+
+
+def events_in(reply: bytes) -> list[bytes]:
+    """The events of a whole reply, or its body where it is not streamed."""
+    if is_plain(reply):
+        return [reply]
+    return reply.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
+
+
+def text_of(event: bytes) -> bytes:
+    """The JSON in an event or a body. A break between two lines of data is white space in JSON."""
+    if is_plain(event):
+        return event.removeprefix(_BOM)
+    lines = event.removeprefix(_BOM).splitlines()
+    return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
+
+
+def split_events(events: bytes) -> list[tuple[int, bytes]] | None:
+    """Of each of these whole events its length and its JSON, which is empty where it has not one line of data, and
+    maybe a name before that. None where they are not parted as nearly all streams part them: by one empty line, of one
+    kind; or are not UTF-8."""
+    try:
+        events.isascii() or events.decode()
+    except UnicodeDecodeError:
+        return None
+    if events.startswith(b"data: {") and events.find(b"\n") == len(events) - 2 and b"\r" not in events:
+        return [(len(events), events[6:-2])]
+    end = b"\r\n" if b"\r" in events else b"\n"
+    blank = end + end
+    if events.startswith(end) or blank + end in events or not events.endswith(blank):
+        return None
+    if len(end) == 2 and not events.count(b"\r") == events.count(b"\n") == events.count(end):
+        return None
+    split = []
+    for event in events.split(blank)[:-1]:
+        line = event.partition(end)[2] if event.startswith(b"event:") else event
+        text = line[6:] if line.startswith(b"data: {") and end not in line else b""
+        split.append((len(event) + len(blank), text))
+    return split
+
+
+def read_event(event: bytes) -> Json | None:
+    """The JSON object in an event or a body; None where there is none."""
+    if event.startswith(b"data: {"):
+        with suppress(*_FAULTS):  # one line of data, as nearly all are
+            content: Json = msgspec.json.decode(event[6:])
+            return content
+    return document(text_of(event))
+
+
+def document(text: bytes) -> Json | None:
+    """The JSON object in a text; None where there is none."""
+    value: object = None
+    try:
+        value = msgspec.json.decode(text)
+    except _FAULTS:
+        with suppress(ValueError, RecursionError):  # half a surrogate pair: some servers part them between events
+            value = json.loads(text) if b"\\u" in text else None
+    return value if isinstance(value, dict) else None
+
+
+def framed(content: Mapping[str, object], named: bool = False) -> bytes:
+    """The content as a server-sent event, which can be `named` by its type, where that can stand on a line."""
+    kind = content.get("type")
+    has_name = named and isinstance(kind, str) and kind.isprintable()  # no line break, no half of a surrogate pair
+    name = f"event: {kind}\n".encode() if has_name else b""
+    return name + b"data: " + as_json(content) + b"\n\n"
+
+
+def joined_text(pieces: Sequence[str]) -> str:
+    """One text; the halves of a surrogate pair that were parted between pieces are one character again."""
+    text = "".join(pieces)
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+# --- the usage of a reply: read in the words of its API, and summed over the rounds of the reply ---
+
+_MOST_TOKENS = 10**9
+"""Tokens of a count that is believed. Sums of it stay numbers that every store can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageNames:
+    """What an API calls the counts of a usage; those of the cache as paths."""
+
+    prompt: Sequence[str]
+    """The counts that make up the prompt."""
+    completion: str
+    cached: Sequence[str]
+    cache_write: Sequence[str] = ("",)
+    long_cache_write: Sequence[str] = ("",)
+    """Written for longer than by default: one hour at Anthropic, twelve at OpenAI."""
+    summed: Sequence[str] = ()
+    """Objects of counts that are of the answer, or of what was done for it."""
+    listed: str = ""
+    """A list with an entry for each sampling in the reply (beta)."""
+    in_pieces: bool = False
+    """Whether a stream gives a usage piece by piece, so that a later piece leaves out or repeats what an earlier one
+    gave. Counts may then be null, too."""
+
+    def read(self, usage: object) -> Usage | None:
+        """The usage; None where it is no object, or a count is no number of tokens."""
+        try:
+            prompt = sum(_count(usage, (name,), self.in_pieces) for name in self.prompt)
+            completion = _count(usage, (self.completion,), self.in_pieces)
+            cached, written = _count(usage, self.cached), _count(usage, self.cache_write)
+            return Usage(prompt, cached, written, completion, min(written, _count(usage, self.long_cache_write)))
+        except TypeError:
+            return None
+
+
+class UsageSum:
+    """The usage of a reply. Counts of the answer are summed over its rounds; the prompt side is always the last
+    round's, because clients take it for how full the window is."""
+
+    def __init__(self, names: UsageNames) -> None:
+        self.completion = 0
+        """Tokens of the answers in the rounds before this one."""
+        self.current: Json = {}
+        """The usage of the round at hand, as far as the provider has given it."""
+        self._names = names
+        self._earlier: dict[str, dict[str, int]] = {}
+        self._entries: list[object] = []
+
+    def receive(self, usage: Mapping[str, object]) -> None:
+        """A usage, or a piece of one."""
+        before = self.current if self._names.in_pieces else {}
+        self.current = {**before, **{k: v for k, v in usage.items() if not (self._names.in_pieces and v is None)}}
+
+    def close(self) -> None:
+        whole = self.whole(self.current)
+        self.completion = _number(whole.get(self._names.completion))
+        for name in self._names.summed:
+            counts = object_at(whole, name)
+            self._earlier[name] = {key: value for key, value in counts.items() if type(value) is int}
+        self._entries = list_at(whole, self._names.listed)
+        self.current = {}
+
+    def whole(self, usage: Mapping[str, object]) -> Json:
+        """The usage of the round at hand as that of the whole reply. Where it comes in pieces, the prompt side is
+        repeated, because the client has had that of the first round."""
+        names, current = self._names, self.current
+        completion = self.completion + _number(current.get(names.completion))
+        prompt = {name: current[name] for name in names.prompt if names.in_pieces and name in current}
+        whole: Json = {**usage, **prompt, names.completion: completion}
+        if "total_tokens" in usage:
+            whole["total_tokens"] = sum(_number(current.get(name)) for name in names.prompt) + completion
+        for name in names.summed:
+            now, earlier = object_at(current, name), self._earlier.get(name, {})
+            if earlier:
+                now = {key: _number(now.get(key)) + earlier.get(key, 0) for key in {**now, **earlier}}
+            whole |= {name: now} if now else {}
+        if self._entries or isinstance(current.get(names.listed), list):
+            whole[names.listed] = [*self._entries, *list_at(current, names.listed)]
+        return whole
+
+
+def _count(usage: object, path: Sequence[str], nullable: bool = True) -> int:
+    """The count at a path, 0 where there is none. Raises TypeError where something else stands there or on the way."""
+    value = usage
+    for name in path:
+        if not isinstance(value, dict):
+            raise TypeError(name)
+        if name not in value or (value[name] is None and nullable):
+            return 0
+        value = value[name]
+    if type(value) is not int or not 0 <= value <= _MOST_TOKENS:
+        raise TypeError(path)
+    return value
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+# --- rounds ---
 
 RoundEnd = Literal["as it came", "waiting", "limit"]
 """What the client receives of the end of a round."""
