@@ -22,8 +22,6 @@ from policies.tools import Kinds, Toolbox
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a request is planned under besides its own bytes."""
-
     preset: Preset
     prices: Prices
     """Those listed for the model, whatever this request asks of the cache."""
@@ -35,12 +33,10 @@ class PlanOptions:
     reserve: int | None = None
     """Tokens that the request allows for the answer, where its body cannot say so."""
     recall: bool = True
-    """Whether the recall tool is added to requests that bring tools."""
     recall_always: bool = False
-    """Whether it is added to requests without tools, too."""
     own_marks: OwnMarks = "auto"
     drop_bound_thinking: bool = True
-    """Whether Anthropic is asked to drop thoughts that an edit before them invalidates."""
+    """True where Anthropic is asked to drop thoughts that an edit before them invalidates."""
     text_protocol: bool = False
     calibration: float = 1.0
     """Reported tokens per counted token: moves the hard marks only."""
@@ -49,18 +45,15 @@ class PlanOptions:
     summarizing: Summarizing | None = None
     digesting: Prices | None = None
     keep: Patterns = ()
-    """What people want left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """A request ready to be planned."""
-
     settings: PlanSettings
     tool: Added | None
     """The recall tool and its place in the body; None where it cannot be added."""
     consent: Consent
-    """What the request must say beside its messages so that its provider takes an edited history."""
+    """Needed beside the messages, so that the provider takes an edited history."""
     lifetime: float
     """Seconds of disuse after which the provider has forgotten the prompt."""
     editable: bool = True
@@ -71,7 +64,6 @@ class PlanInput:
 def assemble(
     dialect: Dialect, request: Request, conversation: Conversation, count: TokenCounter, options: PlanOptions
 ) -> PlanInput:
-    """The planner's input for a request that carries this conversation."""
     consent = dialect.consent(request) if options.drop_bound_thinking else Consent()
     editable, messages, preset = consent is not None, conversation.messages, options.preset
     reserve = request.reserve if options.reserve is None else options.reserve
@@ -128,7 +120,6 @@ def assemble(
 
 
 def tool_tokens(tool: Added | None, count: TokenCounter) -> int:
-    """What the recall tool adds to the prompt."""
     return _counted(tool[1], count) if tool else 0
 
 

@@ -22,23 +22,18 @@ from policies.render import body_of, render
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The new body, and the plan that led to it."""
-
     body: bytes
     plan: Plan
     conversation: Conversation
     input: PlanInput
     dialect: str
-    """The API that the body was read as."""
 
     @property
     def settings(self) -> PlanSettings:
-        """What the plan follows from besides the history."""
         return self.input.settings
 
     @property
     def tool(self) -> Added | None:
-        """The recall tool and its place in the body; None where it was not added."""
         return self.input.tool
 
 

@@ -20,7 +20,7 @@ from policies.sight import SightWindow
 from policies.tools import Toolbox, ToolKind, WayBack
 
 Aim = Literal["bill", "context"]
-"""What decides when something goes: whether it pays (`bill`), or the triggers and sizes that the preset names."""
+"""Things go when that pays (`bill`), or at the triggers and sizes that the preset names."""
 
 
 LEAST_SAVING = 15
@@ -35,15 +35,14 @@ class TokenCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exceptions:
-    """What a preset may do though law 5 forbids it, declared by name: cut a result before the model has seen it, and
-    have a summary replace system messages. Such a message is named by its text, or by how it begins and ends:
-    `BEGINNING*END`, where neither part may stand anywhere else in it."""
+    """Exceptions from law 5 that a preset declares by name: cut a result before the model has seen it, and have a
+    summary replace system messages. Such a message is named by its text, or by how it begins and ends: `BEGINNING*END`,
+    where neither part may stand anywhere else in it."""
 
     first_sight: bool = False
     system: tuple[str, ...] = ()
 
     def may_fold_system(self, block: Block) -> bool:
-        """Whether a summary may replace this system text."""
         return block.kind == "system" and any(_matches(name, block.text.strip()) for name in self.system)
 
     def foldable_system(self, conversation: Conversation) -> tuple[int, ...]:
@@ -84,18 +83,15 @@ class Summarizing:
     tokens: int
     now: float
     waits: bool = False
-    """Whether a request waits for its summary: else that stands with the next request at the earliest."""
+    """True where a request waits for its summary: else that stands with the next request at the earliest."""
 
     def cost(self, record: SummaryRecord, prices: Prices) -> float:
-        """What a summary cost, in input tokens of the request's model."""
         dollars = record.spent.prompt * self.prices.input + record.spent.completion * self.prices.output
         return dollars / prices.input if prices.input else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a policy sees at one step of a history."""
-
     step: int
     prices: Prices
     budget: Budget
@@ -107,18 +103,19 @@ class Context:
     head: int = 0
     """Tokens before the history: tools and system text."""
     text_protocol: bool = False
-    """Whether agents that speak a text protocol are shortened too: output in user messages, and the prose beside it."""
+    """True where agents that speak a text protocol are shortened too: output in user messages, and the prose beside
+    it."""
     recall: bool = False
-    """Whether the request carries the recall tool: then everything hidden is named by its reference."""
+    """True where the request carries the recall tool: then everything hidden is named by its reference."""
     exchanges: bool = False
-    """Whether a record may be sent as an answer of that tool: else it holds nothing that a tool returned."""
+    """True where a record may be sent as an answer of that tool: else it holds nothing that a tool returned."""
     aim: Aim = "bill"
     is_chat: bool = False
-    """Whether it is a chat without tools: nothing that goes could be fetched again."""
+    """True where it is a chat without tools: nothing that goes could be fetched again."""
     pressed: bool = False
-    """Whether the hard mark is near: what makes room has to be asked for now."""
+    """True where the hard mark is near: what makes room has to be asked for now."""
     newest: bool = True
-    """Whether this step is the request being served; earlier steps are replayed."""
+    """True where this step is the request being served; earlier steps are replayed."""
     summarizing: Summarizing | None = None
     """None where the preset wants no summaries."""
     summaries: tuple[SummaryRecord, ...] = ()
@@ -142,7 +139,6 @@ class Context:
     """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
     toolbox: Toolbox = NO_TOOLS
     protection: Protection = NO_PROTECTION
-    """What is left as it is (policies.keep)."""
     edits: Mapping[int, Replace] = field(default_factory=dict)
     """The edits that stand in the request, by block, as of the step before."""
     folded: Container[int] = frozenset()
@@ -167,7 +163,6 @@ class Context:
         return conversation.blocks[self.rereads.get(at, at) if at in self.edits else at]
 
     def is_output(self, block: Block) -> bool:
-        """Whether the block is the output of a tool that may be shortened."""
         return block.answers is not None and (block.kind == "result" or self.text_protocol)
 
     def ref(self, conversation: Conversation, at: int) -> str:
@@ -175,7 +170,6 @@ class Context:
         return conversation.ref(self.rereads.get(at, at)) if self.recall else ""
 
     def kind(self, conversation: Conversation, at: int) -> ToolKind:
-        """What kind of output a block is."""
         kinds, at = _KINDS.of(conversation), self.rereads.get(at, at)
         toolbox, kind = kinds.get(at, _UNKNOWN)
         if toolbox is not self.toolbox:
@@ -192,12 +186,12 @@ class Context:
         return "unchanged" if tool in tools else kind
 
     def may_save(self, at: int) -> bool:
-        """Whether an edit of the block may save enough: not where next to nothing of it is sent, as inside a fold."""
+        """True where an edit of the block may save enough: not where next to nothing of it is sent, as inside a
+        fold."""
         return not self.sizes or self.sizes[at] >= LEAST_SAVING
 
     @property
     def tokens(self) -> int:
-        """The tokens of all blocks as they would be sent now."""
         return self.tokens_of(0, len(self.sizes))
 
     def tokens_of(self, start: int, end: int) -> int:
@@ -209,7 +203,6 @@ class Context:
 
     @property
     def first_cut_age(self) -> int:
-        """How many turns old an output is when it may first be cut."""
         return 0 if self.exceptions.first_sight else 1
 
     def aged(
@@ -253,7 +246,7 @@ class Context:
         tokens: int | None = None,
         since: int | None = None,
     ) -> bool:
-        """Whether a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
+        """True where a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
         the last block that a summary stands for."""
         step, tokens = self.step if step is None else step, self.tokens if tokens is None else tokens
         return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high, since)

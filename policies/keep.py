@@ -23,7 +23,6 @@ from policies.model.indexes import Index
 from policies.tools import Kinds, Toolbox, ToolKind, paths_of, subject_of
 
 Patterns = tuple[str, ...]
-"""In order, each once: what `patterns_of` returns."""
 
 MOST_PATTERNS, LONGEST_PATTERN = 32, 256
 TEXT = "text:"
@@ -45,7 +44,6 @@ def patterns_of(values: Iterable[str]) -> Patterns:
 
 
 def joined(*lists: Patterns) -> Patterns:
-    """The patterns of all these lists."""
     return tuple(sorted({pattern for each in lists for pattern in each}))
 
 
@@ -57,7 +55,6 @@ def digest_of(patterns: Patterns) -> str:
 
 
 def _fault(pattern: str) -> str:
-    """What is wrong with a pattern; empty where nothing is."""
     if not pattern:
         return "names nothing; give a tool, a path or text:WORDS"
     if len(pattern) > LONGEST_PATTERN:
@@ -72,7 +69,7 @@ def _words(pattern: str) -> str:
 
 @lru_cache(maxsize=64)
 def _parts(patterns: Patterns) -> tuple[Sequence[Sequence[str]], Sequence[str]]:
-    """What stands between the `*` of patterns for tools and paths, each behind a slash; and the texts."""
+    """The texts between the `*` of patterns for tools and paths, each behind a slash; and the texts to look for."""
     names = (pattern.replace("\\", "/").replace("**/", "*") for pattern in patterns if not pattern.startswith(TEXT))
     texts = [_words(pattern) for pattern in patterns if pattern.startswith(TEXT)]
     return [f"/{name}".split("*") for name in names], texts
@@ -80,7 +77,7 @@ def _parts(patterns: Patterns) -> tuple[Sequence[Sequence[str]], Sequence[str]]:
 
 @lru_cache(maxsize=4096)
 def _fits(patterns: Patterns, name: str) -> bool:
-    """Whether one of the patterns fits the name of a tool or a path, or its end behind a slash."""
+    """True where one of the patterns fits the name of a tool or a path, or its end behind a slash."""
     text = "/" + name.replace("\\", "/")
     return any(_fits_one(parts, text) for parts in _parts(patterns)[0])
 
@@ -99,7 +96,8 @@ def _fits_one(parts: Sequence[str], text: str) -> bool:
 
 
 def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
-    """Whether one of the patterns names a block: its tool, a path in the call that it is or answers, or words in it."""
+    """True where one of the patterns names a block: its tool, a path in the call that it is or answers, or words in
+    it."""
     block, (wildcards, texts) = conversation.blocks[at], _parts(patterns)
     if texts and block.kind != "opaque" and any(text in block.text for text in texts):
         return True
@@ -113,7 +111,7 @@ def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
 
 @dataclass(slots=True)
 class _Named:
-    """What was found out under these patterns."""
+    """The blocks and turns that patterns name, as far as they were looked at."""
 
     patterns: Patterns = ()
     blocks: dict[int, bool] = field(default_factory=dict)
@@ -137,13 +135,12 @@ _NAMED = Index[Block, _Named](_Named, lambda *_: None, _Named.cut)
 
 
 def _tokens_of(conversation: Conversation, turn: int) -> int:
-    """The tokens of a turn without what people wrote."""
     every = _blocks_of(conversation, turn)
     return conversation.tokens(at for at in every if not conversation.blocks[at].from_person)
 
 
 def _is_complete(conversation: Conversation, turn: int) -> bool:
-    """Whether the model has answered since: nothing can be added to the turn any more."""
+    """True where the model has answered since: nothing can be added to the turn any more."""
     return turn + 2 < conversation.steps
 
 
@@ -175,20 +172,18 @@ NOTHING = LastingTexts()
 
 
 class _Standing:
-    """What is in force at the newest step that was looked at, by subject, the oldest first."""
+    """The texts in force at the newest step that was looked at, by subject, the oldest first."""
 
     def __init__(self) -> None:
         self.under: tuple[Kinds, int] = {}, 0
         self.begin(*self.under)
 
     def begin(self, kinds: Kinds, room: int) -> None:
-        """Look at the history again from its first step on. `kinds` are those that people configured."""
         self.under, self.step, self.end, self.tokens = (kinds, room), -1, 0, 0
         self.newest: dict[str, int] = {}
         self.result = NOTHING
 
     def go_on(self, conversation: Conversation, toolbox: Toolbox, pause: Callable[[int], object]) -> None:
-        """Look at the blocks that came with the next step."""
         blocks, lasting, gone = conversation.blocks, list[tuple[int, str]](), list[int]()
         for at in conversation.arrived(self.step + 1):
             block = blocks[at]
@@ -227,7 +222,7 @@ _STANDING = Index[Block, _Standing](_Standing, lambda *_: None, lambda standing,
 def in_force(
     conversation: Conversation, step: int, toolbox: Toolbox, window: int, pause: Callable[[int], object]
 ) -> LastingTexts:
-    """What is in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
+    """The texts in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
     standing, under = _STANDING.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
     grown = standing.step >= 0 and conversation.ends[standing.step] != standing.end  # results that came one by one
     if standing.under != under or step < standing.step or grown:
@@ -239,27 +234,26 @@ def in_force(
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What is left as it is at one step: what people name, and what is in force."""
+    """The texts left as they are at one step: those that people name, and those in force."""
 
     patterns: Patterns = ()
     in_force: LastingTexts = NOTHING
     pause: Callable[[int], object] = lambda _: None
-    """That of the context."""
 
     @property
     def is_any(self) -> bool:
         return bool(self.patterns or self.in_force.blocks)
 
     def keeps(self, conversation: Conversation, at: int) -> bool:
-        """Whether a block is left as it is."""
         return at in self.in_force.blocks or (bool(self.patterns) and self._is_named(conversation, at))
 
     def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
-        """Whether a turn has such a block: then no fold replaces any of it. System text belongs to none."""
+        """True where a turn has a block that is left as it is: then no fold replaces any of it. System text belongs to
+        none."""
         return turn in self.in_force.turns or (bool(self.patterns) and self._is_turn_named(conversation, turn))
 
     def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
-        """Whether no fold may replace a block for this."""
+        """True where no fold may replace a block for this."""
         block = conversation.blocks[at]
         is_system = block.kind == "system"
         return self.keeps(conversation, at) if is_system else self.keeps_turn(conversation, block.turn)

@@ -19,7 +19,7 @@ from policies.tools import RECALL, arguments_of, recalled_ref
 
 DESCRIPTION = "Text left out at [narrows: ref N]"
 PARAMETERS = '{"type":"object","properties":{"ref":{"type":"string"},"part":{"type":"string"}},"required":["ref"]}'
-"""What `part` may be is explained under a page that is not the whole, where it is needed."""
+"""The forms of `part` are explained under a page that is not the whole, where they are needed."""
 
 PAGE = 20_000
 """Characters that one answer shows at most."""
@@ -51,7 +51,7 @@ class RecallCall:
 
 @dataclass(frozen=True, slots=True)
 class RecallAnswer:
-    """What the model receives for a call, and whether that is the text it asked for or a refusal."""
+    """The text for the model, and whether that is what it asked for or a refusal."""
 
     text: str
     succeeded: bool
@@ -69,7 +69,6 @@ def read(arguments: str) -> RecallCall:
 
 
 def call_answered_by(conversation: Conversation, at: int) -> RecallCall | None:
-    """The recall call that a block answers; None where it does not answer one."""
     return _answered(conversation.blocks, at)
 
 
@@ -82,7 +81,6 @@ _ANSWERS = Places[Block, RecallCall](_answered)
 
 
 def answers_to(conversation: Conversation, call: RecallCall) -> Sequence[int]:
-    """The blocks that answer such a call, in order."""
     return _ANSWERS.of(conversation).get(call, ())
 
 
@@ -91,7 +89,6 @@ def stands_for_text(conversation: Conversation, ref: str) -> bool:
 
 
 def run_of(conversation: Conversation, ref: str) -> range | None:
-    """The blocks of a run, by its reference."""
     name, _, count = ref.partition("+")
     length = int(count[:9]) if count.isdecimal() else 0
     first = conversation.runs.get(name) if length else None

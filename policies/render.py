@@ -42,7 +42,6 @@ _NOTHING = Rendering({}, {}, Chains((), {}), (), 0, b"")
 
 
 def render(dialect: str, request: Request, conversation: Conversation, plan: Plan) -> Rendering:
-    """Render what the plan edits."""
     before, same = _standing(request, conversation, plan)
     edits = _edits_from(same, conversation, plan)
     spliced = DIALECTS[dialect].splice(request, conversation, edits) if edits else {}
@@ -62,8 +61,8 @@ def render(dialect: str, request: Request, conversation: Conversation, plan: Pla
 
 
 def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
-    """What was rendered of an earlier request, and up to which message it stands: before the first one that is another
-    now, or has other edits."""
+    """The rendering of an earlier request, and up to which message it stands: before the first one that is another now,
+    or has other edits."""
     before, same = conversation.carried.rendering, conversation.carried.rendered_messages
     if not isinstance(before, Rendering) or (before.folded and before.beside != _beside(request)):
         return _NOTHING, 0
@@ -78,7 +77,6 @@ def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple
 
 
 def _edits_from(start: int, conversation: Conversation, plan: Plan) -> list[Edit]:
-    """The edits of the messages from `start` on."""
     if not plan.edits:
         return []
     blocks, index = conversation.blocks, conversation.index
@@ -117,6 +115,5 @@ def body_of(
 
 
 def _digest(dialect: Dialect, raw: bytes) -> bytes:
-    """A digest of what is sent in the place of one message."""
     digests = [dialect.read(raw[start - 1 : end - 1], len).digest for start, end in items(b"[" + raw + b"]")]
     return sha256(b"".join(digests)).digest()

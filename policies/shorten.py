@@ -33,7 +33,7 @@ from policies.text.stubs import MARK, refs_named
 _OVER, _OVER_OF_PEOPLE = 250, 2_000
 """Tokens over which a row that stands alone is shortened: what a tool returned, and what a user message holds."""
 _SHARE = 0.25
-"""What stays of such a row."""
+"""The share of such a row that stays."""
 _FOLDING = (Recap, Summarize, Trim)
 
 
@@ -49,7 +49,7 @@ class Shortened:
     hidden: Mapping[str, str]
     policies: Sequence[str]
     shed: bool = False
-    """Whether there was no time to plan, so that nothing is shortened."""
+    """True where there was no time to plan, so that nothing is shortened."""
 
 
 def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[], bool] = lambda: False) -> Shortened:

@@ -64,7 +64,6 @@ class _Reach:
         self.begin(0.0)
 
     def begin(self, share: float) -> None:
-        """Look at the history again from its first step on."""
         self.share, self.step, self.end, self.in_shell, self.names_read = share, -1, 0, True, 0
         self.last: dict[str, int] = {}
         self.newest: dict[str, int] = {}

@@ -16,7 +16,6 @@ from policies.dialects.splitting import TooManyError as TooManyError
 from policies.money.prices import Usage as Usage
 
 DEFAULT = OPENAI_CHAT.name
-"""The API of what shows no other."""
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (

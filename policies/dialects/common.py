@@ -32,27 +32,23 @@ class Request(Struct, frozen=True):
     spans: tuple[Span, ...]
     model: str
     tools: Span
-    """Where the list of tool definitions stands; (0, 0) where there is none."""
     reserve: int | None
     """Tokens that the client allows for the answer."""
     streams: bool
     conversation: str | None
-    """The id that the client gives the conversation."""
     shared: int = 0
     """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
     lead: Span = (0, 0)
     """Where the text that leads the prompt stands, in an API that has it outside the messages."""
     members: Mapping[str, Span] = {}
-    """Where the value of each member of the body stands."""
 
     @property
     def tool_list(self) -> bytes:
-        """The tool definitions as the client wrote them; empty where there are none."""
         return self.body[slice(*self.tools)]
 
     @property
     def instructions(self) -> bytes:
-        """What leads the prompt besides tools and messages, as the client wrote it; empty where nothing does."""
+        """The lead of the prompt besides tools and messages, as the client wrote it; empty where there is none."""
         return self.body[slice(*self.lead)]
 
     @property
@@ -66,8 +62,6 @@ class Request(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceResult:
-    """What the client has received as one choice of a reply, and the recall exchanges behind it."""
-
     text: str
     call_ids: tuple[str, ...]
     rounds: tuple[RecallRound, ...]
@@ -91,7 +85,7 @@ Added = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What a request has to hold beside its messages, and in headers, so that its provider takes an edited history."""
+    """Needed in a request beside its messages, and in headers, so that its provider takes an edited history."""
 
     change: Change | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -119,10 +113,10 @@ class Reply(Protocol):
         they came. None, and nothing has happened, where they are to be fed one by one."""
 
     def resume(self, choice: int, /) -> None:
-        """What is fed from now on is the next round, for this pending choice alone."""
+        """From now on the next round is fed, for this pending choice alone."""
 
     def result(self, choice: int, /) -> ChoiceResult:
-        """What the client has received of one choice, and the exchanges behind it."""
+        """The text and the calls that the client has received of one choice, and the exchanges behind them."""
 
     @property
     def over(self) -> Sequence[int]:
@@ -147,7 +141,6 @@ VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at",
 
 
 def decoded(raw: bytes) -> object:
-    """The value; None where there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(raw) if raw else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -169,13 +162,11 @@ def text_at(holder: object, key: str) -> str:
 
 
 def object_at(holder: object, key: str) -> dict[str, object]:
-    """The object that an object has at a key; an empty one where there is none."""
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def list_at(holder: object, key: str) -> list[object]:
-    """The list that an object has at a key; an empty one where there is none."""
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, list) else []
 
@@ -244,7 +235,7 @@ def message_of(
 
 
 def has_newest_marked(messages: Sequence[Message]) -> bool:
-    """Whether the client has a cache mark on what came after the newest reply, system text aside."""
+    """True where the client has a cache mark on what came after the newest reply, system text aside."""
     newest = takewhile(lambda message: message.role != "assistant", reversed(messages))
     return any(message.marks for message in newest if message.role not in ("system", "developer"))
 
@@ -257,7 +248,7 @@ def consent(request: Request) -> Consent:
 def joined(
     request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
 ) -> bytes:
-    """The first message stays."""
+    """The body with changed messages; the first one is never removed."""
     changes = [((added[0], added[0]), added[1])] if added else []
     changes += [beside] if beside else []
     for message, raw in changed.items():
@@ -272,7 +263,6 @@ def answered_calls(exchange: RecallRound, texts: Sequence[str]) -> Iterator[tupl
 
 
 def failure(fault: Fault) -> bytes:
-    """The body of an error reply in the words of OpenAI's APIs."""
     kind = fault.kind or ("server_error" if fault.status >= 500 else "invalid_request_error")
     error = {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}
     return as_json({"error": error})

@@ -32,20 +32,17 @@ Model = dict[str, object]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelListing:
-    """How an API lists models."""
-
     entry: Callable[[str, str], Model] = lambda id_, owner: {
         "id": id_,
         "object": "model",
         "created": 0,
         "owned_by": owner,
     }
-    """What a model has in any case, by its id and the name of its upstream."""
+    """The fields of every model, by its id and the name of its upstream."""
     page: Callable[[Sequence[Model], Mapping[str, str]], Mapping[str, object]] = lambda models, query: {
         "object": "list",
         "data": models,
     }
-    """The list, by the parameters of the request."""
     paging: Sequence[str] = ()
     """Parameters that choose a page."""
     whole: str = ""
@@ -54,14 +51,10 @@ class ModelListing:
 
 @dataclass(frozen=True, kw_only=True)
 class Http:
-    """Paths, headers, and the list of models."""
-
     # --- paths below the base URL, and where they are mistaken ---
 
     path: str
-    """Where requests are posted to."""
     counting_path: str = ""
-    """Where their tokens are counted."""
     counting_implies: bytes = b""
     """A JSON member that a body to be counted cannot have, though the request that is sent later has it."""
     compact_path: str = ""
@@ -70,14 +63,12 @@ class Http:
     """The pattern of the paths at which stored replies are fetched, by an id that only who made them can know. The
     model may go on with one without its client."""
     adds_version: bool = False
-    """Whether its clients add /v1 to the base_url that they are given."""
+    """True where its clients add /v1 to the base_url that they are given."""
     missing_at: tuple[str, ...] = ()
-    """How the names of hosts end that do not speak it, though their provider speaks others."""
 
     # --- headers ---
 
     credentials: Sequence[str] = ("Authorization",)
-    """Where clients' credentials stand."""
     key: tuple[str, str] = ("Authorization", "Bearer ")
     """The header of an API key, and what stands in it before the key."""
     accounts: Sequence[str] = ()
@@ -97,7 +88,6 @@ class Http:
     models: ModelListing = ModelListing()
 
     def auth(self, key: str) -> Mapping[str, str]:
-        """The headers of a request with this key."""
         name, before = self.key
         return {name: before + key, **self.version}
 
@@ -123,8 +113,6 @@ _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Writing:
-    """How an API is asked to write."""
-
     bodies: Callable[[str, str, str, int], Sequence[JsonObject]]
     """The request to a model, with instructions over a text, for an answer of at most so many tokens. Where the
     upstream refuses a field by its name that the next one has not, the next one is sent."""
@@ -133,7 +121,7 @@ class Writing:
 
 
 def is_completion_limited(model: str) -> bool:
-    """Whether it is one of OpenAI's models that think."""
+    """True where it is one of OpenAI's models that think."""
     return _COMPLETION_LIMITED.match(model.rpartition("/")[2]) is not None
 
 
@@ -166,7 +154,7 @@ class CacheMarks:
     style: Callable[[Request, Sequence[Message]], MarkStyle] = lambda request, messages: ""
     """The kind of mark that the client itself uses here: proof that the upstream takes it."""
     at_end: Callable[[Request, Sequence[Message]], bool] = lambda _, messages: common.has_newest_marked(messages)
-    """Whether the client has a mark on the newest input of the model, or asks for one there."""
+    """True where the client has a mark on the newest input of the model, or asks for one there."""
     slots: Callable[[Request, Sequence[Message]], int] = lambda request, messages: 0
     """How many more marks the provider takes in this request."""
     add: Callable[[bytes, MarkStyle], bytes | None] = lambda raw, style: None
@@ -175,8 +163,6 @@ class CacheMarks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecallForm:
-    """The recall tool, its calls and their answers, as an API writes them."""
-
     tool: Callable[[Request, bool], Added | None]
     """Where and how to add the tool; None where it cannot be added. Where the client brings no tools, it is only added
     where the second argument says so."""
@@ -190,7 +176,6 @@ class RecallForm:
     next_round: Callable[[bytes, int], bytes] = lambda body, spent: body
     """The body that asks for the next round of a reply: one choice, with so many tokens less for the answer."""
     may_stand: Callable[[Request], bool] = lambda request: True
-    """Whether calls that the model never made may stand in the history."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -207,15 +192,12 @@ class UsageOption:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dialect:
-    """One API."""
-
     name: str
     label: str
     """Its name in settings."""
     provider: str = "openai"
     """Who made it, by the names of OpenTelemetry; and whose SDK speaks it."""
     http: Http
-    """How it is spoken, beside its JSON."""
 
     # --- requests ---
 
@@ -225,16 +207,15 @@ class Dialect:
     leading_kinds: tuple[Kind, ...] = ("system", "opaque")
     """The parts that count of the text that leads it outside the messages."""
     read: Read
-    """Read one raw message. What is not understood is opaque."""
     splice: Callable[[Request, Conversation, Sequence[Edit]], Mapping[int, bytes]]
     """The new bytes of each message that the edits touch; empty bytes where a message goes."""
     joined: Join = common.joined
     """The body with the changed messages in their places, with what is added, and with a change beside the messages,
     every other byte as it came. In the place of a changed message may stand several, or none."""
     consent: Callable[[Request], Consent | None] = common.consent
-    """What the request has to hold so that its history may be edited, as a rule nothing; None where it may not."""
+    """Needed so that the history may be edited, as a rule nothing; None where it may not."""
     looks_like: Callable[[Mapping[str, object]], bool] = lambda fields: False
-    """Whether a body, by its shape, is of this API and of none that stands before it in the table."""
+    """True where a body, by its shape, is of this API and of none that stands before it in the table."""
     marks: CacheMarks = CacheMarks()
     recall: RecallForm
 
@@ -249,12 +230,11 @@ class Dialect:
     streamed_messages: Callable[[list[Json]], list[Json]]
     """The same for the events of a stream."""
     failure: Callable[[Fault], bytes] = common.failure
-    """The body of an error reply, on one line."""
     usage_option: UsageOption | None = None
     writing: Writing | None = None
     """How a model is asked for a text; where it cannot be, its conversations get summaries from elsewhere alone."""
     stores: bool = False
-    """Whether the provider stores replies where a request does not say."""
+    """True where the provider stores replies where a request does not say."""
 
     def split(self, body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
         """Find the messages; None where the body is not a request of this API. What it has in common with an earlier
@@ -280,7 +260,7 @@ class Dialect:
 
 
 def usage_in(api: Dialect, reply: bytes) -> Usage | None:
-    """What the provider says that a reply has used: one text of events, or JSON."""
+    """The usage that the provider reports in a reply: one text of events, or JSON."""
     reader = api.reply(None)
     for event in events_in(reply):
         reader.feed(event)

@@ -22,7 +22,6 @@ _VALUES: Mapping[MarkStyle, bytes] = {
 
 
 def marks_on(holders: Sequence[object]) -> list[MarkStyle]:
-    """The marks on these objects themselves."""
     return [mark for holder in holders if isinstance(holder, dict) for mark in MARKS if holder.get(mark) is not None]
 
 

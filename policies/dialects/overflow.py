@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import re2  # type: ignore[import-untyped]  # it ships no types
 
 STATUSES = frozenset({200, 400, 413, 422, 500})
-"""Of replies that may say it. 200 is for a stream, or a body, that holds nothing but an error."""
 _READ = 4_000
 """Characters of a message that are read."""
 _DEEP = 6
@@ -37,9 +36,8 @@ class Overflow:
     window: int | None = None
     """Tokens that the model takes; None where the message does not say."""
     prompt: int | None = None
-    """Tokens of the prompt, at least."""
     with_answer: bool = False
-    """Whether the tokens allowed for the answer count against the window."""
+    """True where the tokens allowed for the answer count against the window."""
 
 
 def _any(patterns: Sequence[str]) -> list[re2._Regexp]:
@@ -143,8 +141,8 @@ _ANSWER = _any(
 
 
 def overflow_in(status: int, body: bytes) -> Overflow | None:
-    """What the reply says of a prompt that is too long; None where it does not. `body`: of the reply, or the data of
-    the first event of a stream."""
+    """A prompt that is too long, by what the reply says; None where it says no such thing. `body`: of the reply, or the
+    data of the first event of a stream."""
     if status not in STATUSES:
         return None
     says = _error_texts(status, body)
@@ -158,7 +156,7 @@ def overflow_in(status: int, body: bytes) -> Overflow | None:
 
 
 def _error_texts(status: int, body: bytes) -> list[str]:
-    """What the error says. A body that is not JSON says it as it stands, but never in a reply that succeeds."""
+    """The texts of the error. A body that is not JSON says it as it stands, but never in a reply that succeeds."""
     content: object = None
     with suppress(ValueError, RecursionError):
         content = json.loads(body)
@@ -198,7 +196,6 @@ def _matches(patterns: Sequence[re2._Regexp], text: str) -> bool:
 
 
 def _number(patterns: Sequence[re2._Regexp], text: str) -> int | None:
-    """The first plausible number of tokens, in the order of the patterns."""
     for pattern in patterns:
         for match in pattern.finditer(text):
             number = int(match[1].replace(",", ""))

@@ -31,7 +31,7 @@ _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def is_plain(event: bytes) -> bool:
-    """Whether this is the whole body of a reply that is not streamed."""
+    """True where this is the whole body of a reply that is not streamed."""
     return event.removeprefix(_BOM).lstrip()[:1] == b"{"
 
 
@@ -84,7 +84,6 @@ def read_event(event: bytes) -> Json | None:
 
 
 def document(text: bytes) -> Json | None:
-    """The JSON object in a text; None where there is none."""
     value: object = None
     try:
         value = msgspec.json.decode(text)
@@ -116,8 +115,6 @@ _MOST_TOKENS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class UsageNames:
-    """What an API calls the counts of a usage; those of the cache as paths."""
-
     prompt: Sequence[str]
     """The counts that make up the prompt."""
     completion: str
@@ -130,8 +127,6 @@ class UsageNames:
     listed: str = ""
     """A list with an entry for each sampling in the reply (beta)."""
     in_pieces: bool = False
-    """Whether a stream gives a usage piece by piece, so that a later piece leaves out or repeats what an earlier one
-    gave. Counts may then be null, too."""
 
     def read(self, usage: object) -> Usage | None:
         """The usage; None where it is no object, or a count is no number of tokens."""
@@ -158,7 +153,6 @@ class UsageSum:
         self._entries: list[object] = []
 
     def receive(self, usage: Mapping[str, object]) -> None:
-        """A usage, or a piece of one."""
         before = self.current if self._names.in_pieces else {}
         self.current = {**before, **{k: v for k, v in usage.items() if not (self._names.in_pieces and v is None)}}
 
@@ -211,13 +205,11 @@ def _number(value: object) -> int:
 # --- rounds ---
 
 RoundEnd = Literal["as it came", "waiting", "limit"]
-"""What the client receives of the end of a round."""
+"""How the end of a round reaches the client."""
 
 
 @dataclass(slots=True)
 class Allowance:
-    """How many more rounds a reply may take, over all its choices."""
-
     left: int
 
 
@@ -226,7 +218,7 @@ class Entry(Protocol):
 
     index: int
     ours: bool | None
-    """Whether it calls the recall tool; None while that is not known."""
+    """True where it calls the recall tool; None while that is not known."""
 
     @property
     def id(self) -> str:
@@ -234,7 +226,7 @@ class Entry(Protocol):
 
     @property
     def is_call(self) -> bool:
-        """Whether it counts among the calls of its message."""
+        """True where it counts among the calls of its message."""
 
     @property
     def text(self) -> str:
@@ -253,8 +245,6 @@ E = TypeVar("E", bound=Entry)
 
 
 class Round(Generic[E]):
-    """What the model writes in one round."""
-
     def __init__(self) -> None:
         self.by_index: dict[int, E] = {}
 
@@ -265,35 +255,30 @@ class Round(Generic[E]):
 
     @property
     def text(self) -> str:
-        """Its text for the client."""
         return "".join(entry.text for entry in self.entries)
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """The calls of the client's tools."""
         return tuple(entry.id for entry in self.entries if entry.is_call and entry.ours is False)
 
     @property
     def has_theirs(self) -> bool:
-        """Whether there are calls that the client has to answer."""
         return any(entry.is_call and entry.ours is False for entry in self.entries)
 
     def fields(self, entries: Sequence[E], alone: bool) -> str:
-        """What else a RecallRound stores of these entries, and of the message; `alone`: no call is the client's."""
+        """More that a RecallRound stores of these entries, and of the message; `alone`: no call is the client's."""
         return ""
 
     @property
     def has_ours(self) -> bool:
-        """Whether it calls the recall tool."""
         return any(entry.ours for entry in self.entries)
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it is not known yet of every call whose it is."""
+        """True where it is not known yet of every call whose it is."""
         return any(entry.ours is None for entry in self.entries)
 
     def ours_before(self, index: int) -> int:
-        """How many calls of ours stand before an index."""
         return sum(1 for entry in self.entries if entry.ours and entry.index < index)
 
     def exchange(self, alone: bool, cut: bool, last: bool) -> Sequence[RecallRound]:
@@ -312,16 +297,13 @@ R = TypeVar("R", bound=Round[Any])
 
 
 class ChoiceRounds(Generic[R]):
-    """The rounds of one choice."""
-
     def __init__(self, new_round: Callable[[], R], allowance: Allowance) -> None:
         self.round = new_round()
         self.waiting = False
         """For its next round."""
         self.ended = False
-        """Whether the round at hand has ended."""
         self.resumed = False
-        """Whether this is not the first round."""
+        """True where this is not the first round."""
         self.exchanges: list[RecallRound] = []
         self._new_round = new_round
         self._allowance = allowance
@@ -329,7 +311,6 @@ class ChoiceRounds(Generic[R]):
         self._call_ids: tuple[str, ...] = ()
 
     def resume(self) -> None:
-        """Begin the next round."""
         result = self.result
         self._text, self._call_ids = result.text, result.call_ids
         self.round = self._new_round()
@@ -337,7 +318,6 @@ class ChoiceRounds(Generic[R]):
 
     @property
     def result(self) -> ChoiceResult:
-        """What the client has received, and the exchanges behind it."""
         round_ = self.round
         return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges))
 
@@ -364,8 +344,6 @@ C = TypeVar("C", bound=ChoiceRounds[Any])
 
 
 class RoundsReply(ABC, Generic[C]):
-    """A Reply (base.py) over all its rounds; where there is no recall tool, it only reads the usage."""
-
     def __init__(self, names: UsageNames, rounds: int | None) -> None:
         self.usage: Usage | None = None
         self._only_reads = rounds is None
@@ -440,11 +418,9 @@ class RoundsReply(ABC, Generic[C]):
         return b"data: " + failure + b"\n\n"
 
     def _feed_other(self, event: bytes) -> list[bytes]:
-        """An event that is not JSON."""
         return [event]
 
     def _usage_in(self, content: Json, event: bytes) -> object:
-        """The usage in an event or a reply, if there is one."""
         return content.get("usage")
 
     def _receive(self, text: bytes) -> bool:
@@ -458,7 +434,7 @@ class RoundsReply(ABC, Generic[C]):
 
 
 def _has_no_usage(events: bytes) -> bool:
-    """Whether no usage is in events, or null in its place, as providers have it in all events but the last."""
+    """True where no usage is in events, or null in its place, as providers have it in all events but the last."""
     times = events.count(b'"usage"')
     return times == 0 or times == events.count(b'"usage":null') + events.count(b'"usage": null')
 
@@ -470,5 +446,4 @@ def valid_arguments(value: object) -> str | None:
 
 
 def derived_id(place: int, arguments: str) -> str:
-    """An id for a call that has none: the same wherever it is derived."""
     return "call_" + sha256(f"{place} {arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:24]

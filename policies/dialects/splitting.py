@@ -25,7 +25,7 @@ LIMITS: Mapping[str, int] = {
     "parameters": 1_000,  # members of the body itself
 }
 _BY_KEY = {b"content": "parts", b"output": "parts", b"system": "parts", b"tool_calls": "calls", b"tools": "tools"}
-"""What the elements of a list count as, by the key of the list; elements of other lists are values."""
+"""The kind of the elements of a list, by its key; elements of other lists are values."""
 _LEVELS = 900
 """Lists and objects inside one another: the JSON decoder refuses some more than these."""
 _NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"]{0,4095}+")*+(?:([\[\]{},"])|\Z)')
@@ -98,7 +98,7 @@ def _without_escapes(text: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RequestFields:
-    """What an API calls the members of a request."""
+    """The members of a request by the names of an API."""
 
     history: str
     reserve: Sequence[str]
@@ -108,13 +108,12 @@ class RequestFields:
     elsewhere: Sequence[str] = ()
     """Members that say that the provider holds the history."""
     takes_text: bool = False
-    """Whether the history may be one string, which is then the only message."""
+    """True where the history may be one string, which is then the only message."""
     names_conversations: bool = True
-    """Whether a field gives the id of the conversation."""
+    """True where a field gives the id of the conversation."""
 
 
 def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: RequestFields) -> Request | None:
-    """As `split` in base.py; None also where the provider holds the history."""
     common = shared(body, earlier.body, earlier.spans) if earlier else 0
     before = earlier.spans[:common] if earlier else ()
     is_list = bool(before) and body.startswith(b"{", before[0][0])

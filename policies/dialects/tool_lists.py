@@ -76,7 +76,7 @@ def with_tool(request: Request, names: Sequence[str] | None, tool: bytes, always
 
 
 def tools(request: Request) -> Sequence[ToolSpec]:
-    """Those in a group each for itself."""
+    """The tools; those of a group each by itself."""
     return _specs(request.tool_list)
 
 

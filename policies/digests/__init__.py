@@ -22,7 +22,6 @@ _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
     (listing_digest, frozenset({"file"})),
     (log_digest, frozenset()),
 )
-"""The forms, in the order in which they are tried, and the kinds of output that they are not for."""
 
 
 def digested(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:

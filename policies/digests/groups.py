@@ -91,7 +91,6 @@ _ALONE = re.compile(rf"({_PATH})\n")
 _NUMBERED = re.compile(r"\d{1,7}[:-]")
 _FEWEST_HITS, _SHARE_OF_HITS = 4, 0.6
 _Hit = tuple[str, str]
-"""A file, and a hit in it with its line end."""
 
 
 def hits_digest(source: Source) -> str:

@@ -22,7 +22,6 @@ _LOOKED_AT = 64_000
 _LETTERS = 4
 """Characters of a token, as rows are counted; JSON has fewer."""
 _PIECES = 6_000
-"""A text that splits into more has next to nothing in each."""
 _SHORT = 120
 """A value of so many bytes stays in one piece."""
 _DEEP = 12
@@ -45,8 +44,6 @@ _TYPES = {b'"': "str", b"{": "object", b"[": "array", b"t": "bool", b"f": "bool"
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A row that begins at the byte `at`; the next piece says where it ends."""
-
     at: int
     text: bytes
     worth: int = 0
@@ -134,7 +131,7 @@ def _one_piece(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Pi
 
 
 def _tells_error(text: bytes) -> bool:
-    """Whether it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
+    """True where it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
     if not tells(text.decode()):
         return False
     return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
@@ -154,7 +151,6 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _members(raw: bytes, span: Span) -> Iterator[tuple[bytes, Span]]:
-    """The keys of an object as they are written, and the spans of their values."""
     last = span[0] + 1
     for start, end in members(raw, *span).values():
         yield raw[last:start].strip(b", \t\r\n").rstrip(b": \t\r\n"), (start, end)
@@ -230,7 +226,6 @@ def _type(raw: bytes, span: Span) -> str:
 
 
 def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
-    """Keys and types, and how many objects have a key that not all have."""
     types = defaultdict[bytes, Counter[str]](Counter)
     for row in rows:
         for key, span in row.items():
@@ -244,7 +239,7 @@ def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
 
 
 def _worths(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> list[int]:
-    """What each object is worth: the first and last, those with rare types, and those with a number that lies many
+    """The worth of each object: the first and last count, those with rare types, and those with a number that lies many
     times further from the middle of its column than most numbers do."""
     forms = [tuple((key, _type(raw, span)) for key, span in row.items()) for row in rows]
     columns: dict[bytes, list[tuple[float, int]]] = {}

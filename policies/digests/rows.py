@@ -66,7 +66,6 @@ class Source:
 
     @cached_property
     def errors(self) -> frozenset[int]:
-        """Which of its lines tell of an error or of the exit status."""
         return error_lines(self.searchable)
 
     @cached_property
@@ -84,11 +83,10 @@ class Row(NamedTuple):
     """How many characters of the text it replaces."""
     worth: int = 0
     wrong: bool = False
-    """Whether it tells of an error, or of the exit status."""
+    """True where it tells of an error, or of the exit status."""
 
 
 def render(rows: Sequence[Row], source: Source) -> str:
-    """The rows that fit the budget, each gap marked; "" where none does."""
     lines = [row.text for row in rows]
     searchable = readable(lines)
     score = [row.worth for row in rows]
@@ -204,11 +202,10 @@ _WORTHS: Sequence[tuple[int, re.Pattern[str]]] = (
     (3, re.compile(r"(?:FAIL|ERROR|FAILED|PASSED|XPASS)\b|_{3,80} |--- FAIL|\w{1,80}Warning\b")),
     (1, re.compile(r"E {3}")),
 )
-"""What lines are worth: the summary of the run, errors, names of tests, other lines of a failure."""
+"""The worth of lines: the summary of the run, errors, names of tests, other lines of a failure."""
 
 
 def failure_digest(source: Source) -> str:
-    """The errors, their places and the summary first; "" where the text reports no failure."""
     lines = source.searchable
     pairs = zip(lines, [*lines[1:], ""], strict=True)
     if not any(line.lstrip(" \t").startswith(_TELLING) and _LOOK.match(line + below) for line, below in pairs):

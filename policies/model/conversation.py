@@ -65,7 +65,7 @@ class Message(Struct, frozen=True, gc=False):
     marks: int
     raw: bytes = b""
     partial: bool = False
-    """Whether it may be one of several in a row that form one message of the model, in an API with flat items."""
+    """True where it may be one of several in a row that form one message of the model, in an API with flat items."""
 
 
 class Block(Struct, frozen=True, gc=False):
@@ -79,7 +79,6 @@ class Block(Struct, frozen=True, gc=False):
     tokens: int
     anchor: str
     text_digest: bytes = b""
-    """The digest of its kind, tool and text, wherever it stands."""
     tool: str = ""
     call_id: str = ""
     answers: int | None = None
@@ -93,17 +92,17 @@ class Block(Struct, frozen=True, gc=False):
 
     @property
     def from_person(self) -> bool:
-        """Whether a person wrote it: not so the output of a command in a text protocol."""
+        """True where a person wrote it: not so the output of a command in a text protocol."""
         return self.kind == "user" and self.answers is None
 
     @property
     def is_framed(self) -> bool:
-        """Whether it is the output of a command in a text protocol."""
+        """True where it is the output of a command in a text protocol."""
         return self.kind == "user" and self.answers is not None
 
     @property
     def from_tool(self) -> bool:
-        """Whether it is part of what a tool returned: in some APIs a user message carries it."""
+        """True where it is part of what a tool returned: in some APIs a user message carries it."""
         return self.kind == "result" or bool(self.call_id)
 
 
@@ -124,7 +123,6 @@ class References:
                 places[ref] = at
 
     def cut(self, blocks: Sequence[Block], end: int) -> None:
-        """Later blocks do not change the references of earlier ones."""
         for at in range(end, len(blocks)):
             ref = self.refs.get(blocks[at].text_digest, "")
             if self.places.get(ref) == at:
@@ -186,23 +184,18 @@ class Conversation:
     marked: tuple[int, ...] = ()
     """The messages that have cache marks."""
     carried: Carried = field(default_factory=Carried, compare=False, repr=False)
-    """What an earlier request worked out of the blocks that it has in common with this one."""
+    """Indexes and renderings that an earlier request made of the blocks that it has in common with this one."""
 
     references = Index[Block, References](References, References.extend, References.cut)
     index = Index[Block, dict[str, int]](dict, _add_anchors, _cut_anchors)
-    """The blocks by their anchors."""
     results = Places[Block, int](lambda blocks, at: blocks[at].answers)
     """The blocks that answer a call, by the block of the call."""
     outputs_by_text = Places[Block, str](lambda blocks, at: None if blocks[at].answers is None else blocks[at].text)
-    """The outputs of calls that have the same text."""
     outputs_by_call = Places[Block, tuple[str, str]](_answered_call)
-    """The outputs of the same call (same tool, same arguments)."""
     person_tokens = Sums[Block](lambda block: block.tokens if block.from_person else 0)
-    """Tokens that people wrote before each block, and in all."""
     client_tokens = Sums[Block](lambda block: block.tokens + block.frame)
     """Tokens before each block, and in all, as the client wrote them, message framing included."""
     kinds = Places[Block, Kind](lambda blocks, at: blocks[at].kind)
-    """The blocks of each kind."""
     runs = Index[Block, dict[str, int]](dict, _add_runs, _cut_runs)
     """The first block of the runs that a name begins: the reference of a run without the number of its blocks."""
     _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)
@@ -219,7 +212,6 @@ class Conversation:
         return bool(self._framed)
 
     def tokens(self, blocks: Iterable[int]) -> int:
-        """Tokens of these blocks as the client wrote them, message framing included."""
         return sum(self.blocks[i].tokens + self.blocks[i].frame for i in blocks)
 
     def ref(self, at: int) -> str:
@@ -236,7 +228,6 @@ class Conversation:
         return self.blocks[self.ends[0]].anchor if len(self.ends) > 1 else ""
 
     def reply(self, step: int) -> range:
-        """The messages of the reply to the request of `step`."""
         first = self.blocks[self.ends[step]].message
         end = first + 1
         while end < len(self.messages) and self.messages[end].role == "assistant" and not begins(self.messages, end):
@@ -245,15 +236,12 @@ class Conversation:
 
     @property
     def steps(self) -> int:
-        """How many requests the history consists of, this one included."""
         return len(self.ends)
 
     def start(self, step: int) -> int:
-        """The first block that came with the request of `step`."""
         return self.ends[step - 1] if step else 0
 
     def arrived(self, step: int) -> range:
-        """The blocks that came with the request of `step`."""
         return range(self.start(step), self.ends[step])
 
     def end_anchor(self, step: int) -> str:
@@ -272,7 +260,7 @@ def _digits(digest: bytes) -> str:
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:
-    """Whether the model begins to answer with this message."""
+    """True where the model begins to answer with this message."""
     goes_on = messages[at].partial and at > 0 and messages[at - 1].role == "assistant"
     return messages[at].role == "assistant" and not goes_on
 
@@ -320,7 +308,6 @@ def converse(
 def _extended(
     before: tuple[Block, ...], ends: list[int], messages: Sequence[Message], shared: int
 ) -> tuple[Block, ...]:
-    """The blocks `before`, with those of the messages from `shared` on; `ends` is extended, too."""
     chain = next((bytes.fromhex(block.anchor) for block in reversed(before) if block.kind != "system"), b"")
     start = ends[-1] if ends else 0
     blocks = list(before[start:])  # all from `start` on, where the model's newest turn begins

@@ -16,13 +16,14 @@ _NUMBER = re.compile(r"(?<![\w.])\d{3,18}(?![\w.]*\w)")
 _NAMELIKE = re.compile(r"[_.\d]|[a-z][A-Z]")
 _LONGEST_WORD = 81
 _TELLS = re.compile(r"[_.\d/]|[a-z][A-Z]")
-"""What each token has that an identifier lies in."""
+"""Each token with an identifier in it has one of these."""
 
 _TOKEN = re.compile(r"[\w./~-]+")
-"""What an identifier lies in: it begins where nothing of this stands before, and all that it looks at is inside."""
+"""The stretch that an identifier lies in: it begins where nothing of this stands before, and all that it looks at is
+inside."""
 _SEPARATED = bytes(code if code < 128 and _TOKEN.fullmatch(chr(code)) else ord(" ") for code in range(256))
 _SEPARATED_LINES = bytes(code if code == ord("\n") else _SEPARATED[code] for code in range(256))
-"""What stands for each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""
+"""The replacement of each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""
 _LONGEST_TOKEN = 200
 """Characters of a token whose identifiers are remembered."""
 _SHORT, _REMEMBERED = 1_000, 16_000
@@ -123,7 +124,7 @@ _remembered_long = lru_cache(maxsize=64)(all_identifiers_in)
 
 
 _MENTIONED = Index[Block, dict[tuple[int, int], frozenset[str]]](dict, lambda *_: None, lambda late, *_: late.clear())
-"""What was worked out of late, by the blocks that it is of."""
+"""Identifiers that were collected lately, by the blocks that they are of."""
 _LATE = 32
 
 
@@ -140,7 +141,7 @@ def mentioned(conversation: Conversation, after: int, step: int) -> frozenset[st
 
 
 def in_use(conversation: Conversation, at: int, step: int, turns: int, least: int) -> bool:
-    """Whether the model's last `turns` turns mention `least` identifiers of a result that no newer result shows."""
+    """True where the model's last `turns` turns mention `least` identifiers of a result that no newer result shows."""
     start, end = conversation.ends[max(0, step - turns)], conversation.ends[step]
     left = identifiers_in(conversation.blocks[at].text) & mentioned(conversation, start - 1, step)
     for i in range(at + 1, end):

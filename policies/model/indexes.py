@@ -20,19 +20,16 @@ B_co = TypeVar("B_co", covariant=True)
 
 @dataclass(slots=True)
 class Carried:
-    """What a history has taken over and not asked for yet, and how many threads work on it."""
-
     values: "dict[Index[Any, Any], tuple[Any, int]]" = field(default_factory=dict)
     """Indexes, each with the number of blocks that it covers."""
     holders: int = 0
     rendering: object = None
-    """What was last rendered of the history, or of one with which it has its first messages in common."""
+    """The newest rendering of the history, or of one with which it has its first messages in common."""
     rendered_messages: int = 0
     """How many messages that one has in common with this history."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Give nothing away meanwhile. Entered and left on the event loop."""
         self.holders += 1
         try:
             yield
@@ -41,8 +38,6 @@ class Carried:
 
 
 class Indexed(Protocol[B_co]):
-    """A history with indexes."""
-
     @property
     def blocks(self) -> Sequence[B_co]: ...
 
@@ -94,8 +89,8 @@ class Index(Generic[B, T]):
 
 
 def carry_over(earlier: Indexed[Any], messages: int, end: int) -> Carried:
-    """What a history takes over from an earlier one with which it has its first messages in common, and its first `end`
-    blocks."""
+    """The indexes that a history takes over from an earlier one with which it has its first messages in common, and its
+    first `end` blocks."""
     before = earlier.carried
     carried = Carried(rendering=before.rendering, rendered_messages=min(before.rendered_messages, messages))
     if not before.holders:
@@ -108,8 +103,6 @@ def carry_over(earlier: Indexed[Any], messages: int, end: int) -> Carried:
 
 
 class Sums(Index[B, list[int]]):
-    """Sums of what blocks count: before each of them, and of all."""
-
     def __init__(self, count: Callable[[B], int]) -> None:
         def extend(sums: list[int], blocks: Sequence[B], start: int) -> None:
             sums[-1:] = accumulate(map(count, blocks[start:]), initial=sums[-1])

@@ -27,14 +27,13 @@ class Parameter:
     name: str
     type: Any
     default: Any
-    """MISSING where there is none."""
     unit: str
-    """What a number alone counts; for other values, what they are."""
+    """The unit of a number alone; the kind of other values."""
     meaning: str
     minimum: int = 0
     below: float | None = None
     empty: str = "always"
-    """What no trigger at all means."""
+    """The meaning of no trigger at all."""
 
 
 def parameter(
@@ -46,20 +45,16 @@ def parameter(
     below: float | None = None,
     empty: str = "always",
 ) -> Any:
-    """A field that is a parameter; for the body of a dataclass."""
     metadata = {"unit": unit, "meaning": meaning, "minimum": minimum, "below": below, "empty": empty}
     return field(default=default, metadata=metadata)
 
 
 def parameters_of(kind: Any) -> tuple[Parameter, ...]:
-    """The parameters of a dataclass, or of a value of one."""
     return tuple(Parameter(each.name, each.type, each.default, **each.metadata) for each in fields(kind))
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a large text exceeds in any of the three; 0 sets no limit."""
-
     tokens: int = parameter("tokens", "a text with more is large", default=0)
     chars: int = parameter("characters", "a text with more is large", default=0)
     bytes: int = parameter("bytes", "a text with more, in UTF-8, is large", default=0)
@@ -70,7 +65,7 @@ Large = int | Size
 
 
 def is_large(text: str, tokens: int, large: Large) -> bool:
-    """Whether a text of so many tokens is larger than that."""
+    """True where a text of so many tokens is larger than that."""
     if isinstance(large, int):
         return tokens > large
     if (large.tokens and tokens > large.tokens) or (large.chars and len(text) > large.chars):
@@ -140,7 +135,7 @@ class Trigger:
     def holds(
         self, conversation: Conversation, step: int, tokens: int, room: int, high: int, since: int | None = None
     ) -> bool:
-        """Whether all hold at the request of `step`, whose history has so many `tokens` as it is sent; `room` and
+        """True where all hold at the request of `step`, whose history has so many `tokens` as it is sent; `room` and
         `high` are the model's window and the high mark in tokens. `since`: the last block that a summary stands for;
         messages and turns are those behind it."""
         end = conversation.ends[step]

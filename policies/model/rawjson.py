@@ -14,7 +14,6 @@ import msgspec
 Span = tuple[int, int]
 Path = tuple[str | int, ...]
 Change = tuple[Span, bytes]
-"""A place in a text, and its new bytes."""
 T = TypeVar("T")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -104,7 +104,6 @@ class Calibration:
     newest: TokenReport | None = None
 
     def learn(self, counted: int, reported: int) -> "Calibration":
-        """With the report of one more request."""
         if counted <= 0 or _bounded(reported, counted) != reported:
             return self
         newest = TokenReport(counted, reported)
@@ -115,7 +114,8 @@ class Calibration:
         return Calibration(ratio if LOWEST <= ratio <= HIGHEST else self.ratio, first, newest)
 
     def estimate(self, counted: int) -> int:
-        """What will be reported for a request of `counted` tokens: the newest report, and what was added since."""
+        """The prompt tokens to be reported for a request of `counted` tokens: the newest report, and what was added
+        since."""
         last = self.newest or TokenReport(0, 0)
         return round(_bounded(last.reported + self.ratio * (counted - last.counted), counted))
 

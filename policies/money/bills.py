@@ -26,15 +26,12 @@ nothing passes as the client wrote it (which is told of both arms alike); "" whe
 
 
 class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whose bill it is, and by which its sums are grouped."""
-
     tenant: str
     owner: str
     """The name of whoever has the credential: a digest, keyed by the tenants' secret."""
     model: str
     preset: str
     api: str
-    """The name of the dialect."""
     key: str = ""
     """The name of the key of the gateway that the owner has; "" where it has none, or it is not known."""
 
@@ -108,8 +105,8 @@ class BillSums(Struct, frozen=True, kw_only=True):
 
 
 class RequestBill(Struct, frozen=True, kw_only=True):
-    """What one request of a client came to, over all rounds of its reply. Where `sums.requests` is 0, it is what a
-    summary or a digest for this conversation cost."""
+    """The cost of one request of a client, over all rounds of its reply. Where `sums.requests` is 0, it is that of a
+    summary or a digest for this conversation."""
 
     id: str
     """No other bill has it, and what is stored a second time under it counts once: that of a request is the one in
@@ -120,12 +117,11 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     conversation: str
     """"" where it is not known: the bill is added to the day alone."""
     prefix: str
-    """What happened to the prefix, as in `x-narrows-prefix`."""
+    """The outcome of its prefix, as in `x-narrows-prefix`."""
     mode: str
     """As in `x-narrows-mode`; "summary" for what a summary cost."""
     arm: Arm = ""
     sums: BillSums
-    """Of this request alone."""
     edits: str = ""
     """Its edits by policy, as in `x-narrows-edits`."""
     added_ms: float = 0.0
@@ -156,8 +152,6 @@ class ConversationRow(Struct, frozen=True, kw_only=True):
 
 
 def arm_of(before: Arm, newest: Arm) -> Arm:
-    """The arm of a conversation whose bills so far were in one arm, and whose newest is in another: "" stays, for it
-    began outside of a holdout; any other change takes it out."""
     return before if before in ("", newest) else "left"
 
 
@@ -186,29 +180,26 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What became of the cache for the prompt that was sent in its place; of that, in tokens."""
+    """The cache of the prompt that was sent in its place; in tokens of that."""
 
     before: int
-    """What stands where the request before stood."""
+    """In the place where the request before stood."""
     cached: int
-    """What was read."""
     is_rewritten: bool
-    """Whether an edit of this request, or of the client's, touches what stood before."""
+    """True where an edit of this request, or of the client's, touches what stood before."""
     added: int | None = None
     """The tokens put in front of the prompt, where nothing in it was edited; None where something was."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTerms:
-    """How a cache charges one request."""
-
     rule: CacheRule
     prices: Prices
-    """Whatever the request asks of the cache."""
+    """Those of the model, whatever the request asks of the cache."""
     is_warm: bool
-    """Whether the request before was sent so lately that the cache may still hold it."""
+    """True where the request before was sent so lately that the cache may still hold it."""
     is_longer: bool = False
-    """Whether writes are for the longer of two lifetimes."""
+    """True where writes are for the longer of two lifetimes."""
 
 
 def usage_without(prompt: Prompt, terms: CacheTerms, evidence: Evidence | None = None) -> Usage:
@@ -277,7 +268,7 @@ def arm_counts(rows: Iterable[ConversationRow]) -> ArmCounts:
 
 
 def measured_saving(rows: Sequence[ConversationRow]) -> MeasuredSaving | None:
-    """What the compacted ones saved; None where there are too few in either arm, or prices are not known."""
+    """The saving of the compacted ones; None where there are too few in either arm, or prices are not known."""
     on, out = (_Proportion.of(_costs(rows, arm)) for arm in ("on", "holdout"))
     if on is None or out is None:
         return None
@@ -311,7 +302,6 @@ class _Proportion:
 
 
 def _costs(rows: Iterable[ConversationRow], arm: str) -> list[tuple[float, float]]:
-    """What each conversation of an arm cost, and its size."""
     sums = (row.sums for row in rows if row.arm == arm)
     return [(each.paid + each.summaries, each.by_rules) for each in sums if each.by_rules > 0]
 

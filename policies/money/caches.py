@@ -25,22 +25,20 @@ class Lifetime:
     pattern: re.Pattern[bytes]
     seconds: float
     write: float = 1.0
-    """What a write then costs, relative to a write for the usual lifetime."""
+    """The price of a write then, relative to a write for the usual lifetime."""
     by_mark: bool = False
-    """Whether each mark may ask for it."""
+    """True where each mark may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRequest:
-    """What a request asks of the cache for its messages."""
+    """The wishes of a request to the cache for its messages."""
 
     body: bytes
     settings: Sequence[Span]
     """Top-level settings of the body: neither messages nor what stands before them, whose marks concern only that."""
     messages: Sequence[Span]
-    """The messages that carry marks."""
     marked: bool
-    """Whether any mark is set at all."""
 
     @classmethod
     def of(
@@ -51,7 +49,7 @@ class CacheRequest:
         return cls(body, _between((0, len(body)), others), bearing, marked)
 
     def matches(self, pattern: re.Pattern[bytes], by_mark: bool = False) -> bool:
-        """Whether the settings match; with `by_mark` also whether a marked message does outside the input of tool
+        """True where the settings match; with `by_mark` also whether a marked message does outside the input of tool
         calls, which is JSON that may look like anything."""
         spans = list(self.settings)
         for message in self.messages if by_mark else ():
@@ -73,8 +71,6 @@ def _between(span: Span, others: Sequence[Span]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class CacheRule:
-    """How a kind of cache matches. Without a `mark` any prefix does, in steps of `step` tokens."""
-
     mark: Literal["", "cache_control", "prompt_cache_breakpoint"] = ""
     """The key by which a request marks the end of a content block as a boundary."""
     step: int = 1
@@ -83,7 +79,7 @@ class CacheRule:
     lookback: int = 0
     """How many positions, its own included, are looked up before each mark. Each content block is one."""
     joins_runs: bool = False
-    """Whether a run of calls is one position, and a run of results."""
+    """True where a run of calls is one position, and a run of results."""
     endings: int = 0
     """How many of the newest message ends are boundaries without a mark; the newest of them is written."""
     reads: int = 4
@@ -91,7 +87,7 @@ class CacheRule:
     writes: int = 4
     """How many boundaries one request can write, the newest first."""
     automatic: bool = False
-    """Whether a mark at the top level of a request is applied to its last block."""
+    """True where a mark at the top level of a request is applied to its last block."""
     seconds: float = HOUR
     """How long after its last use an entry may still be there; later it has expired."""
     lifetimes: tuple[Lifetime, ...] = ()
@@ -112,11 +108,11 @@ class CacheRule:
         return replace(prices, write=prices.write * self._requested(request).write)
 
     def takes_marks(self, request: CacheRequest) -> bool:
-        """Whether a mark without a lifetime may be added: one must not stand before a mark with a longer lifetime."""
+        """True where a mark without a lifetime may be added: one must not stand before a mark with a longer
+        lifetime."""
         return not self._requested(request).by_mark
 
     def _requested(self, request: CacheRequest) -> Lifetime:
-        """The lifetime that the request asks for; else the usual one."""
         usual = Lifetime(re.compile(b""), self.seconds)
         return next((each for each in self.lifetimes if request.matches(each.pattern, each.by_mark)), usual)
 
@@ -169,7 +165,6 @@ _MARKED = (
     (r"claude", ANTHROPIC),
     (r"", OPENAI),
 )
-"""Caches that match only at marks."""
 _UNMARKED = (
     # OpenAI, "Prompt caching", "Extended prompt cache retention"
     (r"gpt-(4\.1|5)", _PREFIX_FOR_A_DAY),
@@ -178,23 +173,21 @@ _UNMARKED = (
     (r"deepseek", _DEEPSEEK),
     (r"", PREFIX),
 )
-"""Caches that match any prefix."""
 
 
 def marks_only(model: str, writes_cost: bool) -> bool:
-    """Whether the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price, which
-    is from GPT-5.6 on."""
+    """True where the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price,
+    which is from GPT-5.6 on."""
     return "claude" in model or ("gpt-" in model and writes_cost)
 
 
 def longer_write(prices: Prices) -> float:
-    """What a write for the longer lifetime costs, relative to one for the usual lifetime."""
+    """The price of a write for the longer lifetime, relative to one for the usual lifetime."""
     lifetimes = rule_for(prices.model, prices).lifetimes if prices.breakpoints else ()
     return max((each.write for each in lifetimes), default=1.0)
 
 
 def rule_for(model: str, prices: Prices) -> CacheRule:
-    """The row of a model that has these prices."""
     rows, name = _MARKED if prices.breakpoints else _UNMARKED, model.lower()
     rule = next(rule for pattern, rule in rows if re.search(pattern, prices.assumed or name))
     return replace(rule, joins_runs=False) if rule.joins_runs and not _CLAUDE_API.fullmatch(name) else rule

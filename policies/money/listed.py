@@ -33,7 +33,7 @@ _ADDED = {
         listed=True,
     )
 }
-"""What the snapshot lacks."""
+"""Models that the snapshot lacks."""
 _LONGEST_PROMPTS = {1_050_000: 922_000}
 """By the window of OpenAI's models: the rest of it is for the answer alone."""
 _FAMILIES = frozenset({"sol", "terra", "luna", "astra", "opus", "sonnet", "haiku", "fable", "mythos", "grok"})
@@ -96,7 +96,6 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """The maker's own name of the model, without a date."""
     name = _REGION_AND_VENDOR.sub("", name.rpartition("/")[2])
     while (shorter := _ENDING.sub("", name)) != name:
         name = shorter

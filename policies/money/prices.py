@@ -22,14 +22,11 @@ class Usage:
 
     @property
     def uncached(self) -> int:
-        """Prompt tokens that were neither read from the cache nor written to it."""
         return max(0, self.prompt - self.cached - self.written)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What calls cost, in dollars."""
-
     input: float = 0.0
     output: float = 0.0
 
@@ -40,8 +37,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a model costs. `input` and `output` are dollars per million tokens; `read` and `write` are what a token
-    read from the cache or written to it costs relative to `input`."""
+    """The prices of a model. `input` and `output` are dollars per million tokens; `read` and `write` are those of a
+    token read from the cache or written to it, relative to `input`."""
 
     model: str = ""
     input: float = 1.0
@@ -49,14 +46,14 @@ class Prices:
     read: float = 0.1
     write: float = 1.0
     breakpoints: bool = False
-    """Whether the cache matches only where a request set a mark (else: any prefix)."""
+    """True where the cache matches only where a request set a mark (else: any prefix)."""
     tiers: Tiers = ()
     """For the whole input of a request; for its output too where `output_tiers` is empty."""
     window: int | None = None
     listed: bool = False
-    """Whether the prices are listed or configured; else they are assumed, and no dollars are reported."""
+    """True where the prices are listed or configured; else they are assumed, and no dollars are reported."""
     longer: float = 1.0
-    """What a write for the longer of two lifetimes costs relative to `write`."""
+    """The price of a write for the longer of two lifetimes, relative to `write`."""
     output_tiers: Tiers = ()
     """For the output of a request, by its prompt tokens."""
     longest_prompt: int | None = None
@@ -64,7 +61,7 @@ class Prices:
     assumed: str = ""
     """The listed model whose cache rule and prices these are, where the model itself is not listed."""
     is_local: bool = False
-    """Whether it is served by a machine of one's own, and has no price at all."""
+    """True where it is served by a machine of one's own, and has no price at all."""
 
     @property
     def origin(self) -> str:
@@ -72,7 +69,7 @@ class Prices:
         return "none" if self.is_local else f"assumed from {self.assumed}" if self.assumed else "assumed"
 
     def cost(self, usage: Usage) -> Cost:
-        """What a call cost with this usage, tiers and cache writes included."""
+        """The cost of a call with this usage, tiers and cache writes included."""
         written = usage.written + usage.written_longer * (self.longer - 1.0)
         tokens = usage.uncached + usage.cached * self.read + written * self.write
         return Cost(
@@ -87,7 +84,6 @@ that are usual."""
 
 
 def _factor(tiers: Tiers, prompt: int) -> float:
-    """The factor of the highest tier that a prompt of so many tokens is in."""
     return next((factor for start, factor in reversed(tiers) if prompt > start), 1.0)
 
 
@@ -125,12 +121,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
-    """What a person allows, in tokens; `high` and `low` are shares of what the window leaves for the prompt."""
+    """The limits that a person sets, in tokens; `high` and `low` are shares of what the window leaves for the
+    prompt."""
 
     window: int | None = None
     """A cap on the window of any model."""
     unknown_window: int = 128_000
-    """What stands for an unknown window where a parameter is a share of it. It is no mark."""
+    """In the place of an unknown window where a parameter is a share of it. It is no mark."""
     context_tokens: int | None = None
     """The prompt's size to keep below, where that is less than the window allows."""
     reserve: int | None = None

@@ -23,27 +23,21 @@ class Runs(list[range]):
     """Runs of blocks, in order; none overlap."""
 
     def overlapping(self, run: range) -> Sequence[range]:
-        """Those of these that a run overlaps."""
         first = bisect_right(self, run.start, key=_stop)
         return self[first : bisect_left(self, run.stop, first, key=_start)]
 
     def since(self, point: int) -> Sequence[range]:
-        """Those that begin at a block or behind it."""
         return self[bisect_left(self, point, key=_start) :]
 
     def put(self, run: range) -> None:
-        """Enter a run in the place of those inside it."""
         first = bisect_left(self, run.start, key=_start)
         self[first : bisect_left(self, run.stop, first, key=_start)] = [run]
 
     def drop(self, start: int) -> None:
-        """Remove the run that begins with a block."""
         del self[bisect_left(self, start, key=_start)]
 
 
 class Folding:
-    """Adds folds to the state of a plan, and removes them."""
-
     def __init__(self, conversation: Conversation, state: PlanState, count: TokenCounter) -> None:
         self.conversation = conversation
         self.state = state
@@ -57,11 +51,9 @@ class Folding:
         """The blocks that this step folded or unfolded, with whether they were folded before it."""
 
     def run(self, fold: Fold) -> range:
-        """The blocks that a fold replaces."""
         return range(self.conversation.index[fold.first], self.conversation.index[fold.last] + 1)
 
     def saving(self, fold: Fold) -> int:
-        """Tokens that a fold removes from what is sent now."""
         run = self.run(fold)
         return sum(self.state.ledger.sent[run.start : run.stop]) - fold_tokens(self.conversation, fold, self.count)
 
@@ -71,7 +63,7 @@ class Folding:
         return {at for at in folded if was.get(at, True)} | {at for at, before in was.items() if before}
 
     def cuts(self, fold: Fold) -> bool:
-        """Whether a fold holds a part of one that stands, but not all of it: the rest would come back."""
+        """True where a fold holds a part of one that stands, but not all of it: the rest would come back."""
         run, folds = self.run(fold), self.state.folds
         around = [other for other in self.runs.overlapping(run) if other.start in folds]
         return any(other.start < run.start or run.stop < other.stop for other in around)
@@ -89,7 +81,6 @@ class Folding:
             state.ledger.merge(run, self.saving(fold))
 
     def offered(self, at: int) -> Fold | None:
-        """The fold on offer that a block is in."""
         around = self.runs.overlapping(range(at, at + 1)) if self.state.offered_folds else ()
         return self.state.offered_folds.get(around[0].start) if around else None
 
@@ -164,19 +155,16 @@ def adopted_fold(folding: Folding) -> Fold | None:
 
 
 def summarized(folding: Folding) -> frozenset[int]:
-    """The blocks that the summary replaces."""
     return frozenset(at for first in folding.summary_starts for at in folding.run(folding.state.folds[first]))
 
 
 def drop_summary(folding: Folding) -> None:
-    """Remove the summary from the request."""
     state = folding.state
     _unfold_summary(folding)
     state.rent, state.saving, state.left, state.dropped = 0.0, 0, 0, True
 
 
 def put_summary(folding: Folding, folds: Sequence[Fold]) -> None:
-    """Add the folds of a summary, in the place of an earlier one."""
     state, origin = folding.state, folds[0].origin
     _unfold_summary(folding)
     for fold in folds:
@@ -188,7 +176,7 @@ def put_summary(folding: Folding, folds: Sequence[Fold]) -> None:
 
 
 def may_put_summary(folding: Folding, folds: Sequence[Fold], context: Context) -> bool:
-    """Whether the laws allow these folds, and no other fold overlaps them in part."""
+    """True where the laws allow these folds, and no other fold overlaps them in part."""
     conversation, runs = folding.conversation, [folding.run(fold) for fold in folds]
     for fold in folding.state.folds.values():
         run = folding.run(fold)
@@ -200,7 +188,6 @@ def may_put_summary(folding: Folding, folds: Sequence[Fold], context: Context) -
 
 
 def summary_saving(folding: Folding, folds: Sequence[Fold]) -> int:
-    """Tokens that the folds of a summary remove; what an earlier one replaces, and they do not, comes back."""
     if not folds:
         return 0
     sent, runs = folding.state.ledger.sent, [folding.run(fold) for fold in folds]

@@ -23,9 +23,9 @@ found there counts as in sight."""
 
 
 def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
-    """Whether the newest calls use a name, or replace a line, that the client had sent, and that stood nowhere in the
-    request which they answer; None where no call came, or nobody knows. A recall of what is there is such a call. What
-    this very plan has hidden stood there."""
+    """True where the newest calls use a name, or replace a line, that the client had sent, and that stood nowhere in
+    the request which they answer; None where no call came, or nobody knows. A recall of what is there is such a call.
+    What this very plan has hidden stood there."""
     step, newest = conversation.steps - 1, conversation.arrived(conversation.steps - 1)
     calls = [conversation.blocks[at] for at in newest if conversation.blocks[at].kind == "call"]
     reached, state, changed = names_reached(conversation), plan.state, frozenset(_changed(conversation, plan))
@@ -51,7 +51,6 @@ def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
 
 
 def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
-    """The blocks that this plan changed."""
     for edit in plan.new:
         if isinstance(edit, Fold):
             yield from range(conversation.index[edit.first], conversation.index[edit.last] + 1)
@@ -60,7 +59,6 @@ def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
 
 
 def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
-    """The longest lines that edits among these calls replace."""
     lines = {
         line.strip()[:_LONGEST]
         for call in calls

@@ -157,7 +157,7 @@ class _Replay:
 # summaries of other branches
 
 _GROWTH = 3
-"""What the next two requests may have at most, by which a mark counts as near, as a multiple of this one."""
+"""The next two requests have at most so many times the tokens of this one, by which a mark counts as near."""
 _PRESSED = 0.8
 """The share of the high mark from which on one counts as near at the latest."""
 _CLEAR = 0.5
@@ -165,8 +165,8 @@ _CLEAR = 0.5
 
 
 def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
-    """Whether nothing is decided for a request: it is below the floor, or none of its blocks may be edited at all, as
-    in a chat without tools; and no mark of ours is due, no summary wanted, the hard mark not near. A history only
+    """True where nothing is decided for a request: it is below the floor, or none of its blocks may be edited at all,
+    as in a chat without tools; and no mark of ours is due, no summary wanted, the hard mark not near. A history only
     grows, so what holds of the newest step held of all before it."""
     if settings.prices.window is None:  # another replica may have learned that it is small
         return False

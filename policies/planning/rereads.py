@@ -26,7 +26,6 @@ from policies.tools.arguments import BESIDE, PATHS, call_of, old_texts
 from policies.tools.kinds import kind_by_look
 
 REREAD = "reread"
-"""What these edits are made by."""
 MOST = 25_000
 """Tokens of the earlier result that an answer gets, at most."""
 _LEAST = 100
@@ -56,14 +55,14 @@ is still current" or "Wasted call - file unchanged since your last Read"; others
 
 
 def says_unchanged(text: str) -> bool:
-    """Whether an answer holds no file, but says that it is as an earlier result has it."""
+    """True where an answer holds no file, but says that it is as an earlier result has it."""
     if len(text) > _LONGEST or not _UNCHANGED.search(text) or not _EARLIER.search(text):
         return False
     return kind_by_look(text) != "file"
 
 
 def says_edit_failed(text: str) -> bool:
-    """Whether an answer to an edit says that its old text was not found, or not once."""
+    """True where an answer to an edit says that its old text was not found, or not once."""
     return len(text) <= _LONGEST and bool(_FAILED.search(text[:_FIRST]))
 
 

@@ -32,7 +32,7 @@ from policies.tools import Toolbox
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What decisions follow from besides the history. Fields that Context has too mean the same there."""
+    """The basis of decisions besides the history. Fields that Context has too mean the same there."""
 
     policies: tuple[Policy, ...]
     prices: Prices
@@ -42,24 +42,22 @@ class PlanSettings:
     marks: MarkStyle = ""
     """The kind of cache marks that may be added; "" for none."""
     cache: CacheRule = ANY_PREFIX
-    """How the model's cache matches."""
     slots: int = 2
     """How many marks the request has room for."""
     marks_end: bool = True
-    """Whether the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
+    """True where the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
     head: int = 0
-    """Tokens before the history: tools and system text."""
     factor: float = 1.0
     """The provider's tokens per exact token; it only moves the hard marks."""
     cold: bool = False
-    """Whether the provider's cache of this conversation has expired."""
+    """True where the provider's cache of this conversation has expired."""
     recall: bool = False
     exchanges: bool = False
     learned: Budget | None = None
     """The budget of the request being served, where its upstream has said what it takes: earlier steps come out the
     same without it."""
     only_to_fit: bool = False
-    """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
+    """True where nothing is changed as long as the request fits: hidden text could not be recalled."""
     aim: Aim = "bill"
     is_chat: bool = False
     summarizing: Summarizing | None = None
@@ -84,7 +82,6 @@ class PlanState:
     offers: dict[int, Replace] = field(default_factory=dict)
     """Edits that policies proposed and that are not carried out yet."""
     offered_folds: dict[int, Fold] = field(default_factory=dict)
-    """Folds that policies proposed and that are not carried out yet, by their first block."""
     uses: dict[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that an edit points to, by the block edited; these entries stay when the edit changes."""
     used_by: dict[int, int] = field(default_factory=dict)
@@ -94,9 +91,7 @@ class PlanState:
     text_in: dict[int, int] = field(default_factory=dict)
     """The newest answer that got the text of each of these results."""
     folds: dict[int, Fold] = field(default_factory=dict)
-    """The standing folds, by their first block."""
     folded: set[int] = field(default_factory=set)
-    """All blocks that a fold replaces."""
     rent: float = 0.0
     """The price so far of sending again the tokens that a summary could replace."""
     saving: int = 0
@@ -110,7 +105,7 @@ class PlanState:
     booked: frozenset[str] = frozenset()
     """The summaries whose cost is in the ledger: those that stood in the request once."""
     digest_cost: float = 0.0
-    """What the digests cost that were asked for since the history began, in input tokens."""
+    """The cost of the digests that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()
 
     # of the newest step alone
@@ -118,11 +113,11 @@ class PlanState:
     changed: int | None = None
     """The first block that this step changed."""
     use: SummaryUse = NO_USE
-    """What it makes of summaries; of earlier steps nothing is said."""
+    """Its use of summaries; of earlier steps nothing is said."""
     dropped: bool = False
-    """Whether an adopted summary was taken back."""
+    """True where an adopted summary was taken back."""
     has_model_text: bool = False
-    """Whether a summary, or a digest by a model, could be used from this step on."""
+    """True where a summary, or a digest by a model, could be used from this step on."""
     wants: list[Want] = field(default_factory=list)
     digests: list[DigestWant] = field(default_factory=list)
 
@@ -179,7 +174,6 @@ class PlanState:
 
     @property
     def summary(self) -> Fold | None:
-        """The standing summary: the first of its folds, which has its text."""
         first = min((at for at, fold in self.folds.items() if fold.origin), default=None)
         return None if first is None else self.folds[first]
 
@@ -188,7 +182,6 @@ class Plan(Struct, frozen=True):
     """The changes to a request, and their reason. `before` and `after` are tokens of the history without its head."""
 
     edits: tuple[Edit, ...]
-    """All edits of the request, in the order of its blocks."""
     new: tuple[Edit, ...]
     wants: tuple[Want, ...]
     reason: str
@@ -226,12 +219,10 @@ class Pointers:
         self._index = conversation.index
         self._state = state
         self._speaking: dict[int, list[int]] = {}
-        """The blocks whose edits speak, or spoke, of each block."""
         for at in state.pointers:
             self._enter(at, state.edits[at])
 
     def change(self, at: int, edit: Replace) -> None:
-        """Enter the new edit of a block."""
         if edit.needs:
             self._state.pointers.add(at)
             self._enter(at, edit)
@@ -253,7 +244,8 @@ class Pointers:
         return reached & self._state.pointers
 
     def shows(self, at: int) -> bool:
-        """Whether all of a block's text can be read in the request: there, or in the blocks that its lines point to."""
+        """True where all of a block's text can be read in the request: there, or in the blocks that its lines point
+        to."""
         pending, reached = [at], set[int]()
         while pending:
             block = pending.pop()
@@ -268,7 +260,7 @@ class Pointers:
         return True
 
     def stands(self, anchor: str) -> bool:
-        """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""
+        """True where a block's text can still be read in the request: there, or where a pointer in its place leads."""
         while anchor:
             at = self._index.get(anchor)
             if at is None or at in self._state.folded:

@@ -43,8 +43,8 @@ from policies.tools import RECALL
 
 
 def is_recall_round(conversation: Conversation, step: int) -> bool:
-    """Whether the proxy itself made this request, to answer recall calls. The client has part of its reply already, so
-    nothing is decided there."""
+    """True where the proxy itself made this request, to answer recall calls. The client has part of its reply already,
+    so nothing is decided there."""
     is_round = False
     for at in reversed(conversation.arrived(step)):  # the last one is mostly a result
         block = conversation.blocks[at]
@@ -56,20 +56,18 @@ def is_recall_round(conversation: Conversation, step: int) -> bool:
 
 
 def ends_in_entry(settings: PlanSettings) -> bool:
-    """Whether each request ends with a cache entry without a mark of ours. This is assumed, too, where we set no marks
-    and those of the client stand further up: then fewer rewrites seem to pay than do."""
+    """True where each request ends with a cache entry without a mark of ours. This is assumed, too, where we set no
+    marks and those of the client stand further up: then fewer rewrites seem to pay than do."""
     return settings.marks_end or not settings.marks
 
 
 def may_mark(settings: PlanSettings, step: int, tokens: int) -> bool:
-    """Whether a request of so many tokens may get a mark of ours."""
     return bool(settings.marks) and step > 0 and tokens >= settings.budget.floor
 
 
 def chosen_marks(
     conversation: Conversation, settings: PlanSettings, state: PlanState, context: Context
 ) -> tuple[int, ...]:
-    """The blocks at whose end the request of this step gets a mark of ours."""
     step, ledger = context.step, state.ledger
     if not may_mark(settings, step, settings.head + ledger.total):
         return ()
@@ -126,7 +124,8 @@ def oldest_in_reach(conversation: Conversation, end: int, rule: CacheRule) -> in
 
 
 def _ends_message(blocks: Sequence[Block], at: int, following: Block | None) -> bool:
-    """Whether a message of a user, or a group of results, ends before the block `at`, which is the `following` one."""
+    """True where a message of a user, or a group of results, ends before the block `at`, which is the `following`
+    one."""
     newest = blocks[at - 1]
     if following and following.message == newest.message:
         return False
@@ -150,13 +149,13 @@ class Watch:
         self._stop = stop
         self._count = count
         self.has_ended = False
-        """Whether planning was stopped: then no policy is asked any more, and nothing new is decided."""
+        """True where planning was stopped: then no policy is asked any more, and nothing new is decided."""
         self._left = AT_ONCE
         self._is_long = self.was_long = False
-        """Whether this step has many items, and whether the one before had."""
+        """True where this step has many items, and whether the one before had."""
 
     def is_over(self) -> bool:
-        """Whether planning is to stop before the next step; never once it was stopped."""
+        """True where planning is to stop before the next step; never once it was stopped."""
         self.was_long, self._is_long, self._left = self._is_long, False, AT_ONCE
         return not self.has_ended and self._stop()
 
@@ -169,13 +168,12 @@ class Watch:
                 raise OverdueError
 
     def count(self, text: str) -> int:
-        """The tokens of a text, which is an item."""
         self.pause()
         return self._count(text)
 
 
 def undecided_steps(conversation: Conversation, memory: Memory, first: int) -> Container[int]:
-    """These steps, from `first` on."""
+    """The steps, from `first` on, at which there was no time to plan."""
     if not any(record.shed for record in memory.steps.values()):
         return ()
     low, steps = conversation.steps, set[int]()
@@ -198,7 +196,8 @@ _SOON = 0.8
 
 
 class Changes:
-    """What one step changes: edits, folds and a summary are put into the state, and what stood before is remembered."""
+    """The changes of one step: edits, folds and a summary are put into the state, and what stood before is
+    remembered."""
 
     def __init__(
         self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, summaries: StepSummaries
@@ -214,7 +213,6 @@ class Changes:
         self.folds_before = dict(self._state.folds) if self._is_newest else {}
 
     def fire(self, point: int, reason: str, context: Context) -> None:
-        """Carry out all offers from the block `point` on."""
         fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
         for at in fired:
             context.pause(1)
@@ -224,7 +222,6 @@ class Changes:
             self._state.reason = reason
 
     def change(self, at: int, edit: Replace) -> None:
-        """Carry out an edit."""
         # a digest may have a model's words, which do not follow from the history
         self._state.has_model_text |= self._is_newest and edit.by == "digest" and self._settings.digesting is not None
         before, index = self._state.edits.get(at), self._conversation.index
@@ -369,7 +366,6 @@ class Step:
             self._summaries.ask(self._context)
 
     def _seen(self, arrived: int) -> Context:
-        """What the policies see at this step, at which so many tokens arrived."""
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
         toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
         lasting = in_force(self._conversation, self._step, toolbox, window, pause)
@@ -439,7 +435,6 @@ class Step:
                     )
 
     def _offer(self, edit: Replace, context: Context) -> None:
-        """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
         at = self._conversation.index[edit.at]
         free = at not in self._state.folded and not self._folding.offered(at)
         allowed = free and may_edit(self._conversation, at, edit.by, context, edit.lossless)
@@ -508,7 +503,6 @@ class Step:
             self.changes.fire(0, reason, self._context)
 
     def _send(self) -> None:
-        """Choose our cache marks, and enter the request into the ledger."""
         conversation, settings, state = self._conversation, self._settings, self._state
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
@@ -516,9 +510,9 @@ class Step:
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
 
     def _will_be_full(self, arrived: int) -> bool:
-        """Whether one of the next two requests reaches the hard mark if each grows by as much as this one. Where only
-        the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a chat
-        without tools, where it is adopted soon and may cost more than it saves until the mark."""
+        """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where
+        only the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a
+        chat without tools, where it is adopted soon and may cost more than it saves until the mark."""
         high, tokens = self._settings.budget.high, self._tokens()
         ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
         waits = self._settings.aim == "bill" and not self._settings.is_chat
@@ -526,7 +520,6 @@ class Step:
         return is_near or ahead * self._factor > high
 
     def _is_full(self) -> bool:
-        """Whether the request is beyond the hard mark."""
         return self._tokens() * self._factor > self._settings.budget.high
 
     def _tokens(self) -> int:

@@ -25,8 +25,6 @@ it rewrites all that people wrote, too."""
 
 
 class StepSummaries:
-    """What one step knows of summaries; it changes the state that it is given."""
-
     def __init__(self, settings: PlanSettings, folding: Folding) -> None:
         self._conversation, self._state = folding.conversation, folding.state
         self._settings = settings
@@ -52,7 +50,7 @@ class StepSummaries:
         return usable
 
     def use(self) -> SummaryUse:
-        """What the request, as it is sent, makes of summaries."""
+        """The use of summaries by the request as it is sent."""
         summarizing, fold = self._settings.summarizing, adopted_fold(self._folding)
         adopted = _id(fold) if fold else ""
         ready = next((id for id in map(_id, self.ready) if id != adopted), "")
@@ -66,7 +64,8 @@ class StepSummaries:
         return stale(fold.origin, summarizing.criteria, summarizing.now)
 
     def pay(self) -> bool:
-        """Whether the summary that is ready has earned its rewrite: free where everything behind it changes anyway."""
+        """True where the summary that is ready has earned its rewrite: free where everything behind it changes
+        anyway."""
         state, saving = self._state, summary_saving(self._folding, self.ready)
         if saving <= 0:
             return False
@@ -125,7 +124,7 @@ class StepSummaries:
             state.digest_cost = cost
 
     def _lost(self) -> float:
-        """What those of the summaries cost that have not stood in the request so far, in input tokens."""
+        """The cost of those summaries that have not stood in the request so far, in input tokens."""
         settings, booked = self._settings, self._state.booked
         if settings.summarizing is None:
             return 0.0
@@ -139,8 +138,8 @@ class StepSummaries:
         return GUARD if self.records else limit_of_chats(self._settings.prices)
 
     def _is_worth_more(self, last: int) -> bool:
-        """Whether a summary up to this block would cover twice what the one covers that waits to be adopted: else that
-        one is paid for in vain."""
+        """True where a summary up to this block would cover twice what the one covers that waits to be adopted: else
+        that one is paid for in vain."""
         sent, stop = self._state.ledger.sent, self._folding.run(self.ready[-1]).stop
         return sum(sent[stop : last + 1]) >= sum(sent[self._folding.run(self.ready[0]).start : stop])
 

@@ -34,7 +34,6 @@ class Abridge(ConfiguredPolicy):
     keep_share: float = parameter("share of the text", "how much of a shortened text stays", below=1)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Shorter texts: with their code as they leave the window `keep`, without as they leave `keep_code`."""
         if not (context.recall or context.text_protocol):  # it may not be edited else: policies.laws
             return
         for window, code_stays in ((self.keep, True), (self.keep_code, False)):

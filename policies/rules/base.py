@@ -33,12 +33,11 @@ class ConfiguredPolicy(ABC):
 
     @property
     def name(self) -> str:
-        """The name in presets, reports and edits."""
         return type(self).__name__.lower()
 
     @property
     def summary(self) -> str:
-        """What the policy does: the first sentence of its module."""
+        """The first sentence of its module."""
         return " ".join((sys.modules[type(self).__module__].__doc__ or "").partition("\n\n")[0].split())
 
     @abstractmethod
@@ -75,7 +74,6 @@ class ConfiguredPolicy(ABC):
                     yield (name, at), message
 
     def _contradictions(self) -> Iterable[Conflict]:
-        """Conflicts that only this policy can have."""
         return ()
 
 

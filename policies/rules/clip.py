@@ -32,7 +32,6 @@ class Clip(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "when arguments begin to be left out", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Shorter arguments of the answered calls that leave their window with this step."""
         for blocks, writing in (
             (context.aged(conversation, self.keep, self.when), False),
             (context.aged(conversation, self.keep_writes, self.when, in_sight=True), True),
@@ -69,7 +68,6 @@ def _clipped(conversation: Conversation, at: int, over: Large, context: Context)
 
 
 def _strings(value: object) -> Iterator[tuple[Path, str]]:
-    """Every string in a JSON value, however deep, with its path."""
     pending: list[tuple[Path, object]] = [((), value)]
     while pending:
         path, inner = pending.pop()

@@ -84,7 +84,7 @@ def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator
 
 
 def _stands(context: Context, at: int) -> bool:
-    """Whether an output is shown whole, or with references to lines above."""
+    """True where an output is shown whole, or with references to lines above."""
     edit = context.edits.get(at)
     return at not in context.folded and (edit is None or (edit.lossless and not edit.needs))
 
@@ -107,5 +107,4 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
 
 
 def _before(at: int, places: Sequence[int]) -> Iterator[int]:
-    """The places before `at`, nearest first."""
     return (places[n] for n in range(bisect_left(places, at) - 1, -1, -1))

@@ -48,8 +48,8 @@ _PROMPT = 500
 _SECTION = 3
 """The section of a file that stays has one character in so many of those a model is shown, at most."""
 _ADDED = 0.5
-"""What may be added to a model's digest of errors, or of lines that were mentioned since, as a share of its length; the
-last error comes on top."""
+"""The share of a model's digest that may be added to it: errors, or lines that were mentioned since; the last error
+comes on top."""
 _TRIES = 4
 
 
@@ -151,7 +151,6 @@ def _in_word(letter: str) -> bool:
 
 
 def parts(sections: Sections) -> Iterator[tuple[str, str]]:
-    """The parts that are not empty, each under a heading."""
     if sections.before:
         yield f"Before the relevant section, lines 1 to {sections.first - 1}", sections.before
     yield f"Relevant section, lines {sections.first} to {sections.last}", sections.numbered
@@ -256,8 +255,8 @@ def by_rule(text: str, kind: ToolKind, most: int, source: int, mentions: frozens
 
 
 def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sections | None) -> str:
-    """What a model is shown of an output, in at most about `source` characters. All lines are indented, so that none
-    can pass for a heading."""
+    """The output as a model is shown it, in at most about `source` characters. All lines are indented, so that none can
+    pass for a heading."""
     pieces = list(parts(sections)) if sections else [("Output", text)]
     room = source // len(pieces) if len(text) > source else source
     lines = []
@@ -273,7 +272,6 @@ def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sec
 
 
 def _shortened(text: str, kind: ToolKind, most: int, mentions: frozenset[str]) -> str:
-    """A text made short by what it is, to at most so many characters."""
     room = most // _LETTERS
     for _ in range(_TRIES if room > 0 else 0):
         short = digested(text, kind, room, mentions, _tokens)

@@ -51,7 +51,6 @@ class Offload(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "when outputs begin to be shortened", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """First cuts, then pointers for old outputs."""
         yield from self._first_cuts(conversation, context)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
@@ -124,7 +123,7 @@ def _in_few_lines(conversation: Conversation, at: int) -> bool:
 
 
 def _waits(conversation: Conversation, context: Context, at: int) -> bool:
-    """Whether a result is needed for longer than the answer to it: a file or what an edit made of it, which may be
+    """True where a result is needed for longer than the answer to it: a file or what an edit made of it, which may be
     edited next; within windows of sight a document too, by which the model works."""
     block, kind = conversation.blocks[at], context.kind(conversation, at)
     call = conversation.blocks[block.answers].text if block.answers is not None else ""
@@ -132,7 +131,6 @@ def _waits(conversation: Conversation, context: Context, at: int) -> bool:
 
 
 def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
-    """About `budget` tokens of the block, of which `names` list what stands in it without the lines around."""
     block, kind = context.text_at(conversation, at), context.kind(conversation, at)
     mentions = mentioned(conversation, at, context.step)
     visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)

@@ -54,7 +54,7 @@ _RECENT, _NAMED = 4, 2
 _SHORTEST_RECORD = 100
 """Tokens of the shortest record: what would have less stays as it is."""
 _LEFT_OUT = "[...]"
-"""What stands between lines of a record where others are left out."""
+"""Between lines of a record where others are left out."""
 _GAP, _REF = 3, 5
 """Tokens of that, and of a reference."""
 _AT_ONCE, _REREAD = 64, 16
@@ -72,7 +72,6 @@ class Recap(ConfiguredPolicy):
     )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
-        """A record for each run of turns of the batch that is complete with this step."""
         gone = context.turns_gone(self.keep, in_sight=True)
         if gone.stop <= 0 or context.excess or not context.recall:
             return
@@ -179,7 +178,6 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
 
 
 _Lines = Sequence[tuple[int, Sequence[_Candidate]]]
-"""Blocks, each with its lines."""
 
 
 def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> dict[int, str]:
@@ -207,7 +205,6 @@ def _shows_file(conversation: Conversation, context: Context, at: int) -> int | 
 
 
 def _last_errors(conversation: Conversation, context: Context, of_blocks: _Lines) -> list[int]:
-    """The last line that tells of an error in each output of a command."""
     places, start = list[int](), 0
     for at, lines in of_blocks:
         wrong = [i for i, line in enumerate(lines, start) if line.is_error]
@@ -220,7 +217,7 @@ def _last_errors(conversation: Conversation, context: Context, of_blocks: _Lines
 def _worths(
     conversation: Conversation, context: Context, places: Sequence[int], names: frozenset[str]
 ) -> Mapping[str, float]:
-    """What it is worth to repeat each name: nothing where a newer output or message shows it."""
+    """The worth of each name: nothing where a newer output or message shows it."""
     inside = frozenset(places)
     counts, mentioned, newer = _blocks_with_names(conversation, context), set[str](), set[str]()
     for i in range(places[0], conversation.ends[context.step]):
@@ -239,8 +236,8 @@ def _worths(
 
 
 class _Reading:
-    """What records are made of, as far as the history was read: in how many of its first `end` blocks each identifier
-    stands, and the lines of blocks that come into the next record."""
+    """The readings that records are made of, as far as the history was read: in how many of its first `end` blocks each
+    identifier stands, and the lines of blocks that come into the next record."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -271,7 +268,6 @@ def _read_ahead(conversation: Conversation, context: Context, turns: range) -> N
 
 
 def _read(conversation: Conversation, context: Context, places: Sequence[int]) -> dict[int, Sequence[_Candidate]]:
-    """The lines of these blocks."""
     read = dict[int, Sequence[_Candidate]]()
     for start in range(0, len(places), _AT_ONCE):
         some = places[start : start + _AT_ONCE]
@@ -296,9 +292,8 @@ class _TextLine(Struct, frozen=True, gc=False):
     worth: float = 0.0
     outline: bool = False
     is_output: bool = True
-    """Whether words for errors tell of errors: not where the model itself speaks."""
+    """True where words for errors tell of errors: not where the model itself speaks."""
     is_call: bool = False
-    """Whether it says which call this is."""
 
 
 def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:

@@ -21,7 +21,6 @@ from policies.text.stubs import lines_above, named_call
 from policies.tools import FILES, RECALL
 
 _MOST = 50_000
-"""Lines of one output that are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class Reuse(ConfiguredPolicy):
     )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """References in the outputs that arrive with this step."""
         changed = dict(context.edits)
         for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
             block = conversation.blocks[i]
@@ -66,7 +64,6 @@ class Reuse(ConfiguredPolicy):
     def _referring(
         self, conversation: Conversation, context: Context, at: int, lines: Sequence[str], runs: Iterable[Passage]
     ) -> tuple[str, tuple[str, ...]]:
-        """The output with references in the place of runs, and the anchors of the blocks that these name."""
         pieces, end, named = list[str](), 0, -1
         again, uses, names = context.way_back(conversation, at), list[str](), dict[int, str]()
         for run in runs:
@@ -128,7 +125,8 @@ def _lines_of(text: str) -> frozenset[str]:
 
 
 def _name(conversation: Conversation, at: int, before: int) -> str:
-    """What the model can tell an output by: its call, and which one where the same call was made several times."""
+    """The name by which the model can tell an output: its call, and which one where the same call was made several
+    times."""
     block = conversation.blocks[at]
     call: Block | None = conversation.blocks[block.answers] if block.answers is not None else None
     arguments = call.text if call else ""
@@ -176,7 +174,6 @@ class LinePlaces:
                 self.places[key] = [before, place]
 
     def remove(self, text: str) -> None:
-        """Remove the last output."""
         for key in {hash(line) for _, _, line in landmarks(text)}:
             places = self.places.pop(key)
             if isinstance(places, list):

@@ -78,7 +78,6 @@ class Summarize(ConfiguredPolicy):
     frame: Frame = parameter("name", "the tags around the summary", default="narrows_summary")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Want]:
-        """The summary that can stand from now on, and the one that would help."""
         summarizing, index = context.summarizing, conversation.index
         if summarizing is None or context.step < 2 or (conversation.is_text_protocol and not context.text_protocol):
             return
@@ -101,8 +100,8 @@ class Summarize(ConfiguredPolicy):
     def is_wanted(
         self, conversation: Conversation, context: Context, new: int, tokens: int, since: int | None = None
     ) -> bool:
-        """Whether it is time to ask for a summary that replaces so many new tokens, in a history of so many. `since`:
-        the last block that the summary before it stands for."""
+        """True where it is time to ask for a summary that replaces so many new tokens, in a history of so many.
+        `since`: the last block that the summary before it stands for."""
         # a summarizer whose answers are rejected is asked at growing distances
         if new < max(1, context.budget.bounded(self.batch)) * 2**context.rejected:
             return False
@@ -110,7 +109,6 @@ class Summarize(ConfiguredPolicy):
         return context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when)
 
     def triggers(self, *, is_chat: bool, is_first: bool) -> Sequence[Trigger]:
-        """From when on a summary is asked for."""
         return (self.when_chat if is_chat else ()) or (() if is_first else self.when_after) or self.when
 
     def _end(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> int:
@@ -223,7 +221,7 @@ def _run_around(context: Context, at: int) -> range | None:
 
 
 def _earlier(keep: Keep, one_turn: bool) -> Keep:
-    """What has to stay now so that `keep` stays one turn later: a turn adds two messages at least."""
+    """The window that has to stay now so that `keep` stays one turn later: a turn adds two messages at least."""
     if not one_turn:
         return keep
     if isinstance(keep, int):

@@ -24,7 +24,6 @@ class Tidy(ConfiguredPolicy):
     saves: int = parameter("tokens", "what must be saved, at least")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """The outputs that arrive with this step, tidied."""
         for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
             block = conversation.blocks[i]
             if is_tidy(block.text):  # nearly always
@@ -66,7 +65,7 @@ def tidied(text: str, kind: ToolKind) -> str:
 
 
 def is_tidy(text: str) -> bool:
-    """Whether `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
+    """True where `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
     marks = ("\x1b", "\r", "\n\n\n", " \n", "\t\n")
     return not (text.lstrip()[:1] in ("{", "[") or text[-1:] in (" ", "\t") or any(mark in text for mark in marks))
 

@@ -58,7 +58,6 @@ class Trim(ConfiguredPolicy):
     def _left_out(
         self, conversation: Conversation, context: Context, turns: range, left: int
     ) -> Iterator[tuple[Fold, int]]:
-        """Folds of the oldest of these turns, each with the tokens that it saves, until `left` tokens have gone."""
         for run in turn_runs(conversation, context, turns, context.summarized):
             if left <= 0:
                 return
@@ -81,7 +80,6 @@ class Trim(ConfiguredPolicy):
                 yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim", ref=answers), saved
 
     def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[tuple[Replace, int]]:
-        """Shorter results inside the window, largest first, each with the tokens that it saves."""
         recent = range(conversation.ends[max(0, context.step - self.keep)], conversation.ends[context.step])
         for i in sorted(recent, key=lambda i: -context.sizes[i]):
             block = conversation.blocks[i]

@@ -62,7 +62,6 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
 
 
 def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
-    """As `excerpt`, of the lines of a text."""
     if len(lines) >= 2:
         searchable = readable(lines)
         scores = mention_counts(searchable, identifiers_present(searchable, mentioned))
@@ -111,7 +110,6 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
 
 
 def line_cost(line: str) -> int:
-    """About how many tokens a line takes."""
     return len(line) // 4 + 1
 
 
@@ -157,20 +155,18 @@ def beginning(line: str, most: int, cost: Cost) -> str:
 
 
 def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
-    """The lines in which matches begin, one for each match."""
     text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
     return [bisect_right(starts, match.start()) - 1 for match in matches]
 
 
 def tells(line: str) -> bool:
-    """Whether a line may tell of an error or of a status: a quick check that most lines fail."""
+    """True where a line may tell of an error or of a status: a quick check that most lines fail."""
     low = line.lower()
     return any(word in low for word in _TELLING)
 
 
 def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where the parts of a text, of whole lines, begin and end that hold one of the words, in any case."""
     low = "\n" + text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
     words = [word for word in words if word in low]  # nearly always none
     start = 0 if words else len(text)
@@ -184,7 +180,6 @@ def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def mention_counts(lines: Sequence[str], names: Sequence[str]) -> Counter[int]:
-    """How many of the names each line holds."""
     text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     counts: Counter[int] = Counter()
     for name in names:
@@ -200,7 +195,7 @@ def places_of(name: str, text: str) -> Iterator[int]:
 
 
 _ALSO = "also: "
-"""What tells such a list from a line of the text, and from one of all names."""
+"""It tells such a list from a line of the text, and from one of all names."""
 
 
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
@@ -239,7 +234,6 @@ def _whole_name(text: str, name: str) -> str:
 
 
 def ends(count: int, head: float) -> Iterable[int]:
-    """Line numbers from both ends inwards, in the proportion of `head`."""
     front, back = 0, count - 1
     while front <= back:
         if front <= head * (front + count - back):
@@ -251,7 +245,7 @@ def ends(count: int, head: float) -> Iterable[int]:
 
 
 def join_lines(lines: Sequence[str], chosen: Mapping[int, str], sizes: Sequence[int] = ()) -> str:
-    """What is shown of the lines `chosen`, ascending, each gap marked with the characters that it hides: by its lines
+    """The text shown of the lines `chosen`, ascending, each gap marked with the characters that it hides: by its lines
     or `sizes`. The rest of a line belongs to the gap behind it."""
     pieces, start, rest = list[str](), 0, ""
     for i in [*chosen, len(lines)]:

@@ -20,7 +20,7 @@ from policies.tools import RECALL
 Role = Literal["system", "user", "assistant", "tool"]
 
 _REPLY = f"{MARK} earlier messages left out]"
-"""What stands between two messages of people, where nothing of the model's is at hand."""
+"""Between two messages of people, where nothing of the model's is at hand."""
 _GOES_ON = f"{MARK} the messages after these follow]"
 _CLOSING = 200
 """Characters of the longest last line of a reply that is repeated."""
@@ -91,12 +91,11 @@ def _role(conversation: Conversation, at: int, step: int) -> str:
 
 
 def _meet(before: str, after: str) -> bool:
-    """Whether two neighbours are of one role; behind results, a person speaks once the model has answered them."""
+    """True where two neighbours are of one role; behind results, a person speaks once the model has answered them."""
     return before == after == "assistant" or (after == "user" and before in ("user", "tool"))
 
 
 def _last_line(conversation: Conversation, last: int) -> str:
-    """The last line of the reply that ends with a block, word for word."""
     block = conversation.blocks[last]
     line = block.text.rstrip().rpartition("\n")[2].strip() if block.kind == "assistant" else ""
     return line if 0 < len(line) <= _CLOSING and not framed(line) else _REPLY

@@ -136,7 +136,6 @@ def invented(text: str, sources: Sequence[str]) -> str:
 
 
 def _forms(name: str) -> Iterator[str]:
-    """The ways in which a source may write the name."""
     yield name
     digits = re.sub(r"\D", "", name) if name[0].isdecimal() else ""
     if digits and (digits == name or _GROUPED.fullmatch(name)):
@@ -197,7 +196,7 @@ _RANK = re.compile(r"\[\d{1,9}\] (system|user|assistant|tool)\b")
 _QUOTES = "“”„‟«»‹›‘’`「」『』"
 _PLAIN = str.maketrans(dict.fromkeys(_QUOTES, "'") | {'"': "'"})
 _AROUND = f"{_QUOTES}\"' \t.…"
-"""What a model may write around the words that it copies."""
+"""A model may write these around the words that it copies."""
 _SENTENCE = re.compile(r"(?<=[.!?…])(?<!\b[^\W\d]\.)(?<!\b[^\W\d]{2}\.)\s+|(?<=[。！？।])\s*")
 """Where a sentence ends: not after one or two letters, as in `e.g.` or `Dr.`."""
 _CLOSED = re.compile(r"[.!?…。！？।][^\w:：]{0,4}$")
@@ -217,8 +216,6 @@ class _Sentence:
 
 
 class _Source:
-    """One text of a message."""
-
     def __init__(self, block: Block) -> None:
         of_tool = block.kind == "result" or (block.kind != "call" and block.answers is not None)
         self.rank: Rank = "tool" if of_tool else _RANKS.get(block.kind, "tool")
@@ -343,7 +340,6 @@ class Quotations:
 
 
 def without(content: str, ranks: Collection[Rank]) -> str:
-    """A summary without the lines of texts of these ranks."""
     lines = content.splitlines()
     return "\n".join(line for line in lines if not ((match := _RANK.match(line)) and match[1] in ranks))
 
@@ -391,7 +387,6 @@ def _sentences(text: str) -> Iterator[_Sentence]:
 
 
 def _led(sentence: _Sentence, before: Sequence[str]) -> str:
-    """A sentence with what introduces it, unless that stands before it already."""
     return sentence.text if not sentence.lead or sentence.lead in before else f"{sentence.lead} {sentence.text}"
 
 
@@ -407,5 +402,5 @@ def _words(plain: str) -> frozenset[str]:
 
 
 def _joins(left: str, right: str) -> bool:
-    """Whether two characters are inside one word."""
+    """True where two characters are inside one word."""
     return (left + right).isascii() and left.isalnum() and right.isalnum()

@@ -19,7 +19,6 @@ from policies.tools import HEAD, RECALL, kind_of
 _CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000, "system": 1_000, "opaque": 4}
 """Tokens of one text, by the kind of its block."""
 _FRAME = 8
-"""Tokens of a line of the frame, roughly."""
 _HALF = 0.5
 """The share of an excerpt that is from the beginning, for texts that are no output of a tool."""
 _INDENT = "    "

@@ -18,7 +18,6 @@ from policies.tools import shell
 from policies.tools.kinds import ToolKind, word_set
 
 _MOST = 200
-"""Arguments that are looked at."""
 _SHORT = 2_000
 """Characters of a call that is cached."""
 
@@ -84,7 +83,6 @@ _NO_GLOB = re.compile(r"\.\*|[*?]\?|\[\^|\{\d")
 
 
 def arguments_of(text: str) -> Mapping[str, object]:
-    """The arguments of a call as a mapping; empty where they are not a JSON object."""
     try:
         arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -100,7 +98,6 @@ def recalled_ref(arguments: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """The name of an argument in one spelling."""
     return name[:64].replace("_", "").replace("-", "").lower()
 
 
@@ -121,11 +118,10 @@ class CallArguments:
     """The arguments of a call, and what they say about it."""
 
     text: str
-    """As the model wrote them."""
     values: Mapping[str, object]
     """By their names in one spelling."""
     verb: str
-    """What an editor is to do with a path; empty where this is not the call of an editor."""
+    """The task of an editor with a path; empty where this is not the call of an editor."""
     command: str
     """The command line that the call runs; empty where it runs none."""
 
@@ -136,7 +132,6 @@ class CallArguments:
 
     @property
     def changes(self) -> bool:
-        """Whether the arguments say what is to be changed in a file."""
         if self.has(CHANGES) or self.verb in _CHANGING or "*** Begin Patch" in self.text:
             return True
         if self.has({"search", "find"}) and self.has({"replace", "replacement"}):
@@ -145,7 +140,6 @@ class CallArguments:
 
     @property
     def shows(self) -> bool:
-        """Whether the arguments say that nothing is changed."""
         return self.verb == "view" or self.kind not in (None, "file")
 
     @property
@@ -216,7 +210,6 @@ class CallArguments:
 
     @property
     def reads_file(self) -> bool:
-        """Whether the arguments name a file and no directory."""
         return bool(shell.SUFFIX.search(basename(_string(self.values, PATHS)[-256:]))) and not self.has(DIRECTORIES)
 
     def has(self, keys: AbstractSet[str]) -> bool:
@@ -224,7 +217,7 @@ class CallArguments:
 
     @property
     def _reads_around(self) -> bool:
-        """Whether a search shows a part of one file, which may be edited next."""
+        """True where a search shows a part of one file, which may be edited next."""
         return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
 
 

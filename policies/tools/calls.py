@@ -72,7 +72,7 @@ _INSTRUCTS = re.compile(
 _HOLDS_TEXT = re.compile(r"<<-?\s{0,4}[\"']?\w|\A@[\"']\n")
 """A heredoc or a here-string: behind its line stands what goes into a file."""
 _CHANGES_FOLDER = re.compile(r"\A\s{0,16}cd [^\s;&|]{1,400}[^\S\n]{0,16}(?:&&|;|\n)\s{0,16}")
-"""What most commands of an agent begin with, so that it tells none from another."""
+"""Most commands of an agent begin with it, so that it tells none from another."""
 _FIRST_LINE = re.compile(
     r"\bsed\s[^|;]{0,40}?(\d{1,9}),|(?:offset|start_?line|view_?range|-Skip)\W{1,5}(\d{1,9})", re.I
 )
@@ -89,7 +89,6 @@ class Toolbox:
     """By their definitions in the request (`kinds_by_schema`)."""
 
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
-        """What kind of output this is."""
         if configured := self._configured_kind(tool):
             return configured
         if tool in _PROGRAMS:
@@ -138,7 +137,7 @@ def _lasting_kind(tool: str, call: CallArguments, output: str) -> ToolKind | Non
 
 
 def subject_of(tool: str, arguments: str) -> str:
-    """What an output is about, so that a later one about the same takes its place: a file from one line on, else the
+    """The subject of an output, so that a later one about the same takes its place: a file from one line on, else the
     whole of the call."""
     path, first = path_of(tool, arguments), _FIRST_LINE.search(arguments[:_CACHED])
     return (
@@ -147,10 +146,10 @@ def subject_of(tool: str, arguments: str) -> str:
 
 
 def known_by(tool: str, arguments: str, most: int = _LONGEST_NAME) -> str:
-    """What a model knows a call by, on one line of about `most` characters: its command line, of a text that it writes
-    only the first line, without the change of folder before a long one, and the file where that comes late; else the
-    file that it reads, from which line on, or the files that it changes; else its arguments, of a single one the value.
-    """
+    """The words by which a model knows a call, on one line of about `most` characters: its command line, of a text that
+    it writes only the first line, without the change of folder before a long one, and the file where that comes late;
+    else the file that it reads, from which line on, or the files that it changes; else its arguments, of a single one
+    the value."""
     call, path = call_of(arguments), path_of(tool, arguments)
     if call.command:
         command = call.command.lstrip()
@@ -183,12 +182,10 @@ def _words_in(name: str) -> frozenset[str]:
 
 
 def shell_command(arguments: str) -> str:
-    """The command line that a call runs; empty where it runs none."""
     return call_of(arguments).command
 
 
 def writes(tool: str, arguments: str) -> bool:
-    """Whether a call changes files: an edit, a script that writes, a heredoc."""
     call = call_of(arguments)
     if call.command:
         return shell.changes_files(call.command)
@@ -202,7 +199,6 @@ def writes(tool: str, arguments: str) -> bool:
 
 
 def rewrites(tool: str, arguments: str) -> bool:
-    """Whether a call holds the whole text of a file."""
     call = call_of(arguments)
     if call.command:
         return shell.replaces_file(call.command)
@@ -274,8 +270,6 @@ _BY_DESCRIPTION: Mapping[ToolKind, re.Pattern[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a request defines it."""
-
     name: str
     """Its type, for a tool of the provider that has no name."""
     description: str
@@ -284,7 +278,7 @@ class ToolSpec:
 
 
 def kind_by_schema(name: str, description: str, parameters: Mapping[str, object]) -> ToolKind | None:
-    """What kind of output a tool has by its definition; None where that may be any."""
+    """The kind of output of a tool by its definition; None where that may be any."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
         if built_in := next((kind for kind, starts in _BUILT_IN.items() if name.startswith(starts)), None):
@@ -305,6 +299,5 @@ def kind_by_schema(name: str, description: str, parameters: Mapping[str, object]
 
 
 def kinds_by_schema(specs: Iterable[ToolSpec]) -> Kinds:
-    """The kinds of the tools whose definitions determine them."""
     kinds = ((spec.name, kind_by_schema(spec.name, spec.description, spec.parameters)) for spec in specs)
     return {name: kind for name, kind in kinds if kind}

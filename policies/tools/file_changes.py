@@ -35,8 +35,6 @@ _HUNK = re.compile(r"\A@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call in its place, and what it returned."""
-
     message: int
     tool: str
     arguments: str
@@ -45,7 +43,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What one call did to a file. `knows`: what is known of the file before: all of it, what a call had read of it,
+    """A change of one call to a file. `knows`: what is known of the file before: all of it, what a call had read of it,
     the part that was changed, or nothing."""
 
     path: str
@@ -60,20 +58,17 @@ class FileChange:
 
 @dataclass(slots=True)
 class _Files:
-    """What is in files, as far as that is known, and how much of it was looked at."""
-
     texts: dict[str, tuple[str, _Known]] = field(default_factory=dict)
     followed: int = 0
 
     def text(self, path: str, edits: int) -> tuple[str | None, _Known]:
-        """What is in a file before so many edits of one call; nothing where that would be too much."""
+        """The text of a file before so many edits of one call; none where that would be too much."""
         text, knows = self.texts.get(path, ("", "nothing"))
         self.followed += len(text) * (1 + edits)
         return (text, knows) if knows != "nothing" and self.followed <= _MOST_FOLLOWED else (None, "nothing")
 
 
 def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCall]]:
-    """The changes that can be seen, in order, and the calls that may have changed files unseen."""
     files = _Files()
     changes: list[FileChange] = []
     unseen: list[ToolCall] = []
@@ -120,7 +115,6 @@ def _changes(each: ToolCall, call: CallArguments, files: _Files) -> Iterator[Fil
 
 
 def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:
-    """Each file that a patch is for, and what the patch says of it."""
     heads = [*_SECTION.finditer(patch)]
     ends = [*(head.start() for head in heads[1:]), len(patch)]
     for head, end in zip(heads, ends, strict=False):
@@ -130,7 +124,7 @@ def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _unnumbered(text: str) -> str:
-    """What was read, without the numbers of its lines, where all of them have one."""
+    """The text that was read, without the numbers of its lines, where all of them have one."""
     lines = text.splitlines(keepends=True)
     heads = [_NUMBERED.match(line) for line in lines]
     if not lines or any(head is None or int(head[1]) != at for at, head in enumerate(heads, 1)):
@@ -139,7 +133,6 @@ def _unnumbered(text: str) -> str:
 
 
 def _edits(call: CallArguments) -> Iterator[tuple[str, str]]:
-    """What is replaced, and by what: one text, or each of a list."""
     lists = (value for name, value in call.values.items() if name in CHANGES and isinstance(value, list))
     rows: list[Mapping[str, object]] = [call.values]
     rows += [
@@ -188,7 +181,6 @@ def _diff(path: str, old: str | None, new: str) -> str:
 
 
 def _moved(hunk: re.Match[str], start: int) -> str:
-    """The head of a hunk whose lines were counted from this line on."""
     return f"@@ -{int(hunk[1]) + start}{hunk[2]} +{int(hunk[3]) + start}{hunk[4]} @@"
 
 

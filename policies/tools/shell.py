@@ -96,29 +96,25 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: ([^\n]{1,1024})|^\+\
 
 @dataclass(frozen=True, slots=True)
 class ShellStage:
-    """One program of a command line."""
-
     words: tuple[str, ...]
     """The program and its arguments, without quotes."""
     piped: bool
-    """Whether it reads the output of the stage before it."""
+    """True where it reads the output of the stage before it."""
     overwrites: tuple[str, ...]
     """The files that its output replaces."""
     appends: tuple[str, ...]
     """The files that its output is added to."""
     heredoc: bool
-    """Whether a heredoc is its input."""
+    """True where a heredoc is its input."""
 
     @property
     def program(self) -> str:
-        """The name of the program, in lower case; empty where there is none."""
         if not self.words:
             return ""
         return self.words[0].replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".exe")
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The arguments that are not options."""
         pairs = pairwise(self.words)
         return tuple(word for before, word in pairs if not (_SKIPPED.match(word) or before.lower() in _WITH_WORD))
 
@@ -131,7 +127,6 @@ class ShellStage:
 
 
 def stages(command: str) -> Sequence[ShellStage]:
-    """The programs that a command line runs; a nested shell is replaced by what it runs."""
     return (_all_stages if len(command) <= _SHORT else _all_stages.__wrapped__)(command)
 
 
@@ -197,7 +192,7 @@ def _split(command: str) -> Iterator[ShellStage]:
 
 
 def _takes_script(flag: str) -> bool:
-    """Whether what follows this option of a shell is a script: `-c`, `-lc`, `-Command`, `/c`."""
+    """True where what follows this option of a shell is a script: `-c`, `-lc`, `-Command`, `/c`."""
     return flag.lower() in ("-c", "-lc", "-ic", "-lic", "-command", "/c")
 
 
@@ -237,12 +232,10 @@ def _kind_of_stage(stage: ShellStage) -> ToolKind:
 
 
 def changes_files(command: str) -> bool:
-    """Whether a command line writes: a redirection, an edit in place, a heredoc, a script that writes."""
     return _changes(stages(command)) or writes_by_code(command)
 
 
 def writes_by_code(text: str) -> bool:
-    """Whether a program in this text opens a file to write it."""
     return any(_WRITTEN_BY_CODE.search(part) for part in (text[:_OF_CODE], text[_OF_CODE:][-_OF_CODE:]))
 
 
@@ -264,7 +257,6 @@ def _written(stage: ShellStage) -> Iterator[str]:
 
 
 def _read(stage: ShellStage) -> Iterator[str]:
-    """The files that a stage shows."""
     kind = _kind_of_stage(stage)
     if stage.program == "git" and kind == "file":
         yield from (word.rsplit(":", 1)[-1] for word in stage.operands[1:])
@@ -273,7 +265,6 @@ def _read(stage: ShellStage) -> Iterator[str]:
 
 
 def files_read(command: str) -> Iterator[str]:
-    """The files that a command line shows, as it names them; none where it does anything else with files."""
     if kind_of_command(command) == "file":
         yield from chain.from_iterable(map(_read, stages(command)))
 
@@ -292,8 +283,8 @@ def path_in(command: str) -> str:
 
 
 def operands_in(command: str) -> Iterator[str]:
-    """What programs of a command line are given besides options, or write to: paths among other words, from where `cd`
-    leads."""
+    """The words that programs of a command line are given besides options, or write to: paths among others, from where
+    `cd` leads."""
     directory = ""
     for stage in stages(command):
         if stage.program in _CHANGES_DIRECTORY:
@@ -326,7 +317,8 @@ def all_patched_in(text: str) -> Iterator[str]:
 
 
 def replaces_file(command: str) -> bool:
-    """Whether a command line holds the whole text of a file: a heredoc, a here-string or words redirected into it."""
+    """True where a command line holds the whole text of a file: a heredoc, a here-string or words redirected into
+    it."""
     may_write = ">" in command or "<<" in command or "@'" in command or '@"' in command
     before = ""
     for stage in stages(command) if may_write else ():  # nearly never
@@ -341,5 +333,4 @@ def replaces_file(command: str) -> bool:
 
 
 def text_adds_file(text: str) -> bool:
-    """Whether a patch in this text makes a new file, and does nothing else."""
     return "*** Add File: " in text and "*** Update File: " not in text and "*** Delete File: " not in text

@@ -5,19 +5,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request
+from policies.dialects import DIALECTS, Request, replies
 from policies.dialects.common import as_json, edited, message_of, object_at, objects, parsed, text_at
 from policies.dialects.dialect import Dialect, Http, RecallForm
-from policies.dialects.replies import (
-    ChoiceRounds,
-    Json,
-    Round,
-    RoundsReply,
-    UsageNames,
-    framed,
-    is_plain,
-    valid_arguments,
-)
+from policies.dialects.replies import ChoiceRounds, Json, Round, RoundsReply, UsageNames, framed, is_plain
 from policies.dialects.splitting import RequestFields
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.conversation import Conversation, Kind, Message, Part
@@ -85,7 +76,7 @@ class ToyCall:
 
     @property
     def arguments(self) -> str | None:
-        return valid_arguments(self.call.get("arguments"))
+        return replies.valid_arguments(self.call.get("arguments"))
 
     def as_json(self, place: int) -> str:
         return as_json({**self.call, "arguments": self.arguments or "{}"}).decode()

@@ -13,7 +13,6 @@ _PAGING = ("after_id", "before_id", "limit")
 
 
 def page(models: Sequence[Model], query: Mapping[str, str]) -> Mapping[str, object]:
-    """A page of the list."""
     ids = [model["id"] for model in models]
     after, before, limit = (query.get(name, "") for name in _PAGING)
     size = min(max(1, int(limit)), _LONGEST_PAGE) if limit.isascii() and limit.isdigit() else _PAGE

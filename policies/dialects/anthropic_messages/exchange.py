@@ -38,7 +38,6 @@ def stored_fields(blocks: Sequence[Json | None]) -> str:
 
 
 def _stored_blocks(exchange: RecallRound) -> list[tuple[Json, bytes]]:
-    """The stored blocks of a round, each with its bytes."""
     if not exchange.fields:
         return [({"type": "text", "text": exchange.text}, b"")]
     raw = exchange.fields.encode("utf-8", "surrogatepass")
@@ -46,7 +45,6 @@ def _stored_blocks(exchange: RecallRound) -> list[tuple[Json, bytes]]:
 
 
 def _length(block: Json) -> int | None:
-    """How long a stored text was; None for any other block."""
     text = block.get("text")
     return text if block.get("type") == "text" and isinstance(text, int) else None
 
@@ -152,7 +150,7 @@ class ReturnedMessage:
 
 
 def _same(block: Json, stored: Json) -> bool:
-    """Whether a block of the client's is the stored one: field order, cache marks and empty fields do not count, nor
+    """True where a block of the client's is the stored one: field order, cache marks and empty fields do not count, nor
     does the text of a thought that is signed or sealed alike."""
     kind = stored.get("type")
     seal = SEALED[kind][1] if isinstance(kind, str) and kind in SEALED else ""

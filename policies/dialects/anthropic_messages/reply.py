@@ -35,8 +35,6 @@ _WHOLE = frozenset({"signature_delta", "compaction_delta"})
 
 
 class ContentBlock:
-    """One block of content, from its beginning and its deltas; an Entry (rounds.py)."""
-
     def __init__(self, index: int, start: Json) -> None:
         self.index = index
         self.is_call = start.get("type") == "tool_use"
@@ -67,7 +65,6 @@ class ContentBlock:
 
     @property
     def whole(self) -> Json:
-        """The block as a reply that is not streamed would have it."""
         block = {**self._start, **self._values}
         for key, pieces in self._pieces.items():
             begun = block.get(key)
@@ -89,8 +86,6 @@ class ContentBlock:
 
 
 class MessageRound(Round[ContentBlock]):
-    """The blocks of one round."""
-
     def fields(self, entries: Sequence[ContentBlock], alone: bool) -> str:
         return stored_fields([None if block.ours else block.whole for block in entries]) if alone else ""
 
@@ -122,8 +117,6 @@ _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_w
 
 
 class _Delta(msgspec.Struct, gc=False):
-    """The next piece of a block."""
-
     type: Literal["content_block_delta"]
     index: int
     delta: Json
@@ -146,7 +139,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         """The blocks of a reply that is not streamed, as far as they have come."""
         self._envelope: dict[str, bytes] = {}
         self._has_ours = False
-        """Whether a call of ours was streamed, in any round."""
+        """True where a call of ours was streamed, in any round."""
 
     def last_event(self, failure: bytes) -> bytes:
         return b"event: error\ndata: " + failure + b"\n\n"
@@ -186,7 +179,6 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         return [event]
 
     def _block(self, content: Json, event: bytes) -> list[bytes]:
-        """An event about a block, as the client gets it: none of a call of ours."""
         index, kind, round_ = content.get("index"), content.get("type"), self._rounds.round
         if not isinstance(index, int) or index < 0:
             return [event]

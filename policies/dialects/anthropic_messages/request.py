@@ -64,7 +64,6 @@ Json = Mapping[str, object]
 
 
 _KINDS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
-"""Content by which a body is recognized."""
 
 
 def looks_like(fields: Json) -> bool:
@@ -96,8 +95,6 @@ def read(raw: bytes, count: TokenCounter) -> Message:
 
 
 class _Reader:
-    """Reads the blocks of one message."""
-
     def __init__(self, raw: bytes, role: str, count: TokenCounter) -> None:
         self._raw = raw
         self._role = role
@@ -130,7 +127,6 @@ class _Reader:
         return Part("opaque", text, path, _weight(block, text, self._count), call_id=call_id, opens=opens)
 
     def _call(self, block: Json, at: int) -> Part:
-        """The input as the client wrote it."""
         text = self._input(at).decode("utf-8", "replace")
         tool = str(block.get("name") or "")
         tokens = self._count(text) + self._count(tool)
@@ -233,8 +229,6 @@ _MARKABLE = frozenset({"text", "tool_result", "image", "document"})
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A fold in its place: the blocks that it stands for."""
-
     fold: Fold
     first: int
     last: int
@@ -281,8 +275,8 @@ class _Folds:
         return gone | {message: b",".join(self._pieces(message)) for message in edges}
 
     def _pieces(self, message: int) -> Iterator[bytes]:
-        """What a message becomes in which a run begins or ends: the messages that stand for runs, and the blocks
-        beside them. What follows results of ours in the same user's message joins them."""
+        """The messages that take the place of one in which a run begins or ends: those that stand for runs, and the
+        blocks beside them. What follows results of ours in the same user's message joins them."""
         beside: list[int] = []
         results = b""
         for at in range(self._start(message), self._start(message + 1)):
@@ -311,7 +305,6 @@ class _Folds:
         return last if first and run.last + 1 < self._start(last + 1) else first
 
     def _start(self, message: int) -> int:
-        """The first block of a message."""
         return bisect_left(self._blocks, message, key=lambda block: block.message)
 
     def _part(self, message: int, blocks: Sequence[int], results: bytes) -> bytes:
@@ -369,7 +362,6 @@ class _Folds:
         return b"".join(raw[slice(*entries[i])] + b"," for i in self._places(thoughts))
 
     def _begins_with_thought(self, at: int) -> bool:
-        """Whether a message of the model begins with this block, and it is a thought."""
         if at == len(self._blocks):
             return False
         block = self._blocks[at]
@@ -380,7 +372,6 @@ class _Folds:
         return text_at(member(self._request.body, self._request.members, "thinking"), "type") == "enabled"
 
     def _marks(self, run: _Run) -> Iterator[object]:
-        """The cache marks on the blocks of a run."""
         messages = range(self._blocks[run.first].message, self._blocks[run.last].message + 1)
         for message in (m for m in messages if self._messages[m].marks):
             content = list_at(parsed(self._request.raw(message)), "content")
@@ -417,12 +408,10 @@ def _marks_beside(request: Request) -> int:
 
 @remembered
 def _marks_on(holders: bytes) -> int:
-    """The marks on tools, or on the blocks of system text."""
     return sum(len(marks_of(holder)) for holder in objects(decoded(holders))) if QUOTED in holders else 0
 
 
 def _is_automatic(request: Request) -> bool:
-    """Whether the provider is asked to mark the last block itself."""
     return member(request.body, request.members, MARK) is not None
 
 
@@ -462,7 +451,6 @@ _DROP = b'{"prefix_mismatch_behavior":"drop_block"}'
 
 
 def is_bound(model: str) -> bool:
-    """Whether a model binds its thoughts to the prompt before them."""
     return _BOUND.search(model.lower()) is not None
 
 
@@ -479,7 +467,7 @@ def consent(request: Request) -> Consent | None:
 
 
 def _change(request: Request) -> Change | None:
-    """What to write where; None where the client has. Raises LookupError where it wants something else."""
+    """The change that asks for it; None where the client does. Raises LookupError where it wants something else."""
     body, fields = request.body, request.members
     if "thinking" not in fields:  # these models think all the same
         end = body.rindex(b"}")

@@ -41,8 +41,6 @@ _READ = frozenset({"role", "content", "tool_calls"})
 
 
 class ChatCall:
-    """One call, from its pieces; an Entry (rounds.py)."""
-
     is_call = True
     text = ""
 
@@ -71,7 +69,7 @@ class ChatCall:
             self.ours = False
 
     def release(self, ours_before: int) -> list[object]:
-        """What the client gets of it now, as one entry; `ours_before`: how many calls of ours stand before it."""
+        """The part for the client now, as one entry; `ours_before`: how many calls of ours stand before it."""
         pieces, self._pieces = self._pieces, []
         if not pieces:
             return []
@@ -81,7 +79,6 @@ class ChatCall:
         return [entry]
 
     def _whole(self) -> tuple[Json, Json]:
-        """The call and the function in it."""
         call = gathered(self._pieces, of_a_call)
         return call if isinstance(call, dict) else {}, object_at(call, "function")
 
@@ -102,13 +99,10 @@ class ChatCall:
 
 
 class ChatRound(Round[ChatCall]):
-    """The message of one round."""
-
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[ChatCall] = []
         self.texts: list[str] = []
-        """Its text in pieces, as they came."""
         self._fields: list[Json] = []
 
     def receive(self, message: Json) -> None:
@@ -130,7 +124,7 @@ class ChatRound(Round[ChatCall]):
         return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
 
     def continues_theirs(self, entries: object) -> bool:
-        """Whether these are one entry, the next piece of a call that is known to be the client's, where no call is
+        """True where these are one entry, the next piece of a call that is known to be the client's, where no call is
         ours."""
         entry = entries[0] if isinstance(entries, list) and len(entries) == 1 else None
         index = entry.get("index") if isinstance(entry, dict) else None
@@ -164,14 +158,13 @@ class ChatRound(Round[ChatCall]):
 
 
 def name_of(entry: object) -> str:
-    """The part of the name in one piece of a call."""
     return text_at(object_at(entry, "function"), "name")
 
 
 # --- values that come in pieces. No state, and nothing here raises on what it reads ---
 
 Joins = Callable[[str], bool]
-"""Whether strings of this key are pieces of one string; of other strings the first that is not empty counts."""
+"""True where strings of this key are pieces of one string; of other strings the first that is not empty counts."""
 
 _LABELS = frozenset({"id", "type", "format", "role", "object"})
 """Strings that servers repeat in each piece."""
@@ -211,7 +204,6 @@ def gathered(pieces: Sequence[Any], joins: Joins, key: str = "") -> object:
 
 
 def is_blank(value: object) -> bool:
-    """Whether a value tells nothing."""
     return value is None or value in ("", [], {})
 
 
@@ -251,8 +243,6 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class ChatChoice(ChoiceRounds[ChatRound]):
-    """One choice: receives its pieces, and returns what the client gets of each."""
-
     def __init__(self, index: int, allowance: Allowance) -> None:
         super().__init__(ChatRound, allowance)
         self.index = index
@@ -261,7 +251,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the round has not ended, and the client has not got all of it."""
+        """True where the round has not ended, and the client has not got all of it."""
         return not self.ended and (self.round.has_ours or self.round.is_undecided)
 
     def passes(self, delta: Json) -> bool:
@@ -275,7 +265,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
         return True
 
     def receive(self, piece: Json, key: str) -> Json:
-        """What the client gets of a piece, which has its content at `key`; the piece itself where all of it."""
+        """The part for the client of a piece, which has its content at `key`; the piece itself where all of it."""
         finish = piece.get("finish_reason")
         is_final = bool(finish) or key == "message"
         content = object_at(piece, key)
@@ -321,7 +311,6 @@ class ChatReply(RoundsReply[ChatChoice]):
         self._whole: dict[int, Json] = {}
         """The choices of a plain reply, as far as they have come."""
         self._failed = False
-        """Whether the round at hand reported an error."""
 
     def resume(self, choice: int) -> None:
         super().resume(choice)
@@ -417,12 +406,10 @@ class ChatReply(RoundsReply[ChatChoice]):
 
 
 def is_same(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Whether both hold the very same objects."""
     return len(left) == len(right) and all(map(is_, left, right))
 
 
 def is_bare(piece: Json) -> bool:
-    """Whether a piece tells the client nothing."""
     return not piece.get("finish_reason") and all(map(is_blank, object_at(piece, "delta").values()))
 
 
@@ -489,7 +476,6 @@ _USAGE_CHUNK = frozenset(
 
 
 def asking_for_usage(body: bytes) -> bytes | None:
-    """The request, with its usage asked for; None where it asks itself, wants no stream, or cannot be read."""
     try:
         spans = members(body)
         start, end = spans.get("stream_options", (0, 0))
@@ -510,7 +496,6 @@ def asking_for_usage(body: bytes) -> bytes | None:
 
 
 def without_usage(event: bytes) -> bytes:
-    """An event as a client gets it that has not asked for usage; empty where it brought nothing else."""
     content = read_event(event) if b'"usage"' in event else None
     if content is None or "usage" not in content:
         return event

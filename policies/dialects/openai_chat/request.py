@@ -181,7 +181,6 @@ def _results(exchange: RecallRound, texts: Sequence[str]) -> Iterator[bytes]:
 
 
 def _without_beginning(reply: bytes, rest: str) -> bytes:
-    """The reply with nothing but the rest of its text: the beginning stands in the messages before it."""
     fields = members(reply)
     if "content" not in fields:
         return reply

@@ -163,7 +163,7 @@ class ReturnedItems:
         return as_json({k: v for k, v in item.items() if k != "id"}) if _id_of(item) in self._ids else raw
 
     def rest(self, count: int) -> list[bytes]:
-        """What was not moved. The rounds before have `count` characters of text: those that the client has in other
+        """The items that stay. The rounds before have `count` characters of text: those that the client has in other
         items go, too."""
         return list(_without_beginning(self._rest.values(), count - self._moved))
 
@@ -176,7 +176,6 @@ class ReturnedItems:
         return next((at for at in range(start, len(self._items)) if type_of(self._items[at]) in kinds), None)
 
     def _find(self, item: Item) -> int | None:
-        """The place of a stored item, which is matched once."""
         for key in (_id_and_text(item), _signature(item)):
             places = self._places.get(key, deque())
             while places:
@@ -188,7 +187,6 @@ class ReturnedItems:
 
 
 def _id_of(item: Item) -> tuple[str, str] | None:
-    """The kind and the id of an item; None where it has no id."""
     value = item.get("id")
     return (type_of(item), value) if isinstance(value, str) and value else None
 
@@ -203,7 +201,7 @@ def _text(item: Item) -> str:
 
 
 def _signature(item: Item) -> bytes:
-    """What an item without id is recognized by: its seal, or all that it says."""
+    """The seal of an item, or all that it says: an item without id is recognized by it."""
     sealed = item.get("encrypted_content")
     return sealed.encode("utf-8", "surrogatepass") if isinstance(sealed, str) and sealed else digest(item)
 

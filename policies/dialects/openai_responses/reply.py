@@ -37,8 +37,6 @@ _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_
 
 
 class OutputItem:
-    """One item of the output, from its events; an Entry (rounds.py)."""
-
     def __init__(self, index: int, item: Json) -> None:
         self.index = index
         self.item = item
@@ -54,7 +52,6 @@ class OutputItem:
             self.receive_text(event.get("delta"), event.get("content_index"))
 
     def receive_text(self, delta: object, at: object) -> None:
-        """The next piece of the text of one of its parts."""
         if isinstance(delta, str) and isinstance(at, int):
             self._deltas.setdefault(at, []).append(delta)
 
@@ -78,7 +75,6 @@ class OutputItem:
 
     @property
     def asks(self) -> bool:
-        """Whether it is a call that its client has to answer."""
         if type_of(self.item) == "tool_search_call":
             return self.item.get("execution") == "client"
         return type_of(self.item) in _ASKING
@@ -101,10 +97,7 @@ def _is_recall(item: Json) -> bool | None:
 
 
 class ResponseRound(Round[OutputItem]):
-    """All items of one round."""
-
     def receive(self, event: Json, index: int) -> None:
-        """An event about one of them."""
         item = event.get("item")
         begins = event.get("type") == "response.output_item.added"
         if isinstance(item, dict) and (begins or index not in self.by_index):
@@ -122,7 +115,6 @@ class ResponseRound(Round[OutputItem]):
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """Those that can be read when the client returns them."""
         return tuple(call_id for item in self.visible if (call_id := called(item)) is not None)
 
     @property
@@ -133,15 +125,13 @@ class ResponseRound(Round[OutputItem]):
 
     @property
     def visible(self) -> list[Json]:
-        """The items that the client gets."""
         return [entry.item for entry in self.entries if not entry.ours]
 
     def is_ours(self, index: int) -> bool:
-        """Whether an item is a call of the recall tool."""
         return index in self.by_index and bool(self.by_index[index].ours)
 
     def fields(self, entries: Sequence[OutputItem], alone: bool) -> str:
-        """The items around the calls of ours, as exchange.py describes them; "" where there are none."""
+        """The items around the calls of ours (see openai_responses.exchange); "" where there are none."""
         layout: list[object] = []
         for entry in entries:
             item, kind = entry.item, type_of(entry.item)
@@ -185,8 +175,6 @@ _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max
 
 
 class _Delta(msgspec.Struct, gc=False):
-    """The next piece of an item."""
-
     type: str
     output_index: int
     sequence_number: int
@@ -208,7 +196,6 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         """Events that wait until it is known whose a call is."""
         self._envelope: Json | None = None
         self._visible: list[Json] = []
-        """The items of the rounds before this one that the client has."""
 
     def last_event(self, failure: bytes) -> bytes:
         value = (document(failure) or {}).get("error")
@@ -270,12 +257,10 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         return self._relay(content, event)
 
     def _release(self) -> list[bytes]:
-        """The events that waited, once it is known whose each call is."""
         held, self._held = self._held, []
         return [piece for content, event in held for piece in self._relay(content, event)]
 
     def _relay(self, content: Json, event: bytes) -> list[bytes]:
-        """An event amid the response, as the client gets it."""
         index, response, round_ = content.get("output_index"), content.get("response"), self._rounds.round
         if type(index) is int and not round_.is_ours(index):
             place = len(self._visible) + index - round_.ours_before(index)
@@ -353,7 +338,6 @@ class Numbering:
 
     @property
     def changes(self) -> bool:
-        """Whether events get other numbers than they came with."""
         return self._shift != 0
 
     @property
@@ -373,11 +357,10 @@ class Numbering:
         self._next = number + self._shift + 1
 
     def resume(self) -> None:
-        """What comes now is the next round, which counts from its own beginning."""
+        """The next round begins, which counts from its own beginning."""
         self._begins = True
 
     def skip(self, content: Mapping[str, object]) -> None:
-        """The client does not get an event."""
         if self._number(content) is not None:
             self._shift -= 1
 

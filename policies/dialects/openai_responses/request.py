@@ -55,7 +55,7 @@ CALLS: Mapping[str, str] = {
 }
 """The calls that a client answers and whose arguments can be read, and where these stand."""
 _TOOLS: Mapping[str, str] = {"shell_call": "shell", "apply_patch_call": "apply_patch"}
-"""What tools are called that have a kind of call of their own."""
+"""The names of tools that have a kind of call of their own."""
 AS_JSON = frozenset({"action", "operation"})
 """Arguments that are JSON, and not text."""
 _ANSWERS = frozenset({"function_call_output", "custom_tool_call_output", "apply_patch_call_output"})
@@ -178,7 +178,7 @@ def _call(item: Item, kind: str, count: TokenCounter) -> Part:
 
 
 def _shell_outputs(item: Item, count: TokenCounter) -> Iterator[Part]:
-    """What each command wrote to either stream; how it ended is opaque."""
+    """The texts that each command wrote to either stream; how it ended is opaque."""
     call_id = text_at(item, "call_id")
     for at, entry in enumerate(list_at(item, "output")):
         rest = dict(entry) if isinstance(entry, dict) else {"": entry}
@@ -196,7 +196,6 @@ def called(item: Item) -> str | None:
 
 
 def texts_of(item: Item) -> Iterator[str]:
-    """The texts of a message."""
     if isinstance(item.get("content"), str):
         yield text_at(item, "content")
     for part in objects(item.get("content")):
