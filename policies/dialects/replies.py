@@ -214,28 +214,21 @@ class Allowance:
 
 
 class Entry(Protocol):
-    """A call, or an item or block that may be one, in the message of one round."""
+    """A call, or an item or block that may be one, in the message of one round. A call has no text for the client, and
+    `arguments` are those of a call of ours: None where they are not a JSON object."""
 
     index: int
     ours: bool | None
     """True where it calls the recall tool; None while that is not known."""
 
     @property
-    def id(self) -> str:
-        """The id of a call."""
-
+    def id(self) -> str: ...
     @property
-    def is_call(self) -> bool:
-        """True where it counts among the calls of its message."""
-
+    def is_call(self) -> bool: ...
     @property
-    def text(self) -> str:
-        """Its text for the client; a call has none."""
-
+    def text(self) -> str: ...
     @property
-    def arguments(self) -> str | None:
-        """The arguments of a call of ours; None where they are not a JSON object."""
-
+    def arguments(self) -> str | None: ...
     def as_json(self, place: int) -> str:
         """A call of ours, which has this place among the calls of its message. Strict upstreams refuse arguments that
         are not JSON, so these become empty ones."""
@@ -344,6 +337,8 @@ C = TypeVar("C", bound=ChoiceRounds[Any])
 
 
 class RoundsReply(ABC, Generic[C]):
+    """A Reply over all its rounds; where there is no recall tool, it only reads the usage."""
+
     def __init__(self, names: UsageNames, rounds: int | None) -> None:
         self.usage: Usage | None = None
         self._only_reads = rounds is None
@@ -381,7 +376,11 @@ class RoundsReply(ABC, Generic[C]):
         pieces: list[bytes] = []
         start = end = 0  # of what passes and is not among the pieces yet
         for length, text in split:
-            if not (text and self._passes(text)):
+            try:
+                is_received = bool(text) and not self._only_reads and self._receive(text)
+            except (msgspec.DecodeError, RecursionError):
+                is_received = False
+            if not is_received:
                 pieces += [events[start:end]] if end > start else []
                 pieces += self.feed(events[end : end + length])
                 start = end + length
@@ -390,47 +389,35 @@ class RoundsReply(ABC, Generic[C]):
             return [events]
         return [*pieces, events[start:]] if start < end else pieces
 
-    def _passes(self, text: bytes) -> bool:
-        """Receive an event, by its JSON, if the client surely gets it as it came."""
-        try:
-            return not self._only_reads and self._receive(text)
-        except (msgspec.DecodeError, RecursionError):
-            return False
-
     def feed(self, event: bytes) -> list[bytes]:
         if self._only_reads and b'"usage"' not in event:
             return [event]
         content = read_event(event)
-        if content is None:
-            return self._feed_other(event)
-        usage = self._usage_in(content, event)
+        usage = None if content is None else self._usage_in(content, event)
         if isinstance(usage, dict):
             self._usage.receive(usage)
             self.usage = self._names.read(self._usage.current) or self.usage
         if self._only_reads:
             return [event]
         try:
-            return self._feed_json(content, event)
+            return self._feed_content(content, event)
         except (RecursionError, UnreadableError):  # nested deeper than can be written, or a key is repeated
             return [event]
 
     def last_event(self, failure: bytes) -> bytes:
         return b"data: " + failure + b"\n\n"
 
-    def _feed_other(self, event: bytes) -> list[bytes]:
-        return [event]
-
     def _usage_in(self, content: Json, event: bytes) -> object:
         return content.get("usage")
 
     def _receive(self, text: bytes) -> bool:
-        """As `_passes`, where there is a recall tool. It may raise what msgspec raises, as long as nothing has
-        happened."""
+        """Receive an event, by its JSON, if the client surely gets it as it came. It may raise what msgspec raises, as
+        long as nothing has happened."""
         return False
 
     @abstractmethod
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
-        """As `feed`, where there is a recall tool."""
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        """As `feed`, where there is a recall tool; None for an event that is not JSON."""
 
 
 def _has_no_usage(events: bytes) -> bool:

@@ -93,7 +93,9 @@ class ToyReply(RoundsReply[ChoiceRounds[ToyRound]]):
         super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ToyRound, self._allowance)
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return [event]
         round_, turn = self._rounds.round, object_at(content, "turn") or content
         calls = [*objects(turn.get("calls")), *objects([content.get("call")])]
         for call in calls:

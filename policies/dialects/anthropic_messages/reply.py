@@ -162,7 +162,9 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
             self._rounds.round.by_index[delta.index].receive(delta.delta)
         return True
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return [event]
         if is_plain(event):
             return self._plain(content, event) if isinstance(content.get("content"), list) else [event]
         match content.get("type"):
@@ -252,9 +254,6 @@ def failure(fault: Fault) -> bytes:
 
 # --- the messages of a whole reply, as a client returns them with its next request ---
 
-_TEXTS: Mapping[str, str] = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
-"""Pieces of a block, and the field that they are added to."""
-
 
 def whole_messages(reply: Json) -> list[Json]:
     content = reply.get("content")
@@ -263,29 +262,20 @@ def whole_messages(reply: Json) -> list[Json]:
 
 
 def streamed_messages(events: list[Json]) -> list[Json]:
-    blocks: dict[int, Json] = {}
-    inputs: dict[int, list[str]] = {}
+    blocks: dict[int, ContentBlock] = {}
     for event in events:
         index = event.get("index")
         index = index if isinstance(index, int) else -1
         match event.get("type"):
             case "content_block_start":
-                blocks[index] = dict(object_at(event, "content_block"))
+                blocks[index] = ContentBlock(index, object_at(event, "content_block"))
             case "content_block_delta" if index in blocks:
-                delta, block = object_at(event, "delta"), blocks[index]
-                name = _TEXTS.get(text_at(delta, "type"), "")
-                if name:
-                    block[name] = text_at(block, name) + text_at(delta, name)
-                elif delta.get("type") == "input_json_delta":
-                    inputs.setdefault(index, []).append(text_at(delta, "partial_json"))
-                elif delta.get("type") == "citations_delta":
-                    block["citations"] = [*list_at(block, "citations"), delta.get("citation")]
+                blocks[index].receive(object_at(event, "delta"))
             case "error":
                 return []
             case "message_stop":
-                for at, pieces in inputs.items():
-                    text = joined_text(pieces).encode("utf-8", "surrogatepass")
-                    blocks[at]["input"] = document(text) or {}  # one that is cut off cannot be returned
-                content = [block for _, block in sorted(blocks.items())]
+                wholes = (block.whole for _, block in sorted(blocks.items()))
+                # an input that is cut off cannot be returned
+                content = [{**each, "input": each["input"] or {}} if "input" in each else each for each in wholes]
                 return [{"role": "assistant", "content": content}] if content else []
     return []

@@ -288,7 +288,10 @@ class _Folds:
             if beside:
                 yield self._part(message, beside, results)
                 beside, results = [], b""
-            if at == max(run.first, self._start(self._place(run))):
+            first, last = (self._blocks[edge].message for edge in (run.first, run.last))
+            # the last message, where some of that stays
+            place = last if first and run.last + 1 < self._start(last + 1) else first
+            if at == max(run.first, self._start(place)):
                 if results:  # of a run that ends right before this one
                     yield _message("user", results)
                 *whole, (role, results) = self._stubs(run)
@@ -298,11 +301,6 @@ class _Folds:
                     results = b""
         if beside:
             yield self._part(message, beside, results)
-
-    def _place(self, run: _Run) -> int:
-        """The message in whose place a run's messages stand: the last one, where some of that stays."""
-        first, last = (self._blocks[at].message for at in (run.first, run.last))
-        return last if first and run.last + 1 < self._start(last + 1) else first
 
     def _start(self, message: int) -> int:
         return bisect_left(self._blocks, message, key=lambda block: block.message)

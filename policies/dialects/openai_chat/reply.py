@@ -327,7 +327,9 @@ class ChatReply(RoundsReply[ChatChoice]):
         choice = self._choices.get(piece.index)
         return choice is not None and choice.passes(piece.delta)
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return self._close(event)
         self._failed = self._failed or "error" in content
         pieces = content.get("choices")
         if pieces is None and "usage" in content and "error" not in content:
@@ -338,7 +340,7 @@ class ChatReply(RoundsReply[ChatChoice]):
             return [event]
         return self._plain(content, pieces, event) if is_plain(event) else self._streamed(content, pieces, event)
 
-    def _feed_other(self, event: bytes) -> list[bytes]:
+    def _close(self, event: bytes) -> list[bytes]:
         """The end of a stream ends what has no finish reason of its own and has not reached the client as a whole."""
         if text_of(event).strip() != b"[DONE]":
             return [event]

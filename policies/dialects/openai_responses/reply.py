@@ -222,9 +222,6 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
     def _usage_in(self, content: Json, event: bytes) -> object:
         return (content if is_plain(event) else object_at(content, "response")).get("usage")
 
-    def _feed_other(self, event: bytes) -> list[bytes]:
-        return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
-
     def _receive(self, text: bytes) -> bool:
         items = self._rounds.round.by_index
         if self._rounds.resumed or self._held or self._numbering.changes:
@@ -240,7 +237,9 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         self._numbering.pass_on(delta.sequence_number)
         return True
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
         if self._rounds.waiting:
             return []
         if is_plain(event):
@@ -248,17 +247,18 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
         if text_at(content, "type") in _ENDS and response:
             round_.close(response.get("output"))
-            return [*self._release(), *self._end(content, response, event)]
+            held, self._held = self._held, []
+            pieces = [piece for each in held for piece in self._relay(*each)]
+            return [*pieces, *self._end(content, response, event)]
         if type(index) is int:
             round_.receive(content, index)
         if self._held or round_.is_undecided:
             self._held.append((content, event))
-            return [] if round_.is_undecided else self._release()
+            if round_.is_undecided:
+                return []
+            held, self._held = self._held, []
+            return [piece for each in held for piece in self._relay(*each)]
         return self._relay(content, event)
-
-    def _release(self) -> list[bytes]:
-        held, self._held = self._held, []
-        return [piece for content, event in held for piece in self._relay(content, event)]
 
     def _relay(self, content: Json, event: bytes) -> list[bytes]:
         index, response, round_ = content.get("output_index"), content.get("response"), self._rounds.round
@@ -271,15 +271,10 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         relayed = self._numbering.relay(content, event, {})
         if not isinstance(response, dict):
             return [relayed]
-        self._open(response)
+        self._envelope = _envelope_of(response) if self._envelope is None else self._envelope
         return [without_tool(relayed, ("response", "tools"))]
 
-    def _open(self, response: Json) -> None:
-        if self._envelope is None:
-            self._envelope = {key: response[key] for key in _ENVELOPE if key in response}
-
     def _end(self, content: Json, response: Json, event: bytes) -> list[bytes]:
-        self._open(response)
         whole = self._whole(response, broken=content.get("type") != "response.completed")
         if whole is None:
             self._numbering.skip(content)
@@ -293,7 +288,6 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         if not isinstance(body.get("output"), list):
             return [event]
         self._rounds.round.close(body["output"])
-        self._open(body)
         whole = self._whole(body, broken=body.get("status") not in ("completed", None))
         if whole is None:
             return []
@@ -303,6 +297,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         """The response as the client gets it at the end of a round, itself where that is what came; None where there
         are rounds to come."""
         rounds = self._rounds
+        self._envelope = _envelope_of(response) if self._envelope is None else self._envelope
         end = "as it came" if response.get("status") == "failed" else rounds.end(broken, cut=broken)
         if end == "waiting":
             return None
@@ -314,9 +309,13 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         if isinstance(tools, list):
             whole["tools"] = [tool for tool in tools if not (isinstance(tool, dict) and tool.get("name") == RECALL)]
         if rounds.resumed:
-            whole |= self._envelope or {}
+            whole |= self._envelope
             whole |= {"usage": self._usage.whole(usage)} if isinstance(usage, dict) else {}
         return whole
+
+
+def _envelope_of(response: Json) -> Json:
+    return {key: response[key] for key in _ENVELOPE if key in response}
 
 
 # --- events written anew: the numbers of a stream from which events were taken, without a gap ---
