@@ -90,16 +90,13 @@ class Summarizing:
         return dollars / prices.input if prices.input else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    step: int
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The basis of decisions besides the history, for the planner and for policies."""
+
     prices: Prices
     budget: Budget
     count: TokenCounter
-    sizes: Sequence[int] = ()
-    """Tokens of each block as it would be sent now; those of a fold are at its first block."""
-    sums: Callable[[], Sequence[int]] | None = None
-    """The tokens before each block, and in all, of these sizes; None where nobody keeps them."""
     head: int = 0
     """Tokens before the history: tools and system text."""
     text_protocol: bool = False
@@ -112,12 +109,25 @@ class Context:
     aim: Aim = "bill"
     is_chat: bool = False
     """True where it is a chat without tools: nothing that goes could be fetched again."""
+    summarizing: Summarizing | None = None
+    """None where the preset wants no summaries."""
+    exceptions: Exceptions = NO_EXCEPTIONS
+    digesting: Prices | None = None
+    """Prices of the model that writes digests of single outputs; None where there is none."""
+    toolbox: Toolbox = NO_TOOLS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Conditions):
+    step: int
+    sizes: Sequence[int] = ()
+    """Tokens of each block as it would be sent now; those of a fold are at its first block."""
+    sums: Callable[[], Sequence[int]] | None = None
+    """The tokens before each block, and in all, of these sizes; None where nobody keeps them."""
     pressed: bool = False
     """True where the hard mark is near: what makes room has to be asked for now."""
     newest: bool = True
     """True where this step is the request being served; earlier steps are replayed."""
-    summarizing: Summarizing | None = None
-    """None where the preset wants no summaries."""
     summaries: tuple[SummaryRecord, ...] = ()
     """The summaries that may be used now, oldest first. Only at the newest step: no history implies them."""
     tried: int = 0
@@ -130,14 +140,10 @@ class Context:
     """The blocks that this summary replaces."""
     excess: int = 0
     """Tokens that must still go for the request to fit: only the last resort looks at it."""
-    exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
-    digesting: Prices | None = None
-    """Prices of the model that writes digests of single outputs; None where there is none."""
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
-    toolbox: Toolbox = NO_TOOLS
     protection: Protection = NO_PROTECTION
     edits: Mapping[int, Replace] = field(default_factory=dict)
     """The edits that stand in the request, by block, as of the step before."""

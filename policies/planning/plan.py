@@ -185,7 +185,14 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
         return True
     seen, pressed = conversation.steps - 1, _GROWTH * counted > _PRESSED * high
     contexts = [
-        Context(seen, settings.prices, budget, settings.count, is_chat=settings.is_chat, pressed=pressed)
+        Context(
+            step=seen,
+            prices=settings.prices,
+            budget=budget,
+            count=settings.count,
+            is_chat=settings.is_chat,
+            pressed=pressed,
+        )
         for budget in budgets
     ]
     writers = [policy for policy in settings.policies if isinstance(policy, Summarize)]

@@ -7,17 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
 
-from policies.context import (
-    NO_EXCEPTIONS,
-    NO_TOOLS,
-    Aim,
-    DigestWant,
-    Exceptions,
-    Policy,
-    Summarizing,
-    TokenCounter,
-    Want,
-)
+from policies.context import Conditions, DigestWant, Policy, Want
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
@@ -26,19 +16,12 @@ from policies.money.caches import PREFIX as ANY_PREFIX
 from policies.money.caches import CacheRule
 from policies.money.ledger import Ledger
 from policies.money.marks import MarkStyle
-from policies.money.prices import Budget, Prices
-from policies.tools import Toolbox
+from policies.money.prices import Budget
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
-    """The basis of decisions besides the history. Fields that Context has too mean the same there."""
-
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings(Conditions):
     policies: tuple[Policy, ...]
-    prices: Prices
-    budget: Budget
-    count: TokenCounter
-    text_protocol: bool = False
     marks: MarkStyle = ""
     """The kind of cache marks that may be added; "" for none."""
     cache: CacheRule = ANY_PREFIX
@@ -46,24 +29,15 @@ class PlanSettings:
     """How many marks the request has room for."""
     marks_end: bool = True
     """True where the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
-    head: int = 0
     factor: float = 1.0
     """The provider's tokens per exact token; it only moves the hard marks."""
     cold: bool = False
     """True where the provider's cache of this conversation has expired."""
-    recall: bool = False
-    exchanges: bool = False
     learned: Budget | None = None
     """The budget of the request being served, where its upstream has said what it takes: earlier steps come out the
     same without it."""
     only_to_fit: bool = False
     """True where nothing is changed as long as the request fits: hidden text could not be recalled."""
-    aim: Aim = "bill"
-    is_chat: bool = False
-    summarizing: Summarizing | None = None
-    exceptions: Exceptions = NO_EXCEPTIONS
-    digesting: Prices | None = None
-    toolbox: Toolbox = NO_TOOLS
     keep: Patterns = ()
     sight: float = 0.0
     """The share of actions that may need something out of sight; 0 where windows do not follow from the history."""

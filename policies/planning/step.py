@@ -8,11 +8,11 @@ Laws
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import islice, takewhile
 
-from policies.context import LEAST_SAVING, Context, DigestWant, TokenCounter, Want
+from policies.context import LEAST_SAVING, Conditions, Context, DigestWant, TokenCounter, Want
 from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
@@ -191,6 +191,7 @@ _SHARE = 10
 """With the aim of the context, offers are carried out once they remove a tenth of the history together."""
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by this factor."""
+_SHARED = [each.name for each in fields(Conditions) if each.name not in ("count", "digesting")]
 _SOON = 0.8
 """The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
 
@@ -372,27 +373,17 @@ class Step:
         share, prices = settings.sight, settings.prices
         sight = sight_window(self._conversation, self._step, share, prices) if share else None
         return Context(
-            self._step,
-            settings.prices,
-            settings.budget,
-            self._watch.count,
+            **{name: getattr(settings, name) for name in _SHARED},
+            count=self._watch.count,
+            digesting=settings.digesting if self._newest else None,
+            step=self._step,
             pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
-            head=settings.head,
-            text_protocol=settings.text_protocol,
-            recall=settings.recall,
-            exchanges=settings.exchanges,
-            aim=settings.aim,
-            is_chat=settings.is_chat,
             pressed=self._will_be_full(arrived),
             newest=self._newest,
-            summarizing=settings.summarizing,
-            exceptions=settings.exceptions,
             peak=state.peak,
             summary=adopted_fold(self._folding),
-            digesting=settings.digesting if self._newest else None,
-            toolbox=settings.toolbox,
             protection=Protection(settings.keep, lasting, pause),
             edits=state.edits,
             folded=state.folded,

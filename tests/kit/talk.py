@@ -74,7 +74,14 @@ def conversation_of(*messages: Json) -> Conversation:
 def setup(
     *policies: Policy, prices: Prices = PREFIX_PRICES, budget: Budget = ROOMY, recall: bool = True, **more: Any
 ) -> PlanSettings:
-    return PlanSettings(policies, prices, budget, letters, recall=recall, **{"exchanges": recall, **more})
+    return PlanSettings(
+        policies=policies,
+        prices=prices,
+        budget=budget,
+        count=letters,
+        recall=recall,
+        **{"exchanges": recall, **more},
+    )
 
 
 def signed(session: list[Json]) -> list[Json]:

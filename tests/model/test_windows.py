@@ -25,7 +25,10 @@ TALK = conversation_of(
 
 def context(step: int, **given: Any) -> Context:
     sizes = [block.tokens + block.frame for block in TALK.blocks]
-    return replace(Context(step, PREFIX_PRICES, replace(ROOMY, window=ROOM), letters, sizes), **given)
+    return replace(
+        Context(step=step, prices=PREFIX_PRICES, budget=replace(ROOMY, window=ROOM), count=letters, sizes=sizes),
+        **given,
+    )
 
 
 def inside(keep: Keep, step: int = TALK.steps - 1) -> list[int]:

@@ -73,11 +73,11 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
         context = Context(
-            step,
-            prices,
-            ROOMY,
-            letters,
-            sizes,
+            step=step,
+            prices=prices,
+            budget=ROOMY,
+            count=letters,
+            sizes=sizes,
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             exchanges=ours["recall"],

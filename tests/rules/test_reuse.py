@@ -102,10 +102,14 @@ def test_what_does_not_stand_is_not_referred_to() -> None:
     at_first = plan(conversation, setup(Reuse(lines=3, saves=10)))
     assert [conversation.index[edit.at] for edit in at_first.edits if isinstance(edit, Replace)] == [4, 6]
     taken = Replace(conversation.blocks[2].anchor, "gone", "test")
-    context = Context(3, CHEAP, ROOMY, letters, recall=True, edits={2: taken})
+    context = Context(step=3, prices=CHEAP, budget=ROOMY, count=letters, recall=True, edits={2: taken})
     [edit] = Reuse(lines=3, saves=10)(conversation, context)
     assert edit.uses == (conversation.blocks[4].anchor,)
-    assert not list(Reuse(lines=3, saves=10)(conversation, Context(3, CHEAP, ROOMY, letters, folded={2, 4})))
+    assert not list(
+        Reuse(lines=3, saves=10)(
+            conversation, Context(step=3, prices=CHEAP, budget=ROOMY, count=letters, folded={2, 4})
+        )
+    )
 
 
 def test_what_is_referred_to_is_as_young_as_the_newest_reference() -> None:

@@ -51,7 +51,9 @@ def agent(*between: Json, turns: int = 12) -> Conversation:
 def context_of(conversation: Conversation, **changes: Any) -> Context:
     sizes = [block.tokens + block.frame for block in conversation.blocks]
     step = conversation.steps - 1
-    context = Context(step, PREFIX_PRICES, BUDGET, letters, sizes, recall=True, summarizing=SUMMARIZING)
+    context = Context(
+        step=step, prices=PREFIX_PRICES, budget=BUDGET, count=letters, sizes=sizes, recall=True, summarizing=SUMMARIZING
+    )
     return replace(context, **changes)
 
 
