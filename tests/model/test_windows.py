@@ -24,11 +24,8 @@ TALK = conversation_of(
 
 
 def context(step: int, **given: Any) -> Context:
-    sizes = [block.tokens + block.frame for block in TALK.blocks]
-    return replace(
-        Context(step=step, prices=PREFIX_PRICES, budget=replace(ROOMY, window=ROOM), count=letters, sizes=sizes),
-        **given,
-    )
+    sizes, budget = [block.tokens + block.frame for block in TALK.blocks], replace(ROOMY, window=ROOM)
+    return replace(Context(step=step, prices=PREFIX_PRICES, budget=budget, count=letters, sizes=sizes), **given)
 
 
 def inside(keep: Keep, step: int = TALK.steps - 1) -> list[int]:
