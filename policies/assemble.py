@@ -5,11 +5,10 @@ request under the same options is planned the same way by all of them.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from policies.context import Aim, Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
-from policies.dialects.tool_lists import tool_kinds
+from policies.dialects.tool_lists import definition_tokens, tool_kinds
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.money.caches import CacheRequest, rule_for
@@ -120,10 +119,4 @@ def assemble(
 
 
 def tool_tokens(tool: Added | None, count: TokenCounter) -> int:
-    return _counted(tool[1], count) if tool else 0
-
-
-# a pure function of its arguments, so remembering changes nothing but the time it takes
-@lru_cache(maxsize=64)
-def _counted(text: bytes, count: TokenCounter) -> int:
-    return count(text.decode())
+    return definition_tokens(tool[1], count) if tool else 0

@@ -69,7 +69,9 @@ def compact(
     Without a `dialect` it is detected from the body. Raises ValueError where the body is not a request of the dialect,
     or `keep` holds what is no pattern; KeyError where there is no such dialect or preset.
     """
-    preset = _preset_of(policies)
+    if isinstance(policies, str):
+        policies = PRESETS[policies]
+    preset = policies if isinstance(policies, Preset) else Preset(policies)
     dialect = dialect or dialect_of(parsed(body))
     api = DIALECTS[dialect]
     request = api.split(body)
@@ -97,9 +99,3 @@ def compact(
     marks, tool, consent = plan_input.settings.marks, plan_input.tool, plan_input.consent
     new = body_of(api, request, result, rendering, marks=marks, tool=tool, consent=consent)
     return Compacted(new, result, conversation, plan_input, dialect)
-
-
-def _preset_of(policies: str | Preset | tuple[Policy, ...]) -> Preset:
-    if isinstance(policies, str):
-        return PRESETS[policies]
-    return policies if isinstance(policies, Preset) else Preset(policies)

@@ -50,7 +50,10 @@ def render(dialect: str, request: Request, conversation: Conversation, plan: Pla
         messages.pop(message, None)
         digests.pop(message, None)
     messages |= spliced
-    digests |= {message: _digest(DIALECTS[dialect], raw) if raw else b"" for message, raw in spliced.items()}
+    for message, raw in spliced.items():
+        spans = items(b"[" + raw + b"]") if raw else ()
+        read = b"".join(DIALECTS[dialect].read(raw[start - 1 : end - 1], len).digest for start, end in spans)
+        digests[message] = sha256(read).digest() if raw else b""
     ends = [conversation.index[edit.last] for edit in edits if isinstance(edit, Fold)]
     folded = conversation.blocks[max(ends)].message + 1 if ends else before.folded
     chains = Chains(conversation.messages, digests, before.chains, same)
@@ -112,8 +115,3 @@ def body_of(
     if not (changed or tool or consent.change):
         return request.body
     return dialect.joined(request, changed, tool, consent.change)
-
-
-def _digest(dialect: Dialect, raw: bytes) -> bytes:
-    digests = [dialect.read(raw[start - 1 : end - 1], len).digest for start, end in items(b"[" + raw + b"]")]
-    return sha256(b"".join(digests)).digest()

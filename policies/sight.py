@@ -147,8 +147,5 @@ def names_reached(conversation: Conversation) -> Mapping[str, int] | None:
     reach = _REACH.of(conversation)
     if reach.step != conversation.steps - 1:
         return None
-    return {name: step for name, step in reach.newest.items() if not name.isdigit() or _is_looked_up(name)}
-
-
-def _is_looked_up(number: str) -> bool:
-    return len(number) >= _DIGITS and not number.endswith("000")
+    reached = reach.newest.items()
+    return {name: at for name, at in reached if not name.isdigit() or (len(name) >= _DIGITS and name[-3:] != "000")}

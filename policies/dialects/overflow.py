@@ -163,14 +163,11 @@ def _error_texts(status: int, body: bytes) -> list[str]:
     if isinstance(content, list) and content:
         content = content[0]
     if isinstance(content, dict):
-        return list(_texts(content, _DEEP)) if status != 200 or _is_error(content) else []
+        inner = content.get("response")
+        nested = isinstance(inner, dict) and bool(inner.get("error"))
+        is_error = nested or content.get("type") == "error" or content.get("error") or content.get("error_message")
+        return list(_texts(content, _DEEP)) if status != 200 or is_error else []
     return [body[:_READ].decode("utf-8", "replace")] if status != 200 else []
-
-
-def _is_error(content: dict[str, object]) -> bool:
-    inner = content.get("response")
-    nested = isinstance(inner, dict) and bool(inner.get("error"))
-    return nested or content.get("type") == "error" or bool(content.get("error") or content.get("error_message"))
 
 
 def _texts(value: object, depth: int) -> Iterator[str]:

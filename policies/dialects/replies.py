@@ -368,8 +368,11 @@ class RoundsReply(ABC, Generic[C]):
         self._choices[choice].resume()
 
     def feed_all(self, events: bytes) -> list[bytes] | None:
-        if self._only_reads and _has_no_usage(events):
-            return [events]
+        if self._only_reads:
+            times = events.count(b'"usage"')
+            # providers have null in its place in all events but the last
+            if times == 0 or times == events.count(b'"usage":null') + events.count(b'"usage": null'):
+                return [events]
         split = split_events(events)
         if split is None:
             return None
@@ -418,12 +421,6 @@ class RoundsReply(ABC, Generic[C]):
     @abstractmethod
     def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
         """As `feed`, where there is a recall tool; None for an event that is not JSON."""
-
-
-def _has_no_usage(events: bytes) -> bool:
-    """True where no usage is in events, or null in its place, as providers have it in all events but the last."""
-    times = events.count(b'"usage"')
-    return times == 0 or times == events.count(b'"usage":null') + events.count(b'"usage": null')
 
 
 def valid_arguments(value: object) -> str | None:

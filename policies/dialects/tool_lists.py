@@ -34,13 +34,13 @@ def remembered(function: Callable[..., T]) -> Callable[..., T]:
 
 
 @remembered
-def tool_tokens(tools: bytes, count: TokenCounter) -> int:
+def definition_tokens(tools: bytes, count: TokenCounter) -> int:
     return count(tools.decode("utf-8", "replace")) if tools else 0
 
 
 def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:
     """Tokens of the tool schemas and of the leading messages with these roles."""
-    total = tool_tokens(request.tool_list, count)
+    total = definition_tokens(request.tool_list, count)
     for message in messages:
         if message.role not in roles:
             break

@@ -269,7 +269,8 @@ def arm_counts(rows: Iterable[ConversationRow]) -> ArmCounts:
 
 def measured_saving(rows: Sequence[ConversationRow]) -> MeasuredSaving | None:
     """The saving of the compacted ones; None where there are too few in either arm, or prices are not known."""
-    on, out = (_Proportion.of(_costs(rows, arm)) for arm in ("on", "holdout"))
+    sums = {arm: [row.sums for row in rows if row.arm == arm and row.sums.by_rules > 0] for arm in ("on", "holdout")}
+    on, out = (_Proportion.of([(each.paid + each.summaries, each.by_rules) for each in of]) for of in sums.values())
     if on is None or out is None:
         return None
     total = on.variance + out.variance
@@ -299,11 +300,6 @@ class _Proportion:
         mean = sum(without) / count
         variance = (count - 1) / count * sum((each - mean) ** 2 for each in without)
         return cls(log(paid / size), variance, count)
-
-
-def _costs(rows: Iterable[ConversationRow], arm: str) -> list[tuple[float, float]]:
-    sums = (row.sums for row in rows if row.arm == arm)
-    return [(each.paid + each.summaries, each.by_rules) for each in sums if each.by_rules > 0]
 
 
 def _student(freedom: float) -> float:

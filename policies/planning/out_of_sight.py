@@ -46,7 +46,9 @@ def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
     for at in reversed(range(newest.start)):
         (hidden if is_hidden(at) else visible).append(conversation.blocks[at].text)
     seen, behind = _joined(visible), _joined(hidden)
-    missing = [each for each in map(_spellings, wanted) if not any(spelling in seen for spelling in each)]
+    # a text as it is, and as it stands inside the arguments of a call
+    spellings = [(text, json.dumps(text, ensure_ascii=False)[1:-1]) for text in wanted]
+    missing = [each for each in spellings if not any(spelling in seen for spelling in each)]
     return any(spelling in behind for each in missing for spelling in each)
 
 
@@ -67,11 +69,6 @@ def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
         for line in text.split("\n")
     }
     return sorted((line for line in lines if len(line) >= _SHORTEST), key=lambda line: (-len(line), line))[:_MOST]
-
-
-def _spellings(text: str) -> Sequence[str]:
-    """A text as it is, and as it stands inside the arguments of a call."""
-    return text, json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _joined(texts: Iterable[str]) -> str:

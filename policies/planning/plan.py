@@ -54,7 +54,12 @@ def plan(
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed. From the
     step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap.
     Where it returns true inside a long step, that begins some steps earlier."""
-    memory = _under_same_patterns(memory or Memory(), settings)
+    memory, keep = memory or Memory(), digest_of(settings.keep)
+    if any(record.keep != keep for record in memory.steps.values()):
+        # when other texts were to stay as they are: under these patterns it is decided again, as by whoever never saw
+        # another decision
+        steps = {at: record for at, record in memory.steps.items() if record.keep == keep}
+        memory = replace(memory, steps=steps)
     replay = _Replay(conversation, settings, memory, state or PlanState(Ledger(settings.prices)), stop)
     last = replay.run()
     state = replay.state
@@ -77,15 +82,6 @@ def plan(
         shed=conversation.steps - replay.cut,
         reached=replay.reached,
     )
-
-
-def _under_same_patterns(memory: Memory, settings: PlanSettings) -> Memory:
-    """Without what was decided when other texts were to stay as they are: under these patterns it is decided again, as
-    by whoever never saw another decision."""
-    keep = digest_of(settings.keep)
-    if all(record.keep == keep for record in memory.steps.values()):
-        return memory
-    return replace(memory, steps={at: record for at, record in memory.steps.items() if record.keep == keep})
 
 
 class _Replay:

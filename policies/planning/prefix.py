@@ -59,7 +59,11 @@ class Chains:
         new = range(same, len(messages))
         indexes: list[int] = before._indexes[: before.sent_before(same)] if before else []
         self._received: _Chain = _Chain(before._received if before else None, same, (messages[i].digest for i in new))
-        digests = (_sent_digest(messages[i].digest, changed.get(i)) for i in new)
+        # of a message as it is sent; empty where it is removed
+        digests = (
+            messages[i].digest if (raw := changed.get(i)) is None else raw and sha256(messages[i].digest + raw).digest()
+            for i in new
+        )
         self._sent: _Chain = _Chain(before._sent if before else None, len(indexes), filter(None, digests))
         self._indexes: list[int] = indexes + [i for i in new if changed.get(i) != b""]
         self.received, self.sent = len(messages), len(self._indexes)
@@ -73,11 +77,6 @@ class Chains:
     def sent_before(self, message: int) -> int:
         """How many of the messages sent come before the client's message of this index."""
         return bisect_left(self._indexes, message)
-
-
-def _sent_digest(digest: bytes, changed: bytes | None) -> bytes:
-    """The digest of a message as it is sent; empty where it is removed."""
-    return digest if changed is None else changed and sha256(digest + changed).digest()
 
 
 def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str, use: SummaryUse = NO_USE) -> Sent:

@@ -78,13 +78,8 @@ def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
     return block.tool, path, *sorted(part)
 
 
-def _read_path(blocks: Sequence[Block], at: int) -> str | None:
-    part = _read_part(blocks, at)
-    return part[1] if part else None
-
-
 _READS = Places[Block, tuple[str, ...]](_read_part)
-_READS_OF_FILES = Places[Block, str](_read_path)
+_READS_OF_FILES = Places[Block, str](lambda blocks, at: (_read_part(blocks, at) or (None, None))[1])
 
 
 def enter_answers(conversation: Conversation, context: Context, state: PlanState, pointers: Pointers) -> None:

@@ -4,6 +4,7 @@ blocks, and the resulting plan.
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from msgspec import Struct
 
@@ -97,20 +98,10 @@ class PlanState:
 
     def copy(self) -> "PlanState":
         """The same state, to be continued independently; what concerned the newest step alone is cleared."""
-        twin = replace(
-            self,
-            ledger=self.ledger.copy(),
-            edits=dict(self.edits),
-            pointers=set(self.pointers),
-            offers=dict(self.offers),
-            offered_folds=dict(self.offered_folds),
-            uses=dict(self.uses),
-            used_by=dict(self.used_by),
-            rereads=dict(self.rereads),
-            text_in=dict(self.text_in),
-            folds=dict(self.folds),
-            folded=set(self.folded),
-        )
+        grown: dict[str, Any] = {
+            name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set | Ledger)
+        }
+        twin = replace(self, **grown)
         twin.begin(self.step - 1)
         return twin
 

@@ -90,8 +90,12 @@ class StepSummaries:
         if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
             state.rent *= saving / state.saving
         state.rent, state.saving = state.rent + saving * self._settings.prices.read, saving
-        if want is None or not context.newest or (self.ready and not self._is_worth_more(last)):
+        if want is None or not context.newest:
             return
+        if self.ready:  # unless it would cover twice what that one covers, that one is paid for in vain
+            begin, stop = self._folding.run(self.ready[0]).start, self._folding.run(self.ready[-1]).stop
+            if sum(ledger.sent[stop : last + 1]) < sum(ledger.sent[begin:stop]):
+                return
         if context.aim == "context":
             state.wants.append(want)
             return
@@ -136,12 +140,6 @@ class StepSummaries:
         if not self._settings.is_chat:
             return 0.0
         return GUARD if self.records else limit_of_chats(self._settings.prices)
-
-    def _is_worth_more(self, last: int) -> bool:
-        """True where a summary up to this block would cover twice what the one covers that waits to be adopted: else
-        that one is paid for in vain."""
-        sent, stop = self._state.ledger.sent, self._folding.run(self.ready[-1]).stop
-        return sum(sent[stop : last + 1]) >= sum(sent[self._folding.run(self.ready[0]).start : stop])
 
 
 def _id(fold: Fold) -> str:

@@ -66,7 +66,9 @@ class Dedupe(ConfiguredPolicy):
 def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator[Replace]:
     """A pointer to the newest copy of an output that the request shows."""
     copies = islice(_before(at, conversation.outputs_by_text[conversation.blocks[at].text]), _COPIES)
-    older = next((conversation.blocks[copy] for copy in copies if _stands(context, copy)), None)
+    whole = (copy for copy in copies if copy not in context.folded)  # or with references to lines above
+    whole = (c for c in whole if (edit := context.edits.get(c)) is None or (edit.lossless and not edit.needs))
+    older = next((conversation.blocks[copy] for copy in whole), None)
     if older is None:
         return
     call = conversation.blocks[older.answers].text if older.answers is not None else ""
@@ -81,12 +83,6 @@ def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator
         uses=(older.anchor,),
         lossless=True,
     )
-
-
-def _stands(context: Context, at: int) -> bool:
-    """True where an output is shown whole, or with references to lines above."""
-    edit = context.edits.get(at)
-    return at not in context.folded and (edit is None or (edit.lossless and not edit.needs))
 
 
 def _outdated(conversation: Conversation, context: Context, at: int, over: Large) -> Iterator[Replace]:

@@ -82,7 +82,9 @@ class Offload(ConfiguredPolicy):
         for i in self.due(conversation, context, context.step):
             share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share
             budget = max(_POINTER, int(context.text_at(conversation, i).tokens * share))
-            names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
+            text = conversation.blocks[i].text
+            lists_names = self.relevant_tokens and text.count("\n") < _FEW_LINES and identifiers_in(text)
+            names = int(_NAMES * budget) if lists_names else 0
             yield _shortened(conversation, context, i, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
@@ -115,11 +117,6 @@ def _unreferenced(context: Context, aged: range) -> Sequence[int]:
         return aged
     blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}
     return sorted(at for at in blocks if context.used_by.get(at, at) < aged.stop)
-
-
-def _in_few_lines(conversation: Conversation, at: int) -> bool:
-    text = conversation.blocks[at].text
-    return text.count("\n") < _FEW_LINES and bool(identifiers_in(text))
 
 
 def _waits(conversation: Conversation, context: Context, at: int) -> bool:

@@ -85,7 +85,8 @@ class Recap(ConfiguredPolicy):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))
             # in the model's rank a record holds nothing that a tool returned
-            sources = places if context.exchanges else [i for i in places if _is_models(conversation.blocks[i])]
+            of_model = (i for i in places if conversation.blocks[i].kind in ("assistant", "call"))
+            sources = places if context.exchanges else [*of_model]
             if budget >= _SHORTEST_RECORD and sources:
                 ref = conversation.run_ref(places[0], places[-1])
                 text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, sources, budget)])
@@ -95,10 +96,6 @@ class Recap(ConfiguredPolicy):
     def read_ahead(self, conversation: Conversation) -> None:
         for block in conversation.blocks:
             identifiers_in(block.text)
-
-
-def _is_models(block: Block) -> bool:
-    return block.kind in ("assistant", "call")
 
 
 def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:

@@ -256,7 +256,8 @@ class _Source:
             at = self._whole.find(words, at + 1)
             if at < 0:
                 return ""
-            if not (_joins(self._whole[at - 1 : at], words[0]) or _joins(words[-1], self._after(at, words))):
+            end = at + len(words)
+            if not (_joins(self._whole[at - 1 : at], words[0]) or _joins(words[-1], self._whole[end : end + 1])):
                 break
         else:
             return ""
@@ -277,9 +278,6 @@ class _Source:
         led = ((share, _led(sentence, ())) for share, sentence in pairs if share >= _SHARE)
         fitting = (pair for pair in led if len(pair[1]) <= _LONGEST)
         return max(fitting, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
-
-    def _after(self, at: int, words: str) -> str:
-        return self._whole[at + len(words) : at + len(words) + 1]
 
 
 _RANKS: Mapping[str, Rank] = {"system": "system", "user": "user", "assistant": "assistant", "call": "assistant"}

@@ -158,18 +158,15 @@ def known_by(tool: str, arguments: str, most: int = _LONGEST_NAME) -> str:
         words = words if len(words) <= most else " ".join(_CHANGES_FOLDER.sub("", command).split())[:most]
         words = f"{words} ... {path}" if path and path.rpartition("/")[2] not in words else words
     elif call.changes:
-        words = path or _patch_of(paths_of(arguments)) or arguments[:most]
+        files = paths_of(arguments)
+        more = f" (+{len(files) - _MOST_NAMED} more)" if len(files) > _MOST_NAMED else ""
+        words = path or (f"patch of {', '.join(files[:_MOST_NAMED])}{more}" if files else arguments[:most])
     elif path:
         words = subject_of(tool, arguments)
     else:
         alone = next(iter(call.values.values())) if len(call.values) == 1 else ""
         words = (alone if isinstance(alone, str) and alone else arguments)[:most]
     return " ".join(words[: _LONGEST_NAME + most].split())
-
-
-def _patch_of(files: Sequence[str]) -> str:
-    more = f" (+{len(files) - _MOST_NAMED} more)" if len(files) > _MOST_NAMED else ""
-    return f"patch of {', '.join(files[:_MOST_NAMED])}{more}" if files else ""
 
 
 def _words(name: str) -> frozenset[str]:

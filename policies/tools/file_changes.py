@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import unified_diff
+from functools import partial
 from typing import Literal
 
 from policies.tools import shell
@@ -87,10 +88,11 @@ def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCa
 def _changes(each: ToolCall, call: CallArguments, files: _Files) -> Iterator[FileChange]:
     """The changes of one call, after which `files` hold what is in them, as far as that is known."""
     answer, path = each.output.lstrip()[:200].partition("\n")[0], call.path
+    change = partial(FileChange, message=each.message, tool=each.tool, answer=answer)
     patch = _patch(call)
-    for name, text in _sections(patch, path) if patch else ():
+    for name, text in _hunks_by_file(patch, path) if patch else ():
         files.texts.pop(name, None)
-        yield FileChange(name, each.message, each.tool, kind="patch", knows="part", diff=_ended(text), answer=answer)
+        yield change(name, kind="patch", knows="part", diff=text if text.endswith("\n") else f"{text}\n")
     if patch or not path:
         return
     edits = [*_edits(call)]
@@ -100,21 +102,16 @@ def _changes(each: ToolCall, call: CallArguments, files: _Files) -> Iterator[Fil
         after = after.replace(old, new, 1) if after is not None and old and old in after else None
     if after is not None and before is not None:
         files.texts[path] = after, knows
-        yield FileChange(
-            path, each.message, each.tool, kind="edit", knows=knows, diff=_diff(path, before, after), answer=answer
-        )
+        yield change(path, kind="edit", knows=knows, diff=_diff(path, before, after))
     elif edits:
         files.texts.pop(path, None)
-        diffs = [_diff(path, old, new) for old, new in edits]
-        yield FileChange(path, each.message, each.tool, kind="edit", knows="part", diff="".join(diffs), answer=answer)
+        yield change(path, kind="edit", knows="part", diff="".join(_diff(path, old, new) for old, new in edits))
     elif rewrites(each.tool, each.arguments) and (content := _string(call.values, CONTENT | {"text"})) is not None:
         files.texts[path] = content, "all"
-        yield FileChange(
-            path, each.message, each.tool, kind="write", knows=knows, diff=_diff(path, before, content), answer=answer
-        )
+        yield change(path, kind="write", knows=knows, diff=_diff(path, before, content))
 
 
-def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:
+def _hunks_by_file(patch: str, path: str) -> Iterator[tuple[str, str]]:
     heads = [*_SECTION.finditer(patch)]
     ends = [*(head.start() for head in heads[1:]), len(patch)]
     for head, end in zip(heads, ends, strict=False):
@@ -174,19 +171,15 @@ def _diff(path: str, old: str | None, new: str) -> str:
         return ""
     if len(before) + len(after) <= _MOST_LINES:
         lines = [*unified_diff(before, after, *names, n=_AROUND)]
-        return _ended_lines([_HUNK.sub(lambda hunk: _moved(hunk, start), line) for line in lines])
+        # the heads of hunks, whose lines were counted from `start` on
+        moved = (
+            _HUNK.sub(lambda m: f"@@ -{int(m[1]) + start}{m[2]} +{int(m[3]) + start}{m[4]} @@", line) for line in lines
+        )
+        return _ended_lines([*moved])
     here = f"@@ -{start + bool(before)},{len(before)} +{start + bool(after)},{len(after)} @@\n"
     head = [f"--- {names[0]}\n", f"+++ {names[1]}\n", here]
     return _ended_lines([*head, *(f"-{line}" for line in before), *(f"+{line}" for line in after)])
 
 
-def _moved(hunk: re.Match[str], start: int) -> str:
-    return f"@@ -{int(hunk[1]) + start}{hunk[2]} +{int(hunk[3]) + start}{hunk[4]} @@"
-
-
 def _ended_lines(lines: Sequence[str]) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith("\n") else f"{text}\n"
