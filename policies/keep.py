@@ -110,7 +110,7 @@ def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
 
 
 @dataclass(slots=True)
-class _Named:
+class _PatternMatches:
     """The blocks and turns that patterns name, as far as they were looked at."""
 
     patterns: Patterns = ()
@@ -119,7 +119,7 @@ class _Named:
     tokens: list[int] = field(default_factory=lambda: [0])
     """The tokens that stay of turns with a block that is named, before each turn: without what people wrote."""
 
-    def under(self, patterns: Patterns) -> "_Named":
+    def under(self, patterns: Patterns) -> "_PatternMatches":
         if self.patterns != patterns:
             self.patterns, self.blocks, self.turns, self.tokens = patterns, {}, {}, [0]
         return self
@@ -131,7 +131,7 @@ class _Named:
         del self.tokens[turn + 1 :]
 
 
-_NAMED = Index[Block, _Named](_Named, lambda *_: None, _Named.cut)
+_MATCHES = Index[Block, _PatternMatches](_PatternMatches, lambda *_: None, _PatternMatches.cut)
 
 
 def _tokens_of(conversation: Conversation, turn: int) -> int:
@@ -171,7 +171,7 @@ class LastingTexts:
 NOTHING = LastingTexts()
 
 
-class _Standing:
+class _InForce:
     """The texts in force at the newest step that was looked at, by subject, the oldest first."""
 
     def __init__(self) -> None:
@@ -216,14 +216,14 @@ class _Standing:
             self.result = replace(self.result, gone=())
 
 
-_STANDING = Index[Block, _Standing](_Standing, lambda *_: None, lambda standing, *_: standing.begin(*standing.under))
+_IN_FORCE = Index[Block, _InForce](_InForce, lambda *_: None, lambda standing, *_: standing.begin(*standing.under))
 
 
 def in_force(
     conversation: Conversation, step: int, toolbox: Toolbox, window: int, pause: Callable[[int], object]
 ) -> LastingTexts:
     """The texts in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
-    standing, under = _STANDING.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
+    standing, under = _IN_FORCE.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
     grown = standing.step >= 0 and conversation.ends[standing.step] != standing.end  # results that came one by one
     if standing.under != under or step < standing.step or grown:
         standing.begin(*under)
@@ -266,7 +266,7 @@ class Protection:
         if not self.patterns:
             return tokens
         tokens -= sum(self._staying(conversation, turn) for turn in lasting)
-        sums = _NAMED.of(conversation).under(self.patterns).tokens
+        sums = _MATCHES.of(conversation).under(self.patterns).tokens
         while len(sums) <= turns.stop and _is_complete(conversation, len(sums) - 1):
             sums.append(sums[-1] + self._staying(conversation, len(sums) - 1))
         last = len(sums) - 1
@@ -274,14 +274,14 @@ class Protection:
         return tokens + sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
 
     def _is_named(self, conversation: Conversation, at: int) -> bool:
-        blocks = _NAMED.of(conversation).under(self.patterns).blocks
+        blocks = _MATCHES.of(conversation).under(self.patterns).blocks
         if (result := blocks.get(at)) is None:
             self.pause(1 + len(conversation.blocks[at].text) * len(self.patterns) // _AT_ONCE)
             result = blocks[at] = names(self.patterns, conversation, at)
         return result
 
     def _is_turn_named(self, conversation: Conversation, turn: int) -> bool:
-        turns = _NAMED.of(conversation).under(self.patterns).turns
+        turns = _MATCHES.of(conversation).under(self.patterns).turns
         if (result := turns.get(turn)) is None:
             result = any(self._is_named(conversation, at) for at in _blocks_of(conversation, turn))
             if _is_complete(conversation, turn):

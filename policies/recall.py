@@ -23,15 +23,13 @@ PARAMETERS = '{"type":"object","properties":{"ref":{"type":"string"},"part":{"ty
 
 PAGE = 20_000
 """Characters that one answer shows at most."""
-_PATTERN = 300
-"""Characters of a pattern that are looked at."""
+_LONGEST_PATTERN = 300
 _SPELLED = 60
 """Characters of a part that may name a range: matching it takes more than linear time."""
 _MOST_WORK = 250_000_000
 """Bytes of text times size of the compiled pattern. At this bound the worst patterns take two seconds, and those that
 people write some milliseconds; they cannot be told apart beforehand."""
-_WINDOW = 150
-"""Characters shown on either side of a match in a line too long to be shown."""
+_AROUND = 150
 _PARTS = 'part may be "lines 9-80", "chars 0-999" or "find REGEX"'
 _ELSEWHERE = "another command or range may show it"
 _LAST = f"\n{MARK} this was the last recall in this reply]"
@@ -135,7 +133,7 @@ def _only_first(conversation: Conversation, first: int, name: str) -> str:
 
 def _part(text: str, part: str) -> RecallAnswer:
     if part[:4].lower() == "find":
-        return _matching_lines(text, part[4:].strip().strip('"')[:_PATTERN])
+        return _matching_lines(text, part[4:].strip().strip('"')[:_LONGEST_PATTERN])
     spelled = _RANGE.fullmatch(part) if len(part) <= _SPELLED else None
     if spelled is None:
         return RecallAnswer(f"{MARK} {_PARTS}]", False)
@@ -210,10 +208,13 @@ def _matches(text: bytes, regex: re2._Regexp) -> Iterator[str]:
             number += text.count(b"\n", first, start)
             first, last = text.rfind(b"\n", 0, start) + 1, text.find(b"\n", start)
             last = len(text) if last < 0 else last
-        if last - first <= 4 * _WINDOW:
+        if last - first <= 4 * _AROUND:
             begin, end, at = first, last, last + 1
         else:
-            begin, end = max(first, start - _WINDOW), min(last, match.end() + _WINDOW, start + 2 * _WINDOW)
+            begin, end = (
+                max(first, start - _AROUND),
+                min(last, match.end() + _AROUND, start + 2 * _AROUND),
+            )
             at = max(end + 1, match.end())
         begin, end = _aligned(text, begin), _aligned(text, end)
         yield f"{number}: {text[begin:end].decode('utf-8', 'surrogatepass')}"

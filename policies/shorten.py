@@ -32,8 +32,7 @@ from policies.text.stubs import MARK, refs_named
 
 _OVER, _OVER_OF_PEOPLE = 250, 2_000
 """Tokens over which a row that stands alone is shortened: what a tool returned, and what a user message holds."""
-_SHARE = 0.25
-"""The share of such a row that stays."""
+_SHARE_OF_A_ROW = 0.25
 _FOLDING = (Recap, Summarize, Trim)
 
 
@@ -145,7 +144,7 @@ def _alone(
         if stop():
             return (), True
         kind = NO_TOOLS.kind(block.tool, "", block.text)
-        visible = digested(block.text, kind, int(_SHARE * block.tokens), frozenset(), count)
+        visible = digested(block.text, kind, int(_SHARE_OF_A_ROW * block.tokens), frozenset(), count)
         text = f"{visible.rstrip()}\n{MARK} rest: hash={hash_of(block.text)}]"
         edits.append(Replace(block.anchor, text, "offload"))
     return edits, False

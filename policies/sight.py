@@ -28,8 +28,7 @@ from policies.tools import RECALL, recalled_ref, shell_command
 TOGETHER = 8
 DOUBLINGS = 4
 """How often the window is doubled, for what is still in use when it leaves it."""
-_FEWEST = 8
-"""Turns of the narrowest window."""
+_NARROWEST_WINDOW = 8
 _SEEN_ANYWAY, _RATIO = 2.0, 0.1
 """Of so many actions that reach beyond the window one needs something out of sight, where a read from the cache costs
 this share of a write: stubs, records and the model's words hold the rest, and texts that wait for a rewrite to pay.
@@ -44,8 +43,8 @@ _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
 """How far actions of a coding agent reach, in turns: 60 of one that names files to its tools, 30 of one with a shell
 alone. They count beside its own."""
 _ESCAPED = re.compile(r"\\+[nrt\"]")
-_DIGITS = 4
-"""Of the shortest number that is looked up."""
+_ROUND_OR_SHORT = re.compile(r".{0,3}|.*000", re.S)
+"""Numbers that nobody looks up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class _Reach:
                 self.reached[self.step - 1 - min(self.newest.values(), default=self.step - 1)] += 1
         for source in steps_recalled(conversation, self.step):
             self.reached[max(0, self.step - 1 - source)] += _RECALL_COUNTS
-        window = max(_FEWEST, self._turns())
+        window = max(_NARROWEST_WINDOW, self._turns())
         before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
         aims = [self.step - (window << doubling) for doubling in range(DOUBLINGS + 1)]
         self.begins.append(tuple(aim if aim - at >= TOGETHER else at for at, aim in zip(before, aims, strict=True)))
@@ -147,5 +146,5 @@ def names_reached(conversation: Conversation) -> Mapping[str, int] | None:
     reach = _REACH.of(conversation)
     if reach.step != conversation.steps - 1:
         return None
-    reached = reach.newest.items()
-    return {name: at for name, at in reached if not name.isdigit() or (len(name) >= _DIGITS and name[-3:] != "000")}
+    names = reach.newest.items()
+    return {name: at for name, at in names if not (name.isdigit() and _ROUND_OR_SHORT.fullmatch(name))}

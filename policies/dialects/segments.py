@@ -15,8 +15,7 @@ from policies.model.rawjson import Span
 TOOLS, LEAD, REST = -1, -2, -3
 """The numbers of a request's texts. Messages have those from 0 on; beside them are the tools, the text that leads the
 prompt, and from REST downwards what stands between all of these."""
-_WORTH = 40
-"""Bytes that a reference to a part of a text takes, about."""
+_REFERENCE_BYTES = 40
 
 Piece = int | str | Sequence[int | str]
 _Kind = Literal["message", "tools", "lead", "between", "rest"]
@@ -103,7 +102,7 @@ def _piece(raw: bytes, at: int, text: bytes) -> Piece:
         return at
     first = _common(raw, text)
     last = _common(raw[first:], text[first:], ends=True)
-    if first + last < _WORTH:
+    if first + last < _REFERENCE_BYTES:
         return text_of(raw)
     return [at, first, last, text_of(raw[first : len(raw) - last])]
 

@@ -14,10 +14,8 @@ from policies.model.conversation import Message
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 
 _REMEMBERED_BYTES = 100_000
-_MOST_SPECS = 1_000
-"""Tools whose definitions are looked at."""
-_DEEP = 3
-"""How many lists of tools may stand one in another."""
+_MOST_TOOLS = 1_000
+_MOST_NESTED = 3
 T = TypeVar("T")
 
 
@@ -90,7 +88,7 @@ def _kinds(tools: bytes) -> Kinds:
 
 
 def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
-    return tuple(islice(_flat(decoded(tools), _DEEP), _MOST_SPECS))
+    return tuple(islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS))
 
 
 def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:

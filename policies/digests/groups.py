@@ -15,10 +15,8 @@ from policies.text.stubs import omitted
 
 _NOTES = 6
 """Lines before the entries may take a sixth of the budget, and so may other lines that are no entries."""
-_FREE = 80
-"""Fewer characters are not shortened."""
-_MARK = 8
-"""Tokens of the mark of a gap, and of the line that counts the groups left out."""
+_SHORT_CHARACTERS = 80
+_MARK_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def render_groups(
         _note([source.lines[i] for i in others if i < first], source),
         _note([source.lines[i] for i in others if i > first], source),
     ]
-    left = source.budget - sum(line_cost(note) for note in notes) - _MARK
+    left = source.budget - sum(line_cost(note) for note in notes) - _MARK_TOKENS
     turns = []  # (rank, turn, group, entry); entry -1 is the heading alone
     for i, group in enumerate(groups):
         turns.append((group.rank, 0, i, -1))
@@ -73,12 +71,12 @@ def render_groups(
 
 def _note(lines: Sequence[str], source: Source) -> str:
     """Lines that are no entries: in a share of the budget, or in as much of it as the errors among them need."""
-    if sum(map(len, lines)) < _FREE:
+    if sum(map(len, lines)) < _SHORT_CHARACTERS:
         return "".join(lines)
     if len(lines) == 1 and "\n" in lines[0][:-1]:  # the middle of a long text
         return f"{omitted(len(lines[0]))}\n"
-    errors = sum(line_cost(lines[i]) + _MARK for i in error_lines(readable(lines)))
-    most = min(source.budget, max(source.budget // _NOTES, errors + _MARK))
+    errors = sum(line_cost(lines[i]) + _MARK_TOKENS for i in error_lines(readable(lines)))
+    most = min(source.budget, max(source.budget // _NOTES, errors + _MARK_TOKENS))
     short = of_lines(lines, most, 0.5, frozenset(), source.cost)
     return short if short.endswith("\n") else f"{short}\n"
 

@@ -28,10 +28,8 @@ from policies.tools import HEAD, ToolKind
 
 _END = 32_000
 """Of a text of more than twice as many characters, so many at either end are searched, and as many beyond."""
-_MOST = 2_000
-"""Lines searched at either end: a text of more has next to nothing in each."""
-_BETWEEN = 100
-"""Lines with errors that are taken from beyond either end."""
+_MOST_LINES = 2_000
+_MOST_ERRORS_BETWEEN = 100
 T = TypeVar("T")
 
 
@@ -50,12 +48,14 @@ class Source:
         text = self.text
         if len(text) <= 2 * _END:
             lines = text.splitlines(keepends=True)
-            if len(lines) <= 2 * _MOST:
+            if len(lines) <= 2 * _MOST_LINES:
                 return lines
-            first, last = lines[:_MOST], lines[-_MOST:]
+            first, last = lines[:_MOST_LINES], lines[-_MOST_LINES:]
         else:
-            first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST]
-            last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[-_MOST:]
+            first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST_LINES]
+            last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[
+                -_MOST_LINES:
+            ]
         between = _between(text, sum(map(len, first)), len(text) - sum(map(len, last)))
         return [*first, *filter(None, between), *last]
 
@@ -139,7 +139,7 @@ def _between(text: str, start: int, end: int) -> Iterator[str]:
     lines = [*near, text[front:back], *far]
     at = 0
     errors = sorted(error_lines(readable(lines)))
-    for i in [*errors[:_BETWEEN], *errors[_BETWEEN:][-_BETWEEN:]]:
+    for i in [*errors[:_MOST_ERRORS_BETWEEN], *errors[_MOST_ERRORS_BETWEEN:][-_MOST_ERRORS_BETWEEN:]]:
         yield "".join(lines[at:i])
         yield lines[i]
         at = i + 1

@@ -96,7 +96,7 @@ class Block(Struct, frozen=True, gc=False):
         return self.kind == "user" and self.answers is None
 
     @property
-    def is_framed(self) -> bool:
+    def is_text_protocol_output(self) -> bool:
         """True where it is the output of a command in a text protocol."""
         return self.kind == "user" and self.answers is not None
 
@@ -199,7 +199,7 @@ class Conversation:
     runs = Index[Block, dict[str, int]](dict, _add_runs, _cut_runs)
     """The first block of the runs that a name begins: the reference of a run without the number of its blocks."""
     _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)
-    _framed = Places[Block, bool](lambda blocks, at: True if blocks[at].is_framed else None)
+    _protocol_outputs = Places[Block, bool](lambda blocks, at: True if blocks[at].is_text_protocol_output else None)
 
     @cached_property
     def no_cut_before(self) -> frozenset[int]:
@@ -209,7 +209,7 @@ class Conversation:
 
     @property
     def is_text_protocol(self) -> bool:
-        return bool(self._framed)
+        return bool(self._protocol_outputs)
 
     def tokens(self, blocks: Iterable[int]) -> int:
         return sum(self.blocks[i].tokens + self.blocks[i].frame for i in blocks)

@@ -24,8 +24,7 @@ inside."""
 _SEPARATED = bytes(code if code < 128 and _TOKEN.fullmatch(chr(code)) else ord(" ") for code in range(256))
 _SEPARATED_LINES = bytes(code if code == ord("\n") else _SEPARATED[code] for code in range(256))
 """The replacement of each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""
-_LONGEST_TOKEN = 200
-"""Characters of a token whose identifiers are remembered."""
+_LONGEST_REMEMBERED_TOKEN = 200
 _SHORT, _REMEMBERED = 1_000, 16_000
 _LOOKED_AT = 64_000
 _AT_ONCE = 16_000
@@ -72,7 +71,7 @@ def _counts(text: str) -> Mapping[str, int]:
 def identifiers_of_line(text: str) -> frozenset[str]:
     """As `identifiers_in`, of a text that is short and hardly asked for twice."""
     tokens = set(_tokens(text))
-    if len(text) <= _LONGEST_TOKEN:
+    if len(text) <= _LONGEST_REMEMBERED_TOKEN:
         return frozenset(chain.from_iterable(map(_in_short_token, tokens)))
     return frozenset(_in_tokens(tokens))
 
@@ -86,7 +85,7 @@ def identifiers_of_lines(lines: Sequence[str]) -> list[frozenset[str]]:
         plain = iter(identifiers_of_lines([line for line in lines if line.isascii()]))
         return [next(plain) if line.isascii() else identifiers_of_line(line) for line in lines]
     tokens = [line.split() for line in text.encode().translate(_SEPARATED_LINES).decode().split("\n")]
-    if max(map(len, lines)) > _LONGEST_TOKEN:
+    if max(map(len, lines)) > _LONGEST_REMEMBERED_TOKEN:
         return [frozenset(_in_tokens(each)) for each in tokens]
     return [frozenset(chain.from_iterable(map(_in_short_token, each))) for each in tokens]
 
@@ -110,10 +109,10 @@ def _in_short_token(token: str) -> tuple[str, ...]:
 
 def _in_tokens(tokens: Collection[str]) -> Iterator[str]:
     """The identifiers of tokens, one as often as it is one in two ways."""
-    if max(map(len, tokens), default=0) <= _LONGEST_TOKEN:
+    if max(map(len, tokens), default=0) <= _LONGEST_REMEMBERED_TOKEN:
         return chain.from_iterable(map(_in_short_token, tokens))
     remembered, anew = _in_short_token, _in_short_token.__wrapped__
-    each = ((remembered if len(token) <= _LONGEST_TOKEN else anew)(token) for token in tokens)
+    each = ((remembered if len(token) <= _LONGEST_REMEMBERED_TOKEN else anew)(token) for token in tokens)
     return chain.from_iterable(each)
 
 

@@ -144,9 +144,9 @@ class Trigger:
         if since is not None:
             messages -= conversation.blocks[since].message + 1
             turns -= conversation.blocks[since].turn + 1
-        return tokens >= self.least(room, high) and messages >= self.messages and turns >= self.turns
+        return tokens >= self.lowest_tokens(room, high) and messages >= self.messages and turns >= self.turns
 
-    def least(self, room: int, high: int) -> float:
+    def lowest_tokens(self, room: int, high: int) -> float:
         """The tokens from which on it may hold."""
         return min(max(self.tokens, self.share * room), _LATEST * high)
 

@@ -21,8 +21,7 @@ LOWEST, HIGHEST = 0.5, 3.0
 """Reported tokens per counted token; a report further off is ignored."""
 UNSEEN = 8_192
 """Tokens that a report may hold besides the text of the request: the provider's own instructions, images."""
-_SHORT = 40
-"""Characters of a text whose tokens are remembered."""
+_REMEMBERED_CHARACTERS = 40
 _PIECE = 2**18
 """Characters that are counted at once: toktok keeps memory for the longest text that it has seen."""
 _BOUNDARY = re.compile(r"""[^\W_](?=[ \t\r\n,.;:"(){}<>/=\[\]\\])""")
@@ -58,7 +57,7 @@ class Counter:
     def __call__(self, text: str, /) -> int:
         if len(text) > _PIECE:
             return sum(_tokens(piece, self.encoding) for piece in pieces(text, _PIECE))
-        return (_of_short_text if len(text) <= _SHORT else _tokens)(text, self.encoding)
+        return (_of_short_text if len(text) <= _REMEMBERED_CHARACTERS else _tokens)(text, self.encoding)
 
 
 def pieces(text: str, size: int) -> Iterator[str]:

@@ -240,8 +240,7 @@ def with_marks(prompt: Prompt, *, was_marked: bool) -> Prompt:
 
 FEWEST = 8
 """Conversations in each arm without which nothing is said."""
-_Z = 1.959964
-"""Of the normal distribution, for 95 %."""
+_NORMAL_QUANTILE = 1.959964
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +303,7 @@ class _Proportion:
 
 def _student(freedom: float) -> float:
     """The quantile of Student's t for 95 %, by the expansion of Cornish and Fisher."""
-    z, v = _Z, max(freedom, 2.0)
+    z, v = _NORMAL_QUANTILE, max(freedom, 2.0)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

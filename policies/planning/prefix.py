@@ -17,7 +17,6 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import NO_USE, SummaryUse
 
 SHED = "checkpoint:shed"
-"""The reason where there was no time to plan."""
 _STRIDE = 64
 """Digests between two places at which the hash of a chain is remembered."""
 

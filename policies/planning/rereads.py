@@ -32,10 +32,8 @@ _LEAST = 100
 """Where there is room for fewer, it gets the reference alone."""
 _STEP = 1_000
 """The text is cut at multiples of so many tokens, where there is room for that many."""
-_NOTES = 60
-"""Tokens of what stands around the text."""
-_NEW = 8
-"""Turns for which an answer is new."""
+_NOTE_TOKENS = 60
+_NEW_TURNS = 8
 _LOOK_BACK = 64
 """Results of the same path and range that are looked at."""
 _LONGEST = 1_000
@@ -47,8 +45,7 @@ _FAILED = re.compile(
     r"|(?:did|does|could|can)(?: not|n[o']t) [\w ]{0,20}(?:find|found|match|appear|locate))",
     re.I,
 )
-_FIRST = 300
-"""Characters of an answer in which it says that an edit has failed."""
+_FIRST_CHARACTERS = 300
 _EARLIER = re.compile(r"\b(?:since|last|earlier|previous(?:ly)?|already|above)\b", re.I)
 """Claude Code says "File unchanged since last read. The content from the earlier Read tool_result in this conversation
 is still current" or "Wasted call - file unchanged since your last Read"; others "already read (content unchanged)"."""
@@ -63,7 +60,7 @@ def says_unchanged(text: str) -> bool:
 
 def says_edit_failed(text: str) -> bool:
     """True where an answer to an edit says that its old text was not found, or not once."""
-    return len(text) <= _LONGEST and bool(_FAILED.search(text[:_FIRST]))
+    return len(text) <= _LONGEST and bool(_FAILED.search(text[:_FIRST_CHARACTERS]))
 
 
 def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
@@ -146,7 +143,7 @@ def texts_given(
     text this step has folded, within so many tokens. Each must be made before the next one is asked for. `was_folded`:
     the blocks that this step folded or brought back, with whether they were folded before."""
     arrived = conversation.start(context.step)
-    first = conversation.start(max(0, context.step - _NEW)) if was_folded else arrived
+    first = conversation.start(max(0, context.step - _NEW_TURNS)) if was_folded else arrived
     for at in reversed([*takewhile(lambda at: at >= first, reversed(state.rereads))]):
         places = _places(state, state.rereads[at])
         stood = (each for each in places if (edit := state.edits.get(each)) is None or edit.lossless)
@@ -164,7 +161,7 @@ def _with_text(conversation: Conversation, context: Context, at: int, source: in
     answer, earlier = conversation.blocks[at], conversation.blocks[source]
     kind, ref = context.way_back(conversation, at), context.ref(conversation, at)
     # the room follows what was learned of the provider's counting; in whole thousands it mostly comes out the same
-    most = min(MOST, room - answer.tokens - _NOTES)
+    most = min(MOST, room - answer.tokens - _NOTE_TOKENS)
     most = most - most % _STEP if most >= _STEP else most
     if most < min(_LEAST, earlier.tokens):
         return f"{answer.text}\n{hidden_output(kind, ref)}" if ref else ""

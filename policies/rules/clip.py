@@ -18,8 +18,7 @@ from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, known_by, writes
 
-_WORDS = 60
-"""Characters of a command by which a call is known."""
+_KNOWN_BY_CHARACTERS = 60
 
 
 @policy
@@ -54,7 +53,7 @@ def _clipped(conversation: Conversation, at: int, over: Large, context: Context)
     large = {path: value for path, value in strings if is_large(value, context.count(value), over)}
     if not large:
         return ""
-    words = known_by(block.tool, block.text, _WORDS)
+    words = known_by(block.tool, block.text, _KNOWN_BY_CHARACTERS)
     stays = any(words in value for path, value in strings if path not in large)
     longest = "" if stays else max(large.values(), key=len)
     changes = {

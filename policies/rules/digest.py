@@ -43,8 +43,7 @@ from policies.tools import HEAD, ToolKind
 
 _LETTERS = 4
 """Characters that count as a token here, because the sizes of digests are in characters."""
-_PROMPT = 500
-"""Tokens of the prompt around an output."""
+_PROMPT_TOKENS = 500
 _SECTION = 3
 """The section of a file that stays has one character in so many of those a model is shown, at most."""
 _ADDED = 0.5
@@ -205,7 +204,7 @@ class Digest(ConfiguredPolicy):
         """A want for a digest of this output, with about what would stand in its place and what it would cost."""
         block, kind = conversation.blocks[at], context.kind(conversation, at)
         source_tokens = block.tokens * min(1.0, self.source_chars / len(block.text))
-        dollars = (_PROMPT + source_tokens) * prices.input + self.max_chars / _LETTERS * prices.output
+        dollars = (_PROMPT_TOKENS + source_tokens) * prices.input + self.max_chars / _LETTERS * prices.output
         return DigestWant(
             at=block.anchor,
             text_digest=block.text_digest.hex(),

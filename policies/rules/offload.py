@@ -20,8 +20,7 @@ from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
 from policies.tools import FILES, writes
 
-_POINTER = 27
-"""Tokens of a pointer that says nothing but the way back and how much is hidden."""
+_POINTER_TOKENS = 27
 _RELEVANT_OF_FILES, _RELEVANT = 0.12, 0.07
 """The share of an old result that is spent on its relevant lines."""
 _NAMES, _FEW_LINES = 0.6, 3
@@ -58,7 +57,7 @@ class Offload(ConfiguredPolicy):
                 if context.may_save(i) and _waits(conversation, context, i) == files:
                     share = _RELEVANT_OF_FILES if context.kind(conversation, i) in FILES else _RELEVANT
                     tokens = context.text_at(conversation, i).tokens
-                    budget = _POINTER + max(relevant, int(share * tokens) if relevant else 0)
+                    budget = _POINTER_TOKENS + max(relevant, int(share * tokens) if relevant else 0)
                     yield _shortened(conversation, context, i, budget, names=budget // 2 if relevant else 0)
 
     def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
@@ -81,7 +80,7 @@ class Offload(ConfiguredPolicy):
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for i in self.due(conversation, context, context.step):
             share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share
-            budget = max(_POINTER, int(context.text_at(conversation, i).tokens * share))
+            budget = max(_POINTER_TOKENS, int(context.text_at(conversation, i).tokens * share))
             text = conversation.blocks[i].text
             lists_names = self.relevant_tokens and text.count("\n") < _FEW_LINES and identifiers_in(text)
             names = int(_NAMES * budget) if lists_names else 0

@@ -36,25 +36,19 @@ _OUTLINE = 0.25
 """The share of a record that calls and conclusions may fill before all else."""
 _DIGITS = re.compile(r"\d+")
 _SENTENCE = re.compile(r"\s(?<=[.!?:]\s)\s*")
-_SHORT = 160
-"""Characters of the longest line of prose that is not weighed by its sentences."""
-_LONGEST = 400
-"""Characters of the longest line that is repeated."""
+_SHORT_PROSE = 160
+_LONGEST_LINE = 400
 _BESIDE = 0.33
 """How much may stand beside the record, as a share of it, to name the files. On four autonomous recordings at gpt-5.4,
 6.5 % of actions need what is hidden, at a bill of 0.597; without, 7.6 % at 0.580."""
-_CALLED = 60
-"""Characters of a call that are repeated, its files apart."""
-_LINES = 1_000
-"""Lines of either end of a text that are weighed."""
+_CALL_CHARACTERS = 60
+_LINES_AT_EITHER_END = 1_000
 _LARGE = 250
 """An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
 _RECENT, _NAMED = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
 _SHORTEST_RECORD = 100
-"""Tokens of the shortest record: what would have less stays as it is."""
 _LEFT_OUT = "[...]"
-"""Between lines of a record where others are left out."""
 _GAP, _REF = 3, 5
 """Tokens of that, and of a reference."""
 _AT_ONCE, _REREAD = 64, 16
@@ -330,7 +324,7 @@ def _lines_of_block(block: Block) -> list[_TextLine]:
     if block.kind != "call":
         return _lines_of(block.text, prose=block.kind == "assistant")
     command = shell_command(block.text).strip()
-    called = f"{block.tool}: {known_by(block.tool, block.text, _CALLED)}"
+    called = f"{block.tool}: {known_by(block.tool, block.text, _CALL_CHARACTERS)}"
     lines = [_TextLine(called, outline=True, is_output=False, is_call=True)]
     for value in arguments_of(block.text).values():
         if isinstance(value, str):
@@ -342,15 +336,15 @@ def _lines_of(text: str, prose: bool = False) -> list[_TextLine]:
     """The lines of a text; of prose long ones sentence by sentence; its first and its last one are of the outline."""
     lines = [line.rstrip() for line in readable(lines_of(text)) if line.strip()]
     if prose:
-        parts = ([line] if len(line) <= _SHORT else _SENTENCE.split(line) for line in lines)
+        parts = ([line] if len(line) <= _SHORT_PROSE else _SENTENCE.split(line) for line in lines)
         lines = list(chain.from_iterable(parts))
-    if len(lines) > 2 * _LINES:
-        lines = lines[:_LINES] + lines[-_LINES:]
+    if len(lines) > 2 * _LINES_AT_EITHER_END:
+        lines = lines[:_LINES_AT_EITHER_END] + lines[-_LINES_AT_EITHER_END:]
     if not prose:
-        return [_TextLine(line) for line in lines if len(line) <= _LONGEST]
+        return [_TextLine(line) for line in lines if len(line) <= _LONGEST_LINE]
     last = len(lines) - 1
     return [
         _TextLine(each, _FIRST * (i == 0), i in (0, last), False)
         for i, each in enumerate(lines)
-        if len(each) <= _LONGEST
+        if len(each) <= _LONGEST_LINE
     ]

@@ -20,7 +20,8 @@ from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
 from policies.tools import FILES, RECALL
 
-_MOST = 50_000
+_MOST_LINES = 50_000
+"""Lines of one output that are looked up, and remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Reuse(ConfiguredPolicy):
             block = conversation.blocks[i]
             if conversation.outputs_by_text[block.text][0] < i:  # a copy as a whole: lines are those of the first
                 changed[i] = Replace(block.anchor, "", "reuse")
-            lines = block.text.split("\n", _MOST)
+            lines = block.text.split("\n", _MOST_LINES)
             every_run = _runs(conversation, context, changed, i, lines)
             runs = [run for run in every_run if run.stop - run.first >= self.lines]
             if runs and context.kind(conversation, i) in FILES:
@@ -121,7 +122,7 @@ def _end(lines: Sequence[str], first: int, source: str, start: int, visible: fro
 
 @lru_cache(maxsize=64)  # a pure function, so the cache changes nothing but the time it takes
 def _lines_of(text: str) -> frozenset[str]:
-    return frozenset(text.split("\n", _MOST)[:_MOST])
+    return frozenset(text.split("\n", _MOST_LINES)[:_MOST_LINES])
 
 
 def _name(conversation: Conversation, at: int, before: int) -> str:
@@ -141,8 +142,6 @@ def _name(conversation: Conversation, at: int, before: int) -> str:
 
 _SHORT = 4
 """A line with fewer characters (a bracket, `else`) is no landmark: it may stand anywhere."""
-_MOST_LINES = 50_000
-"""Lines of one output that are remembered."""
 _NEWEST = 6
 """Places of one line that are looked at, beside its first one."""
 

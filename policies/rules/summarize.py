@@ -27,8 +27,7 @@ from policies.text.stubs import Frame, framed, summarized, summary, words_of_peo
 from policies.text.summary_checks import Rank, without
 from policies.text.transcript import size
 
-_PROMPT = 700
-"""Tokens of the prompt around what is summarized."""
+_PROMPT_TOKENS = 700
 _USUAL = 0.75
 """The usual length of a summary, as a share of the tokens that it may have."""
 _SHARE = 0.8
@@ -36,8 +35,7 @@ _SHARE = 0.8
 _KEPT, _AHEAD = 3, 4
 """Near the hard mark the newest turns have a third of it at most, and so much less that 4 more turns have room: that in
 which the summary is made, and three until the next one."""
-_SUMMARY = 800
-"""Tokens that a summary is expected to have where none stands yet."""
+_EXPECTED_SUMMARY = 800
 _LEAST, _THIRD = 150, 3
 """Tokens that a summary may always have, and what it may have of its material: a third."""
 _PROFIT = 60
@@ -46,11 +44,10 @@ _NO_LINES = "(nothing of the assistant)"
 """In the place of a summary whose lines may all not stand where it stands."""
 _UNREPEATED = 30
 """Tokens of that stub, at least: there is one for each message of a person that the summary does not repeat."""
-_RULE = re.compile(
+_SETS_RULE = re.compile(
     r"\b(must|never|always|don'?t|do not|only|prefer|avoid|make sure|remember|rules?|required?|should|from now on)\b",
     re.I,
 )
-"""Words in a message that sets a rule."""
 
 
 @policy
@@ -130,7 +127,7 @@ class Summarize(ConfiguredPolicy):
         has reached the last generation. It covers as much as the summarizer can read in one call."""
         latest = context.summaries[-1] if context.summaries else None
         prices = summarizing.prices
-        room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT - summarizing.tokens
+        room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT_TOKENS - summarizing.tokens
 
         def fits(blocks: range, room: int) -> bool:
             # steps before the request at hand only repeat what was decided: nothing is asked for there
@@ -152,7 +149,7 @@ class Summarize(ConfiguredPolicy):
         if context.newest and context.prices.input:
             material = size(conversation, new) + before
             most = min(context.budget.bounded(most), max(_LEAST, material // _THIRD))
-            prompt, output = _PROMPT + material, int(most * _USUAL)
+            prompt, output = _PROMPT_TOKENS + material, int(most * _USUAL)
             cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
         staying = _staying(conversation, context, range(span.start, new.stop))
@@ -246,7 +243,7 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
     staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
     staying += context.protection.tokens_in(conversation, range(max(0, context.step - _AHEAD)))
     standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
-    left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
+    left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_EXPECTED_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
     for turns, step in enumerate(range(context.step, 0, -1)):
         room -= sum(sizes[ends[step - 1] : ends[step]])
@@ -293,7 +290,7 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
         if protected.isdisjoint(indices) and all(b.from_person and not b.tool and not framed(b.text) for b in blocks):
             texts[m] = "\n".join(part.text for part in conversation.messages[m].parts if part.kind == "user")
     carried = {}
-    for m in sorted(texts, key=lambda m: (not _RULE.search(texts[m]), -m)):
+    for m in sorted(texts, key=lambda m: (not _SETS_RULE.search(texts[m]), -m)):
         tokens = sum(conversation.blocks[i].tokens for i in messages[m])
         if tokens <= room:
             room -= tokens

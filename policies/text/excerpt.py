@@ -25,15 +25,12 @@ _WORDS = {
 _TELLING = (*_WORDS[ERROR][:-1], "e  ", "exit", "return", "status")
 _LAST_STATUS, _LAST_ERROR = 20, 60
 """Tokens that stay of an output's exit status, and of its last error, whatever the budget."""
-_MARK = 8
-"""Tokens of the mark of a gap."""
+_MARK_TOKENS = 8
 _FRONT = 400
 """Characters at the beginning of a text in one line that say whether it is an error."""
 _LOOKED_AT = 64_000
-_LINES = 4_000
-"""Lines searched at either end: a text of more has next to nothing in each."""
-_MENTIONS = 200
-"""How many mentioned identifiers are searched for: more no longer tell which lines matter."""
+_MOST_LINES = 4_000
+_MOST_MENTIONS = 200
 _PART = 100
 """Characters of the parts of a text that are searched for patterns, or not, at least."""
 _REMEMBERED = 16_000
@@ -56,8 +53,12 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     """`text` cut to about `budget` (as `cost` counts), each gap marked; the share `head` comes from the beginning.
     Lines with errors, the exit status and `mentioned` identifiers go before the rest of both ends."""
     lines = lines_of(text)
-    if len(lines) > 2 * _LINES:
-        lines = [*lines[:_LINES], "".join(lines[_LINES:-_LINES]), *lines[-_LINES:]]
+    if len(lines) > 2 * _MOST_LINES:
+        lines = [
+            *lines[:_MOST_LINES],
+            "".join(lines[_MOST_LINES:-_MOST_LINES]),
+            *lines[-_MOST_LINES:],
+        ]
     return of_lines(lines, budget, head, mentioned, cost)
 
 
@@ -94,9 +95,9 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
     """Those `mentioned` that the lines hold, at most 200."""
     text = "".join(lines)
     if len(text) <= _REMEMBERED:  # most often it is the whole of a text whose identifiers were asked for before
-        return sorted(mentioned & identifiers_in(text))[:_MENTIONS] if mentioned else []
+        return sorted(mentioned & identifiers_in(text))[:_MOST_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
-        return sorted(mentioned & all_identifiers_in(text))[:_MENTIONS]
+        return sorted(mentioned & all_identifiers_in(text))[:_MOST_MENTIONS]
     near = {
         name: (text.rfind("\n", 0, at) + 1, text.find("\n", at) + 1 or len(text))
         for name in mentioned
@@ -106,7 +107,7 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
     # where a name is only a part of another one in its first line, all lines with it are searched
     parts_of = {name for name, span in near.items() if name not in identifiers[span]}
     elsewhere = "".join(text[slice(*span)] for span in _holding(text, [name.lower() for name in parts_of]))
-    return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_MENTIONS]
+    return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_MOST_MENTIONS]
 
 
 def line_cost(line: str) -> int:
@@ -120,7 +121,7 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
     text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
-    chosen, cut, left = dict[int, str](), list[int](), budget - _MARK
+    chosen, cut, left = dict[int, str](), list[int](), budget - _MARK_TOKENS
     for pattern, most in ((STATUS, _LAST_STATUS), (ERROR, _LAST_ERROR)):
         for span in reversed([*_holding(text, _WORDS[pattern])]):
             if matches := [match.start() for match in pattern.finditer(text, *span)]:
@@ -132,7 +133,7 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
                 break
     for order in orders:
         for i in order:
-            gap = _MARK * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
+            gap = _MARK_TOKENS * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
             if i not in chosen and costs[i] + gap <= left:
                 chosen[i] = lines[i]
                 left -= costs[i] + gap
@@ -148,7 +149,7 @@ def beginning(line: str, most: int, cost: Cost) -> str:
     if cost(line) <= most:
         return line
     room = 16 * most  # a token has at most 16 characters
-    while room and cost(line[:room]) > most - _MARK:
+    while room and cost(line[:room]) > most - _MARK_TOKENS:
         room -= room // 8 + 1
     words = line[:room].rstrip() if line[room : room + 1].isspace() else line[:room].rpartition(" ")[0].rstrip()
     return words or line[:room]

@@ -22,8 +22,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 _REPLY = f"{MARK} earlier messages left out]"
 """Between two messages of people, where nothing of the model's is at hand."""
 _GOES_ON = f"{MARK} the messages after these follow]"
-_CLOSING = 200
-"""Characters of the longest last line of a reply that is repeated."""
+_LONGEST_CLOSING = 200
 
 
 class Piece(NamedTuple):
@@ -98,4 +97,4 @@ def _meet(before: str, after: str) -> bool:
 def _last_line(conversation: Conversation, last: int) -> str:
     block = conversation.blocks[last]
     line = block.text.rstrip().rpartition("\n")[2].strip() if block.kind == "assistant" else ""
-    return line if 0 < len(line) <= _CLOSING and not framed(line) else _REPLY
+    return line if 0 < len(line) <= _LONGEST_CLOSING and not framed(line) else _REPLY

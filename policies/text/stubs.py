@@ -16,14 +16,12 @@ from policies.tools import WayBack, known_by, shell_command
 MARK = "[narrows:"
 
 Frame = Literal["narrows_summary", "agent_summary"]
-"""The tag around a summary."""
 _FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
 _FRAME_WORDS = ("narrows", "agent_summary", "user_message")
 """One of these is in each match, in lower case."""
 
-_NAME = 36
-"""Characters of a call that tell it from others."""
+_NAME_CHARACTERS = 36
 
 
 def omitted(characters: int) -> str:
@@ -81,7 +79,7 @@ def named_call(tool: str, arguments: str, nth: int = 0) -> str:
     """A call as the model remembers it: its command line, or its tool and what that was asked for. Of a long text both
     ends. `nth`: which one, where the same call was made several times."""
     words = known_by(tool, arguments)
-    words = words if len(words) <= _NAME else f"{words[: _NAME - 18]}...{words[-15:]}"
+    words = words if len(words) <= _NAME_CHARACTERS else f"{words[: _NAME_CHARACTERS - 18]}...{words[-15:]}"
     called = f"`{words}`" if shell_command(arguments) or not tool else f"{tool} {words}".rstrip()
     return f"{called} #{nth}" if nth else called
 

@@ -40,7 +40,6 @@ SHORTEST = 200
 _LONGER = 1.25
 """How many times its limit an answer may be long."""
 _CALL_CHARACTERS = 4_000
-"""Characters at the beginning of an answer in which the keys of a call are looked for."""
 
 _REFUSES = re.compile(
     r"\W*(?:(?:i[’']?m|i am) (?:very |really |truly |so )?sorry|sorry[,.!]|i apologi[sz]e|my apologies"
@@ -176,14 +175,11 @@ def unmasked(text: str) -> str:
 
 Rank = Literal["system", "user", "assistant", "tool"]
 
-_LONGEST = 400
-"""Characters that are copied for one line, at most."""
+_LONGEST_COPY = 400
 _SHARE, _FEWEST = 0.6, 3
 """The share of a line's words that a sentence must have, and how many of them at least."""
-_ENDS = 64_000
-"""Characters at each end of a very long text in which sentences are looked for."""
-_LINES = 400
-"""Lines of an answer that are read."""
+_END = 64_000
+_MOST_LINES = 400
 _FINDS, _SEARCHED = 100, 8_000_000
 """Places in a text where a line's words may stand that are looked at, and characters of messages that are searched for
 the lines of one answer, at most."""
@@ -226,11 +222,11 @@ class _Source:
 
     @cached_property
     def sentences(self) -> Sequence[_Sentence]:
-        is_cut = len(self.text) > 2 * _ENDS
+        is_cut = len(self.text) > 2 * _END
         if self.rank == "user":
-            paragraphs = [*_paragraphs(self.text[: 2 * _ENDS])]
+            paragraphs = [*_paragraphs(self.text[: 2 * _END])]
             return paragraphs[:-1] if is_cut else paragraphs
-        return tuple(_sentences(f"{self.text[:_ENDS]}\n\n{self.text[-_ENDS:]}" if is_cut else self.text))
+        return tuple(_sentences(f"{self.text[:_END]}\n\n{self.text[-_END:]}" if is_cut else self.text))
 
     @cached_property
     def _plain(self) -> Sequence[str]:
@@ -265,7 +261,7 @@ class _Source:
         chosen = self.sentences[first : bisect_right(self._starts, at + len(words) - 1)]
         befores = [(), *((each.lead, each.text) for each in chosen)]
         copied = " ".join(_led(each, before) for each, before in zip(chosen, befores, strict=False))
-        if len(copied) <= _LONGEST:
+        if len(copied) <= _LONGEST_COPY:
             return copied
         name = next((name for each in chosen for name in identifiers_in(each.text) if _plain(name) == words), "")
         return "" if self.rank == "user" else name
@@ -276,7 +272,7 @@ class _Source:
         shares = (len(words & each) / len(words) for each in self._words)
         pairs = zip(shares, self.sentences, strict=True)
         led = ((share, _led(sentence, ())) for share, sentence in pairs if share >= _SHARE)
-        fitting = (pair for pair in led if len(pair[1]) <= _LONGEST)
+        fitting = (pair for pair in led if len(pair[1]) <= _LONGEST_COPY)
         return max(fitting, key=lambda pair: (pair[0], -len(pair[1])), default=(0.0, ""))
 
 
@@ -300,7 +296,7 @@ class Quotations:
         one at least. Empty where it has none in the form that was asked for."""
         lines: dict[str, int] = {}
         self._room = _SEARCHED
-        for written in answer.splitlines()[:_LINES]:
+        for written in answer.splitlines()[:_MOST_LINES]:
             line = self._line(written)
             if line and line not in lines and not framed(line) and not framed(unmasked(line)):
                 most -= count(line) + 1
@@ -379,8 +375,8 @@ def _sentences(text: str) -> Iterator[_Sentence]:
         parts = [part for part in _SENTENCE.split(stripped[begin:]) if part] or [""]
         parts[0] = stripped[:begin] + parts[0]
         yield from (_Sentence(lead, part) for part in parts)
-        if stripped.endswith((":", "：")) and len(lead) <= _LONGEST:  # what is below a longer one is never copied
-            leads.append((depth, parts[-1][: _LONGEST + 1]))
+        if stripped.endswith((":", "：")) and len(lead) <= _LONGEST_COPY:  # what is below a longer one is never copied
+            leads.append((depth, parts[-1][: _LONGEST_COPY + 1]))
         is_after_gap = False
 
 

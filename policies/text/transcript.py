@@ -18,7 +18,7 @@ from policies.tools import HEAD, RECALL, kind_of
 
 _CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000, "system": 1_000, "opaque": 4}
 """Tokens of one text, by the kind of its block."""
-_FRAME = 8
+_FRAME_TOKENS = 8
 _HALF = 0.5
 """The share of an excerpt that is from the beginning, for texts that are no output of a tool."""
 _INDENT = "    "
@@ -68,7 +68,7 @@ def size(conversation: Conversation, span: range) -> int:
 
 
 def _size(block: Block) -> int:
-    return _FRAME + min(block.tokens, _CAPS[_role(block)])
+    return _FRAME_TOKENS + min(block.tokens, _CAPS[_role(block)])
 
 
 def _is_included(conversation: Conversation, block: Block) -> bool:

@@ -17,9 +17,8 @@ import msgspec
 from policies.tools import shell
 from policies.tools.kinds import ToolKind, word_set
 
-_MOST = 200
-_SHORT = 2_000
-"""Characters of a call that is cached."""
+_MOST_ARGUMENTS = 200
+_CACHED_CHARACTERS = 2_000
 
 SHELL = ("command", "cmd", "script", "bash", "commandline", "shellcommand", "commands")
 PATHS = word_set(
@@ -171,7 +170,7 @@ class CallArguments:
         each word that is no option."""
         for key, value in self.values.items():
             if key in _NAMING_PATHS:
-                several = islice(value, _MOST) if isinstance(value, list) else (value,)
+                several = islice(value, _MOST_ARGUMENTS) if isinstance(value, list) else (value,)
                 yield from (each for each in several if isinstance(each, str))
         yield from _paths_in_lists(self.values)
         for text in _patches(self.values, self.text):
@@ -229,8 +228,8 @@ def _string(values: Mapping[str, object], keys: frozenset[str]) -> str:
 def _paths_in_lists(values: Mapping[str, object]) -> Iterator[str]:
     """A list of edits may name the path in each."""
     lists = (value for value in values.values() if isinstance(value, list))
-    entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
-    pairs = chain.from_iterable(islice(entry.items(), _MOST) for entry in entries)
+    entries = (entry for entry in islice(chain.from_iterable(lists), _MOST_ARGUMENTS) if isinstance(entry, dict))
+    pairs = chain.from_iterable(islice(entry.items(), _MOST_ARGUMENTS) for entry in entries)
     return (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
 
 
@@ -242,12 +241,12 @@ def _patches(values: Mapping[str, object], text: str) -> Iterator[str]:
 
 
 def call_of(arguments: str) -> CallArguments:
-    return (_call_of if len(arguments) <= _SHORT else _call_of.__wrapped__)(arguments)
+    return (_call_of if len(arguments) <= _CACHED_CHARACTERS else _call_of.__wrapped__)(arguments)
 
 
 @lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
 def _call_of(arguments: str) -> CallArguments:
-    pairs = islice(arguments_of(arguments).items(), _MOST)
+    pairs = islice(arguments_of(arguments).items(), _MOST_ARGUMENTS)
     values = {spelled(key): value for key, value in pairs}
     verb = _verb_in(values)
     return CallArguments(

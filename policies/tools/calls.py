@@ -20,8 +20,7 @@ from policies.tools import shell
 from policies.tools.arguments import CallArguments, call_of, spelled
 from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 
-_CACHED = 16_000
-"""Characters of arguments whose path is cached."""
+_CACHED_CHARACTERS = 16_000
 _LONGEST_NAME = 256
 _LONGEST_PATH, _MOST_PATHS = 512, 100
 _MOST_NAMED = 20
@@ -61,14 +60,13 @@ _NO_AGENT, _FRONT = "<task_type>local_bash</task_type>", 400
 """What one of them says of a command that ran in the background."""
 _SKILLS = word_set("skill activateskill loadskill useskill getskill readskill")
 _MAY_INSTRUCT = re.compile(r"\.md|rules|\.instructions", re.I)
-_INSTRUCTS = re.compile(
+_INSTRUCTION_FILES = re.compile(
     r"(?:^|[/\\])(?:(?:SKILL|AGENTS?|CLAUDE|GEMINI|QWEN|WARP|CRUSH)(?:\.(?:local|override))?\.md"
     r"|\.(?:cursor|cline|clinerules|windsurf|roo|goose)rules|\.goosehints|copilot-instructions\.md"
     r"|[^/\\]{1,100}\.instructions\.md"
     r"|\.\w{1,40}[/\\](?:[^/\\]{1,100}[/\\]){0,10}(?:skills|rules)[/\\](?:[^/\\]{1,100}[/\\]){0,10}[^/\\]{1,100}\.mdc?)$",
     re.I,
 )
-"""Paths of files that instruct agents."""
 _HOLDS_TEXT = re.compile(r"<<-?\s{0,4}[\"']?\w|\A@[\"']\n")
 """A heredoc or a here-string: behind its line stands what goes into a file."""
 _CHANGES_FOLDER = re.compile(r"\A\s{0,16}cd [^\s;&|]{1,400}[^\S\n]{0,16}(?:&&|;|\n)\s{0,16}")
@@ -130,16 +128,16 @@ def _lasting_kind(tool: str, call: CallArguments, output: str) -> ToolKind | Non
     telling = (*_OF_AGENTS, *_AGENTS_IF.get(name, ()))
     if name in _AGENTS or any(arguments <= call.values.keys() for arguments in telling):
         return None if _NO_AGENT in output[:_FRONT] else "report"
-    if call.changes or not _MAY_INSTRUCT.search(call.text[:_CACHED]):
+    if call.changes or not _MAY_INSTRUCT.search(call.text[:_CACHED_CHARACTERS]):
         return None
     files = [*islice(shell.files_read(call.command), _MOST_PATHS)] if call.command else [call.path]
-    return "instructions" if files and all(map(_INSTRUCTS.search, files)) else None
+    return "instructions" if files and all(map(_INSTRUCTION_FILES.search, files)) else None
 
 
 def subject_of(tool: str, arguments: str) -> str:
     """The subject of an output, so that a later one about the same takes its place: a file from one line on, else the
     whole of the call."""
-    path, first = path_of(tool, arguments), _FIRST_LINE.search(arguments[:_CACHED])
+    path, first = path_of(tool, arguments), _FIRST_LINE.search(arguments[:_CACHED_CHARACTERS])
     return (
         f"{path}:{first[first.lastindex or 0].lstrip('0')}" if path and first else path or f"{tool} {arguments.strip()}"
     )
@@ -207,12 +205,12 @@ def rewrites(tool: str, arguments: str) -> bool:
 
 def path_of(tool: str, arguments: str) -> str:
     """The path that a call reads, writes or lists, wholly or in part, in one spelling; empty where there is none."""
-    return (_path_in if len(arguments) <= _CACHED else _path_in.__wrapped__)(arguments)
+    return (_path_in if len(arguments) <= _CACHED_CHARACTERS else _path_in.__wrapped__)(arguments)
 
 
 def paths_of(arguments: str) -> Sequence[str]:
     """All that may be a path among what a call names, each once, as the model wrote it."""
-    return (_paths_in if len(arguments) <= _CACHED else _paths_in.__wrapped__)(arguments)
+    return (_paths_in if len(arguments) <= _CACHED_CHARACTERS else _paths_in.__wrapped__)(arguments)
 
 
 @lru_cache(maxsize=2048)  # a pure function, so the cache changes nothing but the time it takes
@@ -229,10 +227,8 @@ def _path_in(arguments: str) -> str:
 
 # --- the tools that a request defines, and the kinds of output that follow from their definitions ---
 
-_PARAMETERS = 200
-"""Parameters of a tool that are looked at."""
-_LOOKED_AT = 400
-"""Characters of a description that are looked at."""
+_MOST_PARAMETERS = 200
+_DESCRIPTION_CHARACTERS = 400
 _SENTENCE_END = re.compile(r"[.!?]\s|\n")
 
 _BUILT_IN: Mapping[ToolKind, tuple[str, ...]] = {
@@ -281,11 +277,11 @@ def kind_by_schema(name: str, description: str, parameters: Mapping[str, object]
         if built_in := next((kind for kind, starts in _BUILT_IN.items() if name.startswith(starts)), None):
             return built_in
         properties = {}
-    names = {keys.spelled(key) for key in islice(properties, _PARAMETERS) if isinstance(key, str)}
+    names = {keys.spelled(key) for key in islice(properties, _MOST_PARAMETERS) if isinstance(key, str)}
     for kind, telling, apart in _BY_PARAMETERS:
         if not names.isdisjoint(telling) and names.isdisjoint(apart):
             return kind
-    description = description[:_LOOKED_AT]
+    description = description[:_DESCRIPTION_CHARACTERS]
     # the first sentence counts first: others also say when not to use the tool
     for text in (_SENTENCE_END.split(description, 1)[0], description):
         if by_words := next((kind for kind, words in _BY_DESCRIPTION.items() if words.search(text)), None):

@@ -29,8 +29,7 @@ _MOST_LINES = 400
 """Lines that are compared one by one: the time for that grows with their square."""
 _MOST_FOLLOWED = 50_000_000
 """Characters of files that are looked at to say what edits make of them, all calls together."""
-_AROUND = 3
-"""Lines that stay around a change."""
+_CONTEXT_LINES = 3
 _HUNK = re.compile(r"\A@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@")
 
 
@@ -165,12 +164,12 @@ def _diff(path: str, old: str | None, new: str) -> str:
     last = 0
     while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
         last += 1
-    start, after_it = max(0, first - _AROUND), max(0, last - _AROUND)
+    start, after_it = max(0, first - _CONTEXT_LINES), max(0, last - _CONTEXT_LINES)
     before, after = before[start : len(before) - after_it], after[start : len(after) - after_it]
     if before == after:
         return ""
     if len(before) + len(after) <= _MOST_LINES:
-        lines = [*unified_diff(before, after, *names, n=_AROUND)]
+        lines = [*unified_diff(before, after, *names, n=_CONTEXT_LINES)]
         # the heads of hunks, whose lines were counted from `start` on
         moved = (
             _HUNK.sub(lambda m: f"@@ -{int(m[1]) + start}{m[2]} +{int(m[3]) + start}{m[4]} @@", line) for line in lines

@@ -15,22 +15,15 @@ from posixpath import join, normpath
 
 from policies.tools.kinds import ToolKind, word_set
 
-_LOOKED_AT = 16_000
-"""Characters of a command that are read, heredocs apart."""
-_LINES = 2_000
-"""Lines of a command that are read, heredocs apart."""
+_MOST_CHARACTERS = 16_000
+_MOST_LINES = 2_000
 _OF_CODE = 64_000
 """Characters of a program, from either end, in which a file may be opened."""
-_SHORT = 2_000
-"""Characters of a command line whose stages are cached."""
-_MOST = 200
-"""Stages of a command that are looked at."""
-_LONGEST = 1_024
-"""Characters of a path."""
-_SPELLINGS = 8
-"""How many ways a patch may write one path."""
-_NESTED = 3
-"""How many shells may stand one in another."""
+_CACHED_CHARACTERS = 2_000
+_MOST_STAGES = 200
+_LONGEST_PATH = 1_024
+_MOST_SPELLINGS = 8
+_NESTED_SHELLS = 3
 
 _PROGRAMS: Mapping[ToolKind, frozenset[str]] = {
     "file": word_set("cat head tail nl sed less more bat awk view type gc get-content gawk batcat tac"),
@@ -127,16 +120,16 @@ class ShellStage:
 
 
 def stages(command: str) -> Sequence[ShellStage]:
-    return (_all_stages if len(command) <= _SHORT else _all_stages.__wrapped__)(command)
+    return (_all_stages if len(command) <= _CACHED_CHARACTERS else _all_stages.__wrapped__)(command)
 
 
 @lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
 def _all_stages(command: str) -> Sequence[ShellStage]:
-    return tuple(islice(_stages(command, _NESTED), _MOST))
+    return tuple(islice(_stages(command, _NESTED_SHELLS), _MOST_STAGES))
 
 
 def _stages(command: str, depth: int) -> Iterator[ShellStage]:
-    for stage in _split(_without_heredocs(command)[:_LOOKED_AT]):
+    for stage in _split(_without_heredocs(command)[:_MOST_CHARACTERS]):
         script = ""
         if depth and stage.program in _SHELLS:
             pairs = zip(stage.words[1:], stage.words[2:], strict=False)
@@ -161,9 +154,9 @@ def _without_heredocs(command: str) -> str:
         if (word := line.strip()) in ends:
             ends[word].append(at)
     rest, at = list[str](), 0
-    while at < len(lines) and len(rest) < _LINES:
+    while at < len(lines) and len(rest) < _MOST_LINES:
         rest.append(lines[at])
-        for word in _HEREDOC.findall(lines[at][:_LOOKED_AT]):
+        for word in _HEREDOC.findall(lines[at][:_MOST_CHARACTERS]):
             after = bisect_right(ends[word], at)
             at = ends[word][after] if after < len(ends[word]) else at
         at += 1
@@ -295,7 +288,7 @@ def operands_in(command: str) -> Iterator[str]:
 
 def normal_path(path: str) -> str:
     """A path in one spelling; empty where it is none, or more than one."""
-    is_one = 0 < len(path) <= _LONGEST and path != "-" and not _NOT_ONE_PATH.search(path)
+    is_one = 0 < len(path) <= _LONGEST_PATH and path != "-" and not _NOT_ONE_PATH.search(path)
     return normpath(path.replace("\\", "/")) if is_one else ""
 
 
@@ -308,7 +301,7 @@ def only(paths: Iterable[str]) -> str:
 def patched_in(text: str) -> str:
     """The one file that a patch in this text is for."""
     paths = set(all_patched_in(text))
-    return only(map(normal_path, paths)) if len(paths) <= _SPELLINGS else ""
+    return only(map(normal_path, paths)) if len(paths) <= _MOST_SPELLINGS else ""
 
 
 def all_patched_in(text: str) -> Iterator[str]:

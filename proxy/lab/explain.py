@@ -347,7 +347,7 @@ def _moment(result: Compacted, trigger: Trigger) -> str:
     if trigger.holds(conversation, step, tokens, budget.window, budget.high):
         return ""
     limits = (
-        ("tokens", int(trigger.least(budget.window, budget.high)), tokens),
+        ("tokens", int(trigger.lowest_tokens(budget.window, budget.high)), tokens),
         ("messages", trigger.messages, conversation.blocks[-1].message + 1),
         ("turns", trigger.turns, step),
     )
