@@ -223,13 +223,13 @@ def in_force(
     conversation: Conversation, step: int, toolbox: Toolbox, window: int, pause: Callable[[int], object]
 ) -> LastingTexts:
     """The texts in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
-    standing, under = _IN_FORCE.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
-    grown = standing.step >= 0 and conversation.ends[standing.step] != standing.end  # results that came one by one
-    if standing.under != under or step < standing.step or grown:
-        standing.begin(*under)
-    while standing.step < step:
-        standing.go_on(conversation, toolbox, pause)
-    return standing.result
+    texts, under = _IN_FORCE.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
+    grown = texts.step >= 0 and conversation.ends[texts.step] != texts.end  # results that came one by one
+    if texts.under != under or step < texts.step or grown:
+        texts.begin(*under)
+    while texts.step < step:
+        texts.go_on(conversation, toolbox, pause)
+    return texts.result
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ _NOTHING = Rendering({}, {}, Chains((), {}), (), 0, b"")
 
 
 def render(dialect: str, request: Request, conversation: Conversation, plan: Plan) -> Rendering:
-    before, same = _standing(request, conversation, plan)
+    before, same = _earlier_rendering(request, conversation, plan)
     edits = _edits_from(same, conversation, plan)
     spliced = DIALECTS[dialect].splice(request, conversation, edits) if edits else {}
     messages, digests = dict(before.messages), dict(before.digests)
@@ -63,7 +63,7 @@ def render(dialect: str, request: Request, conversation: Conversation, plan: Pla
     return rendering
 
 
-def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
+def _earlier_rendering(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
     """The rendering of an earlier request, and up to which message it stands: before the first one that is another now,
     or has other edits."""
     before, same = conversation.carried.rendering, conversation.carried.rendered_messages

@@ -68,12 +68,12 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
     count = Counter(encoding_for(request.model))
     conversation = converse([dialect.read(request.raw(i), count) for i in range(len(request.spans))])
     has_replies = any(message.role == "assistant" for message in conversation.messages)
-    came, shed = body[slice(*members(body)["messages"])], False
+    came, is_late = body[slice(*members(body)["messages"])], False
     plan_options = options(request.model)
     if has_replies:
-        offered, shed = _planned(dialect, request, conversation, count, plan_options, stop)
+        offered, is_late = _edits_of_history(dialect, request, conversation, count, plan_options, stop)
     else:
-        offered, shed = _alone(conversation, count, plan_options, stop)
+        offered, is_late = _alone(conversation, count, plan_options, stop)
     before = after = sum(block.tokens + block.frame for block in conversation.blocks)
     edits, hidden = list[Replace](), dict[str, str]()
     for edit in offered:
@@ -98,7 +98,7 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
         tokens_after=after,
         hidden=hidden,
         policies=sorted({edit.by for edit in edits}),
-        shed=shed,
+        shed=is_late,
     )
 
 
@@ -108,7 +108,7 @@ def hash_of(text: str) -> str:
     return f"{int.from_bytes(digest[:16], 'big') % 10**24:024}"
 
 
-def _planned(
+def _edits_of_history(
     dialect: Dialect,
     request: Request,
     conversation: Conversation,

@@ -173,7 +173,7 @@ class RecallForm:
     ends with that message. Raises UnreadableError where the reply does not fit the rounds."""
     arguments: Callable[[str], str]
     """The arguments of a call that a RecallRound holds."""
-    next_round: Callable[[bytes, int], bytes] = lambda body, spent: body
+    next_round: Callable[[bytes, int], bytes] = lambda body, tokens: body
     """The body that asks for the next round of a reply: one choice, with so many tokens less for the answer."""
     may_stand: Callable[[Request], bool] = lambda request: True
 

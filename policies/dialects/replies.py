@@ -210,7 +210,7 @@ RoundEnd = Literal["as it came", "waiting", "limit"]
 
 @dataclass(slots=True)
 class Allowance:
-    left: int
+    rounds: int
 
 
 class Entry(Protocol):
@@ -325,11 +325,11 @@ class ChoiceRounds(Generic[R]):
             return "as it came"
         if broken:
             return "as it came"
-        if not self._allowance.left:
+        if not self._allowance.rounds:
             return "limit"
-        self._allowance.left -= 1
+        self._allowance.rounds -= 1
         self.waiting = True
-        self.exchanges += self.round.exchange(alone=True, cut=False, last=not self._allowance.left)
+        self.exchanges += self.round.exchange(alone=True, cut=False, last=not self._allowance.rounds)
         return "waiting"
 
 

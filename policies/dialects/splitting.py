@@ -48,8 +48,8 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
     """Count what stands at body[start:end] and raise TooManyError at the first bound that is passed. Where `start` is
     not 0, it is the end of a message after which the list of messages goes on, and `messages` is how many they are up
     to there. Text that is not JSON passes: that is for the decoder to find out."""
-    left = dict(LIMITS)
-    left["messages"] -= messages
+    room = dict(LIMITS)
+    room["messages"] -= messages
     open_ = ["parameters", "messages"] if start else []
     at, text = 0, _without_escapes(body[start:end])
     while at < len(text):
@@ -74,8 +74,8 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
                 continue
             else:
                 return
-            left[kind] -= 1
-            if left[kind] < 0:
+            room[kind] -= 1
+            if room[kind] < 0:
                 raise TooManyError(kind, LIMITS[kind])
             if len(open_) > _LEVELS:
                 raise TooManyError("levels", _LEVELS)
@@ -139,9 +139,9 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         return None
     reserve = next(filter(None, (member(text, spans, name) for name in fields.reserve)), None)
     metadata = member(text, spans, "metadata") if fields.names_conversations else None
-    named = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    if fields.names_conversations and not named:
-        named = member(text, spans, "prompt_cache_key")
+    conversation = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    if fields.names_conversations and not conversation:
+        conversation = member(text, spans, "prompt_cache_key")
 
     def in_body(span: Span) -> Span:
         start, end = span
@@ -154,7 +154,7 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         tools=in_body(spans.get("tools", (0, 0))),
         reserve=reserve if isinstance(reserve, int) and reserve > 0 else None,
         streams=member(text, spans, "stream") is True,
-        conversation=named if isinstance(named, str) and named else None,
+        conversation=conversation if isinstance(conversation, str) and conversation else None,
         shared=common,
         lead=in_body(spans[fields.lead]) if _is_set(text, spans, fields.lead) else (0, 0),
         members={name: in_body(span) for name, span in spans.items()} if skipped else spans,

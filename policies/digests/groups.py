@@ -48,7 +48,7 @@ def render_groups(
         _note([source.lines[i] for i in others if i < first], source),
         _note([source.lines[i] for i in others if i > first], source),
     ]
-    left = source.budget - sum(line_cost(note) for note in notes) - _MARK_TOKENS
+    room_left = source.budget - sum(line_cost(note) for note in notes) - _MARK_TOKENS
     turns = []  # (rank, turn, group, entry); entry -1 is the heading alone
     for i, group in enumerate(groups):
         turns.append((group.rank, 0, i, -1))
@@ -60,8 +60,8 @@ def render_groups(
     for _, _, i, entry in sorted(turns):
         paid = 0 if i in chosen else line_cost(groups[i].heading) + room
         paid += line_cost(groups[i].entries[entry]) if entry >= 0 else 0
-        if paid <= left:
-            left -= paid
+        if paid <= room_left:
+            room_left -= paid
             chosen.setdefault(i, set()).update([entry] if entry >= 0 else [])
     lines = [write(group, chosen[i]) for i, group in enumerate(groups) if i in chosen]
     missing = [len(group.entries) for i, group in enumerate(groups) if i not in chosen]
@@ -165,10 +165,10 @@ def listing_digest(source: Source) -> str:
     entries = few_others(
         (entry if line == short else None for line, short, entry in parsed), len(lines) - _SHARE_OF_NAMES * full
     )
-    named = [entry for entry in entries if entry]
-    if len(named) < _FEWEST_NAMES or sum(entry is not None for entry in entries) < _SHARE_OF_NAMES * full:
+    names = [entry for entry in entries if entry]
+    if len(names) < _FEWEST_NAMES or sum(entry is not None for entry in entries) < _SHARE_OF_NAMES * full:
         return ""
-    groups = list(_directories(named, source.mentioned))
+    groups = list(_directories(names, source.mentioned))
     return render_groups(groups, entries, ("directories", "names"), source, _directory_names, 6)
 
 

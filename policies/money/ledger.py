@@ -184,22 +184,22 @@ class Ledger:
     def send(self, changed_from: int, entries: Iterable[int], *, marks_end: bool = True) -> None:
         """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves: at
         its end too where it `marks_end`. What follows the last one is not written to the cache."""
-        sums, left = self.sums, sorted({*entries, len(self.sent)} if marks_end else entries)
+        sums, ends = self.sums, sorted({*entries, len(self.sent)} if marks_end else entries)
         cost = _request_cost(self, sums, changed_from, 0)
         if self.prices.breakpoints:
-            last = max([*left, self.standing(changed_from)])
+            last = max([*ends, self.cached_before(changed_from)])
             cost -= (sums[-1] - sums[last]) * (self.prices.write - 1.0)
         self.paid += cost
         if not self._by_client:
             self.paid, self.outside = self.paid - cost, self.outside + cost
         self.cached = len(self.sent)
         if self.prices.breakpoints:
-            for entry in left:
+            for entry in ends:
                 at = bisect_left(self._entries, entry)
                 if entry not in self._entries[at : at + 1]:
                     self._entries.insert(at, entry)
 
-    def standing(self, point: int) -> int:
+    def cached_before(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
         point = min(point, self.cached)
         if not self.prices.breakpoints:
@@ -261,11 +261,11 @@ def bears(ledger: Ledger, cost: float, most: float = GUARD) -> bool:
 
 def _price(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
     """The price of a rewrite from a block on now, compared with sending the request as it stands."""
-    cached = sums[ledger.cached] - sums[ledger.standing(point)]
-    lost = sums[ledger.cached] - sums[ledger.standing(ledger.cached)]
-    return (cached - lost) * (ledger.prices.write - ledger.prices.read) - saved * ledger.prices.write
+    cached = sums[ledger.cached] - sums[ledger.cached_before(point)]
+    missing = sums[ledger.cached] - sums[ledger.cached_before(ledger.cached)]
+    return (cached - missing) * (ledger.prices.write - ledger.prices.read) - saved * ledger.prices.write
 
 
 def _request_cost(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
-    cached = sums[ledger.standing(point)]
+    cached = sums[ledger.cached_before(point)]
     return cached * ledger.prices.read + (sums[-1] - cached - saved) * ledger.prices.write

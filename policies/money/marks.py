@@ -32,15 +32,15 @@ def newest_input(conversation: Conversation, step: int) -> int:
 
 
 def own_marks(
-    conversation: Conversation, *, standing: int, stays: int, style: MarkStyle, slots: int, tail: bool = False
+    conversation: Conversation, *, entry: int, stays: int, style: MarkStyle, slots: int, tail: bool = False
 ) -> tuple[int, ...]:
-    """The blocks at whose end a mark is to be added. `standing` is the end of the newest cache entry where a mark is
+    """The blocks at whose end a mark is to be added. `entry` is the end of the newest cache entry where a mark is
     needed to find it (0: none is), `stays` that of the blocks that will stay as they are. `slots` is how many marks are
     free: a single one goes to the entry, except in a `tail` cut, whose own tail is soon cut again."""
     if not style or slots <= 0:
         return ()
     places = set[int]()
-    for end in (standing, stays):
+    for end in (entry, stays):
         # the last block before it that can carry a mark and ends its message's content
         for at in range(end - 1, conversation.head - 1, -1):
             block = conversation.blocks[at]

@@ -161,7 +161,7 @@ def summarized(folding: Folding) -> frozenset[int]:
 def drop_summary(folding: Folding) -> None:
     state = folding.state
     _unfold_summary(folding)
-    state.rent, state.saving, state.left, state.dropped = 0.0, 0, 0, True
+    state.rent, state.saving, state.tokens_after_summary, state.dropped = 0.0, 0, 0, True
 
 
 def put_summary(folding: Folding, folds: Sequence[Fold]) -> None:
@@ -172,7 +172,7 @@ def put_summary(folding: Folding, folds: Sequence[Fold]) -> None:
     if origin is not None and origin.id not in state.booked:
         state.ledger.paid += origin.cost
         state.booked |= {origin.id}
-    state.rent, state.saving, state.left = 0.0, 0, state.ledger.total
+    state.rent, state.saving, state.tokens_after_summary = 0.0, 0, state.ledger.total
 
 
 def may_put_summary(folding: Folding, folds: Sequence[Fold], context: Context) -> bool:

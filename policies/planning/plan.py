@@ -63,14 +63,14 @@ def plan(
     replay = _Replay(conversation, settings, memory, state or PlanState(Ledger(settings.prices)), stop)
     last = replay.run()
     state = replay.state
-    standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
+    edits_by_block: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
     edits = last.changes.edits_before if last else dict.fromkeys(state.edits)
     new: list[Edit] = [state.edits[at] for at in sorted(edits) if state.edits[at] != edits[at]]
     folds = last.changes.folds_before if last else {}
     new += [fold for at, fold in sorted(state.folds.items()) if folds.get(at) != fold]
     return Plan(
-        edits=tuple(map(standing.__getitem__, sorted(standing))),
+        edits=tuple(map(edits_by_block.__getitem__, sorted(edits_by_block))),
         new=tuple(new),
         wants=tuple(state.wants),
         reason=state.reason,

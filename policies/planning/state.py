@@ -71,7 +71,7 @@ class PlanState:
     """The price so far of sending again the tokens that a summary could replace."""
     saving: int = 0
     """Tokens of it that a summary would have removed."""
-    left: int = 0
+    tokens_after_summary: int = 0
     """Tokens of the history as the standing summary left it; 0 where none stands."""
     cramped: int = 0
     """Tokens left the last time that not enough room could be made."""

@@ -73,17 +73,17 @@ def chosen_marks(
         return ()
     sent = conversation.ends[step]
     changed = sent if state.changed is None else state.changed
-    standing = ledger.standing(changed)
-    is_lost = standing < oldest_in_reach(conversation, sent, settings.cache)
+    entry = ledger.cached_before(changed)
+    is_lost = entry < oldest_in_reach(conversation, sent, settings.cache)
     stays, is_tail = _stays(conversation, settings, context), changed >= conversation.start(max(0, step - 1))
     marks = own_marks(
         conversation,
-        standing=standing if changed < sent or is_lost else 0,
+        entry=entry if changed < sent or is_lost else 0,
         stays=stays,
         style=settings.marks,
         slots=settings.slots,
         # behind many calls at once a mark there finds nothing either
-        tail=is_tail and (not is_lost or standing >= oldest_in_reach(conversation, stays, settings.cache)),
+        tail=is_tail and (not is_lost or entry >= oldest_in_reach(conversation, stays, settings.cache)),
     )
     return tuple(at for at in marks if settings.head + ledger.sums[at + 1] >= settings.cache.least)
 

@@ -99,8 +99,8 @@ class StepSummaries:
         if context.aim == "context":
             state.wants.append(want)
             return
-        is_early = context.head + ledger.total < _GROWTH * (context.head + state.left)
-        if is_early and state.left and context.is_chat and not context.pressed:
+        is_early = context.head + ledger.total < _GROWTH * (context.head + state.tokens_after_summary)
+        if is_early and state.tokens_after_summary and context.is_chat and not context.pressed:
             return
         # the next one has to earn the cost of those that never stood, too, and may be rejected itself
         cost = want.cost + self._lost()

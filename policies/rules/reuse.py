@@ -65,7 +65,7 @@ class Reuse(ConfiguredPolicy):
     def _referring(
         self, conversation: Conversation, context: Context, at: int, lines: Sequence[str], runs: Iterable[Passage]
     ) -> tuple[str, tuple[str, ...]]:
-        pieces, end, named = list[str](), 0, -1
+        pieces, end, newest = list[str](), 0, -1
         again, uses, names = context.way_back(conversation, at), list[str](), dict[int, str]()
         for run in runs:
             source, text = conversation.blocks[run.block], "\n".join(lines[run.first : run.stop])
@@ -73,12 +73,12 @@ class Reuse(ConfiguredPolicy):
                 continue
             if run.block not in names:  # once for each, because to read a long call takes long
                 names[run.block] = _name(conversation, run.block, at)
-            call = names[run.block] if run.block != named else ""
+            call = names[run.block] if run.block != newest else ""
             back = ("", None) if uses else (context.ref(conversation, at), again)
             note = lines_above(range(run.line, run.line + run.stop - run.first), call, *back)
             if context.count(text) - context.count(note) >= self.saves:
                 pieces += [*lines[end : run.first], note]
-                named, end = run.block, run.stop
+                newest, end = run.block, run.stop
                 uses.append(source.anchor)
         return "\n".join([*pieces, *lines[end:]]), tuple(dict.fromkeys(uses))
 

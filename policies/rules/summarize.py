@@ -79,14 +79,14 @@ class Summarize(ConfiguredPolicy):
         if summarizing is None or context.step < 2 or (conversation.is_text_protocol and not context.text_protocol):
             return
         latest = context.summaries[-1] if context.summaries else None
-        standing = context.summary.origin if context.summary else None
-        if latest is not None and (standing is None or index[latest.last] > index[standing.last]):
+        adopted = context.summary.origin if context.summary else None
+        if latest is not None and (adopted is None or index[latest.last] > index[adopted.last]):
             yield from self._folds(conversation, context, summarizing)
         arrived = conversation.blocks[conversation.ends[context.step - 1] : conversation.ends[context.step]]
         if sum(block.tokens for block in arrived if block.from_person) > self.long_message:
             return
         start, end = conversation.ends[0], self._end(conversation, context, summarizing)
-        covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
+        covered = [index[each.last] for each in (adopted, latest) if each is not None and each.last in index]
         first = max(start, context.tried, *(last + 1 for last in covered))
         new = context.tokens_of(first, end + 1) - _staying(conversation, context, range(first, end + 1))
         # what stays anyway is no reason to ask again
@@ -187,11 +187,11 @@ class Summarize(ConfiguredPolicy):
         protected = protected_users(conversation, context.step) | staying
         carried = _carried(conversation, span, protected, self.verbatim_tokens)
         before = range(span.stop - 1 if context.exceptions.system else 0)
-        named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
-        named = (i for i in named if not protection.keeps(conversation, i))
+        texts = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
+        texts = (i for i in texts if not protection.keeps(conversation, i))
         # of system text, what the summary was made of, too
         sources = {source.partition(":")[2] for source in record.sources}
-        system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
+        system = {i for i in texts if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
         # no text of people or tools gains rank
         hidden: Sequence[Rank] = ("user", "tool") if self.as_system else () if context.exchanges else ("tool",)
         content = without(record.content, hidden) or _NO_LINES
@@ -242,8 +242,8 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
     users = takewhile(ends[context.step].__gt__, conversation.kinds.get("user", ()))
     staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
     staying += context.protection.tokens_in(conversation, range(max(0, context.step - _AHEAD)))
-    standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
-    left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_EXPECTED_SUMMARY))
+    summary_tokens = sizes[conversation.index[context.summary.first]] if context.summary else 0
+    left = context.budget.high - context.head - staying - max(summary_tokens, context.budget.bounded(_EXPECTED_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
     for turns, step in enumerate(range(context.step, 0, -1)):
         room -= sum(sizes[ends[step - 1] : ends[step]])

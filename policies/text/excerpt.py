@@ -121,26 +121,26 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
     text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
-    chosen, cut, left = dict[int, str](), list[int](), budget - _MARK_TOKENS
+    chosen, cut, room = dict[int, str](), list[int](), budget - _MARK_TOKENS
     for pattern, most in ((STATUS, _LAST_STATUS), (ERROR, _LAST_ERROR)):
         for span in reversed([*_holding(text, _WORDS[pattern])]):
             if matches := [match.start() for match in pattern.finditer(text, *span)]:
                 last = bisect_right(starts, matches[-1]) - 1
                 if last not in chosen and (costs[last] <= most or pattern is ERROR):
-                    chosen[last] = lines[last] if costs[last] <= left else beginning(lines[last], most, cost)
-                    left -= line_cost(chosen[last])
+                    chosen[last] = lines[last] if costs[last] <= room else beginning(lines[last], most, cost)
+                    room -= line_cost(chosen[last])
                     cut += [last] if chosen[last] != lines[last] else []
                 break
     for order in orders:
         for i in order:
             gap = _MARK_TOKENS * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
-            if i not in chosen and costs[i] + gap <= left:
+            if i not in chosen and costs[i] + gap <= room:
                 chosen[i] = lines[i]
-                left -= costs[i] + gap
-            elif left < 6:
+                room -= costs[i] + gap
+            elif room < 6:
                 break
-    if cut and left > 0:
-        chosen[cut[-1]] = beginning(lines[cut[-1]], _LAST_ERROR + left, cost)
+    if cut and room > 0:
+        chosen[cut[-1]] = beginning(lines[cut[-1]], _LAST_ERROR + room, cost)
     return dict(sorted(chosen.items()))
 
 

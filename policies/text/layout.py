@@ -49,15 +49,15 @@ def pieces_of(conversation: Conversation, fold: Fold, *, system: bool = True, jo
         is_last = ours == "system" or (ours == "assistant" and after != "user")
         pieces.insert(len(pieces) if is_last else 0, Piece("user", words))
     began, ended = _role(conversation, first, 1), _role(conversation, last, -1)
-    standing, woven = _role(conversation, first - 1, -1), list[Piece]()
+    before, woven = _role(conversation, first - 1, -1), list[Piece]()
     for piece in pieces:
         if piece.role != "system":
             opens = "assistant" if piece.role == "tool" else piece.role
-            if _meet(standing, opens) and (woven or opens != began):
+            if _meet(before, opens) and (woven or opens != began):
                 woven.append(Piece("user", _GOES_ON) if opens == "assistant" else Piece("assistant", _REPLY))
-            standing = piece.role
+            before = piece.role
         woven.append(piece)
-    if _meet(standing, after) and standing != ended and not (joins and after == "assistant"):
+    if _meet(before, after) and before != ended and not (joins and after == "assistant"):
         is_reply = after == "user"
         closing = Piece("assistant", _last_line(conversation, last)) if is_reply else Piece("user", _GOES_ON)
         woven.append(closing)

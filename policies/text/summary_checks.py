@@ -296,8 +296,8 @@ class Quotations:
         one at least. Empty where it has none in the form that was asked for."""
         lines: dict[str, int] = {}
         self._room = _SEARCHED
-        for written in answer.splitlines()[:_MOST_LINES]:
-            line = self._line(written)
+        for answer_line in answer.splitlines()[:_MOST_LINES]:
+            line = self._line(answer_line)
             if line and line not in lines and not framed(line) and not framed(unmasked(line)):
                 most -= count(line) + 1
                 if most < 0 and lines:

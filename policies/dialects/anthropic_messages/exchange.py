@@ -220,13 +220,13 @@ def arguments(call: str) -> str:
     return as_json(json.loads(call)["input"]).decode()
 
 
-def next_round(body: bytes, spent: int) -> bytes:
+def next_round(body: bytes, tokens: int) -> bytes:
     """A budget for thinking stays as long as it fits, because another one costs the prompt cache."""
     fields = members(body)
     limit = body[slice(*fields["max_tokens"])] if "max_tokens" in fields else b""
     if not limit.isdigit():
         return body
-    rest = max(1, int(limit) - spent)
+    rest = max(1, int(limit) - tokens)
     changes: dict[Path, bytes] = {}
     try:
         budget = body[slice(*find(body, ("thinking", "budget_tokens")))]

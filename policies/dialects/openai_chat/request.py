@@ -196,13 +196,13 @@ def arguments(call: str) -> str:
     return str(json.loads(call)["function"]["arguments"])
 
 
-def next_round(body: bytes, spent: int) -> bytes:
+def next_round(body: bytes, tokens: int) -> bytes:
     fields = members(body)
     changes: dict[Path, bytes] = {("n",): b"1"} if "n" in fields else {}
     for name in _LIMITS:
         limit = body[slice(*fields[name])] if name in fields else b""
         if limit.isdigit():
-            changes[name,] = b"%d" % max(1, int(limit) - spent)
+            changes[name,] = b"%d" % max(1, int(limit) - tokens)
     return replaced(body, changes)
 
 

@@ -114,12 +114,12 @@ def arguments(call: str) -> str:
     return str(json.loads(call)["arguments"])
 
 
-def next_round(body: bytes, spent: int) -> bytes:
+def next_round(body: bytes, tokens: int) -> bytes:
     fields = members(body)
     limit = body[slice(*fields["max_output_tokens"])] if "max_output_tokens" in fields else b""
     if not limit.isdigit():
         return body
-    rest = max(16, int(limit) - spent)  # "integer below minimum value. Expected a value >= 16"
+    rest = max(16, int(limit) - tokens)  # "integer below minimum value. Expected a value >= 16"
     return replaced(body, {("max_output_tokens",): b"%d" % min(rest, int(limit))})
 
 

@@ -192,7 +192,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ResponseRound, self._allowance)
         self._numbering = Numbering()
-        self._held: list[tuple[Json, bytes]] = []
+        self._undecided: list[tuple[Json, bytes]] = []
         """Events that wait until it is known whose a call is."""
         self._envelope: Json | None = None
         self._visible: list[Json] = []
@@ -224,7 +224,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
 
     def _receive(self, text: bytes) -> bool:
         items = self._rounds.round.by_index
-        if self._rounds.resumed or self._held or self._numbering.changes:
+        if self._rounds.resumed or self._undecided or self._numbering.changes:
             return False
         if any(item.ours is not False for item in items.values()):
             return False
@@ -247,17 +247,17 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
         if text_at(content, "type") in _ENDS and response:
             round_.close(response.get("output"))
-            held, self._held = self._held, []
-            pieces = [piece for each in held for piece in self._relay(*each)]
+            events, self._undecided = self._undecided, []
+            pieces = [piece for each in events for piece in self._relay(*each)]
             return [*pieces, *self._end(content, response, event)]
         if type(index) is int:
             round_.receive(content, index)
-        if self._held or round_.is_undecided:
-            self._held.append((content, event))
+        if self._undecided or round_.is_undecided:
+            self._undecided.append((content, event))
             if round_.is_undecided:
                 return []
-            held, self._held = self._held, []
-            return [piece for each in held for piece in self._relay(*each)]
+            events, self._undecided = self._undecided, []
+            return [piece for each in events for piece in self._relay(*each)]
         return self._relay(content, event)
 
     def _relay(self, content: Json, event: bytes) -> list[bytes]:

@@ -336,7 +336,7 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
         return before, before
     sent, ledger = state.ledger.sums, state.ledger
     head = scale.counted - sent[-1]
-    standing = ledger.standing(end if state.changed is None else min(end, state.changed))
+    standing = ledger.cached_before(end if state.changed is None else min(end, state.changed))
     is_found = standing > 0 or not planned.context.plan_settings.prices.breakpoints
     return scale(head + sent[end]), scale(head + sent[standing]) if is_found else 0
 
