@@ -56,8 +56,7 @@ class PlanInput:
     lifetime: float
     """Seconds of disuse after which the provider has forgotten the prompt."""
     editable: bool = True
-    """False where the history holds thoughts that are bound to it and the request cannot ask to drop them: then no
-    policy is asked and nothing is added."""
+    """False where the history holds bound thoughts that the request cannot ask to drop: then no policy is asked."""
 
 
 def assemble(

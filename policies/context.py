@@ -100,8 +100,7 @@ class Conditions:
     head: int = 0
     """Tokens before the history: tools and system text."""
     text_protocol: bool = False
-    """True where agents that speak a text protocol are shortened too: output in user messages, and the prose beside
-    it."""
+    """True where text protocols are shortened too: output in user messages, and the prose beside it."""
     recall: bool = False
     """True where the request carries the recall tool: then everything hidden is named by its reference."""
     exchanges: bool = False
@@ -150,8 +149,7 @@ class Context(Conditions):
     folded: Container[int] = frozenset()
     """The blocks that folds replace, as of the step before."""
     runs: Sequence[range] = ()
-    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before, in order; for
-    summaries. None overlap."""
+    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before, in order."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
     sight: SightWindow | None = None
@@ -161,8 +159,7 @@ class Context(Conditions):
     used_by: Mapping[int, int] = field(default_factory=dict)
     """The newest block that points to each block: for as long as that is new, the block is as new."""
     rereads: Mapping[int, int] = field(default_factory=dict)
-    """The earlier results that answers point at which say that a file is unchanged, by these answers; an edit may
-    have given them that text (policies.planning.rereads)."""
+    """The earlier results that answers which say that a file is unchanged point at (policies.planning.rereads)."""
 
     def text_at(self, conversation: Conversation, at: int) -> Block:
         """The block whose text an output shows: itself, or the earlier result that it points at, once it got that."""
@@ -192,8 +189,7 @@ class Context(Conditions):
         return "unchanged" if tool in tools else kind
 
     def may_save(self, at: int) -> bool:
-        """True where an edit of the block may save enough: not where next to nothing of it is sent, as inside a
-        fold."""
+        """True where an edit of the block may save enough: not where next to nothing of it is sent."""
         return not self.sizes or self.sizes[at] >= LEAST_SAVING
 
     @property

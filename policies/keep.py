@@ -96,8 +96,7 @@ def _fits_one(parts: Sequence[str], text: str) -> bool:
 
 
 def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
-    """True where one of the patterns names a block: its tool, a path in the call that it is or answers, or words in
-    it."""
+    """True where a pattern names a block: its tool, a path in the call that it is or answers, or words in it."""
     block, (wildcards, texts) = conversation.blocks[at], _parts(patterns)
     if texts and block.kind != "opaque" and any(text in block.text for text in texts):
         return True
@@ -248,8 +247,7 @@ class Protection:
         return at in self.in_force.blocks or (bool(self.patterns) and self._is_named(conversation, at))
 
     def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
-        """True where a turn has a block that is left as it is: then no fold replaces any of it. System text belongs to
-        none."""
+        """True where a turn has such a block: then no fold replaces any of it. System text belongs to none."""
         return turn in self.in_force.turns or (bool(self.patterns) and self._is_turn_named(conversation, turn))
 
     def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
@@ -259,8 +257,7 @@ class Protection:
         return self.keeps(conversation, at) if is_system else self.keeps_turn(conversation, block.turn)
 
     def tokens_in(self, conversation: Conversation, turns: range) -> int:
-        """The tokens that stay of such turns among these, as the client wrote them and without what people wrote. Turns
-        are added up once."""
+        """The tokens that stay of such turns, as the client wrote them, without what people wrote; added up once."""
         lasting = [turn for turn in self.in_force.turns if turn in turns]
         tokens = sum(_tokens_of(conversation, turn) for turn in lasting)
         if not self.patterns:

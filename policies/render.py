@@ -64,8 +64,7 @@ def render(dialect: str, request: Request, conversation: Conversation, plan: Pla
 
 
 def _earlier_rendering(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
-    """The rendering of an earlier request, and up to which message it stands: before the first one that is another now,
-    or has other edits."""
+    """The rendering of an earlier request, and the message up to which it stands: before the first that is another."""
     before, same = conversation.carried.rendering, conversation.carried.rendered_messages
     if not isinstance(before, Rendering) or (before.folded and before.beside != _beside(request)):
         return _NOTHING, 0
@@ -104,8 +103,7 @@ def body_of(
     tool: Added | None = None,
     consent: Consent = _NO_CONSENT,
 ) -> bytes:
-    """The client's bytes, but for edited messages, cache marks of ours, the recall tool and what must be said beside
-    an edited history."""
+    """The client's bytes, but for edited messages, our cache marks, the recall tool and the consent to edits."""
     changed = dict(rendering.messages)
     for message in plan.marks:
         raw = changed.get(message, request.raw(message))

@@ -40,8 +40,7 @@ _RECALL_COUNTS = 3
 """As so many actions: most that reach so far find what they need in sight, and a recall is made by one that did not."""
 _USUAL: Mapping[int, int] = {4: 28, 12: 10, 20: 6, 36: 10, 60: 4, 90: 2}
 _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
-"""How far actions of a coding agent reach, in turns: 60 of one that names files to its tools, 30 of one with a shell
-alone. They count beside its own."""
+"""How far actions of a coding agent reach, in turns: 60 with files as arguments, 30 in a shell alone."""
 _ESCAPED = re.compile(r"\\+[nrt\"]")
 _ROUND_OR_SHORT = re.compile(r".{0,3}|.*000", re.S)
 """Numbers that nobody looks up."""
@@ -49,8 +48,7 @@ _ROUND_OR_SHORT = re.compile(r".{0,3}|.*000", re.S)
 
 @dataclass(frozen=True, slots=True)
 class SightWindow:
-    """The first turns inside the window at the step before and at this one; and inside windows twice as wide, and so
-    on."""
+    """The first turns inside the window at the step before and now; and inside windows twice as wide, and so on."""
 
     before: Sequence[int]
     now: Sequence[int]

@@ -74,8 +74,7 @@ class Http:
     accounts: Sequence[str] = ()
     """Headers that say for which account of the credential's a request is."""
     version: Mapping[str, str] = field(default_factory=dict)
-    """The header that every request has to bring, and none of another API does, with the value that is sent where no
-    client says one."""
+    """The header that requests of this API alone have to bring, and the value where no client says one."""
     betas: Sequence[str] = ()
     """Headers that change how a body is read."""
     sign_in_beta: tuple[str, str] = ("", "")

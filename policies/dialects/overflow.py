@@ -138,8 +138,7 @@ _ANSWER = _any(
 
 
 def overflow_in(status: int, body: bytes) -> Overflow | None:
-    """A prompt that is too long, by what the reply says; None where it says no such thing. `body`: of the reply, or the
-    data of the first event of a stream."""
+    """The overflow that a reply reports. `body`: of the reply, or the data of the first event of a stream."""
     if status not in STATUSES:
         return None
     says = _error_texts(status, body)

@@ -230,8 +230,7 @@ class Entry(Protocol):
     @property
     def arguments(self) -> str | None: ...
     def as_json(self, place: int) -> str:
-        """A call of ours, which has this place among the calls of its message. Strict upstreams refuse arguments that
-        are not JSON, so these become empty ones."""
+        """A call of ours at this place among the calls of its message, with arguments that are JSON in any case."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -275,8 +274,7 @@ class Round(Generic[E]):
         return sum(1 for entry in self.entries if entry.ours and entry.index < index)
 
     def exchange(self, alone: bool, cut: bool, last: bool) -> Sequence[RecallRound]:
-        """The recall calls to remember, if there are any. `cut`: those that are incomplete are dropped; `last`: no
-        further round follows."""
+        """The recall calls to remember. `cut`: incomplete ones are dropped; `last`: no further round follows."""
         entries = [entry for entry in self.entries if not (entry.ours and cut and entry.arguments is None)]
         calls = [entry for entry in entries if entry.is_call]
         places = tuple(place for place, call in enumerate(calls) if call.ours)
@@ -315,8 +313,7 @@ class ChoiceRounds(Generic[R]):
         return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges))
 
     def end(self, broken: bool, cut: bool) -> RoundEnd:
-        """The round is over. `broken`: for a reason that is not its calls, which are not answered then; `cut`: so that
-        a call may be incomplete."""
+        """The round is over. `broken`: for another reason than its calls; `cut`: so that a call may be incomplete."""
         self.ended = True
         if not self.round.has_ours:
             return "as it came"
@@ -414,8 +411,7 @@ class RoundsReply(ABC, Generic[C]):
         return content.get("usage")
 
     def _receive(self, text: bytes) -> bool:
-        """Receive an event, by its JSON, if the client surely gets it as it came. It may raise what msgspec raises, as
-        long as nothing has happened."""
+        """Receive an event, by its JSON, if the client surely gets it as it came; or raise what msgspec raises."""
         return False
 
     @abstractmethod

@@ -38,8 +38,7 @@ def segments(request: Request) -> Iterator[Segment]:
 
 
 def frame_of(request: Request) -> list[str | int]:
-    """The texts around messages, tools and the lead of the prompt, with the numbers of these in their places; 0 stands
-    for all messages."""
+    """The texts around messages, tools and lead, with the numbers of these in their places; 0 for all messages."""
     history = (request.spans[0][0], request.spans[-1][1], 0)
     frame: list[str | int] = []
     at = 0

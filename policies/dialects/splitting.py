@@ -82,8 +82,7 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
 
 
 def _without_escapes(text: bytes) -> bytes:
-    """The text without escaped backslashes and quotes. Piece by piece, so that others have their turn; none ends within
-    an escape."""
+    """The text without escaped backslashes and quotes; piece by piece, so that others have their turn."""
     if b"\\" not in text:
         return text
     pieces, at = list[bytes](), 0

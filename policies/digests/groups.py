@@ -173,8 +173,7 @@ def listing_digest(source: Source) -> str:
 
 
 def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] | None]:
-    """For each line its entry, () where it only serves others, None where it is neither; `plain` where a name alone is
-    an entry."""
+    """For each line its entry, () where it only serves others, None for others. `plain`: a name alone is one."""
     directory, path = "", list[str]()
     for i, line in enumerate(lines):
         if line[0] in _MODES and (match := _LONG.match(line)):

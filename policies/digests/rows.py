@@ -75,8 +75,7 @@ class Source:
 
 
 class Row(NamedTuple):
-    """A row, with its line end. Rows worth more are chosen first, those worth 0 from both ends inwards, and those worth
-    less last."""
+    """A row, with its line end. Those worth more are chosen first; worth 0, from both ends inwards; less, last."""
 
     text: str
     size: int

@@ -44,8 +44,7 @@ class Part(Struct, frozen=True, gc=False):
     tool: str = ""
     call_id: str = ""
     opens: str = ""
-    """The id of a call that the provider makes itself, or a program that runs there: it waits for an answer, but
-    policies do not see it as a call."""
+    """The id of a call that the provider makes itself, and that waits for an answer; policies see no call in it."""
 
     def digest(self) -> bytes:
         digest = sha256(f"{self.kind}\0{self.tool}\0".encode("utf-8", "surrogatepass"))
@@ -270,8 +269,7 @@ def begins(messages: Sequence[Message], at: int) -> bool:
 _OUTPUT = re.compile(
     r"\A\s*(<returncode>|<output>|observation:)|\(current directory: [^\n]*\)\s*\n[^\n]*[$#]\s*\Z", re.I
 )
-"""The output of a command in a text protocol, as the agent's harness frames it: a terminal pasted by a person does not
-match."""
+"""How a harness frames the output of a command in a text protocol; a terminal that a person pastes does not match."""
 _CALLED = re.compile(r"(?:\A|\n)Calling tools:\n\[\{'id': ")
 """How smolagents writes the calls of the model into its message: as a list of Python at its end."""
 

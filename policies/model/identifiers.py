@@ -19,8 +19,7 @@ _TELLS = re.compile(r"[_.\d/]|[a-z][A-Z]")
 """Each token with an identifier in it has one of these."""
 
 _TOKEN = re.compile(r"[\w./~-]+")
-"""The stretch that an identifier lies in: it begins where nothing of this stands before, and all that it looks at is
-inside."""
+"""The stretch that an identifier lies in: all that it looks at is inside, and nothing of this stands before it."""
 _SEPARATED = bytes(code if code < 128 and _TOKEN.fullmatch(chr(code)) else ord(" ") for code in range(256))
 _SEPARATED_LINES = bytes(code if code == ord("\n") else _SEPARATED[code] for code in range(256))
 """The replacement of each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""

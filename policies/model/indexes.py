@@ -114,8 +114,7 @@ class Sums(Index[B, list[int]]):
 
 
 class Places(Index[B, dict[K, list[int]]]):
-    """The blocks that have something in common, ascending, by a key that follows from the blocks up to theirs; those
-    without one (None) are left out."""
+    """The blocks that have a key in common, ascending; it follows from the blocks up to theirs, and None is no key."""
 
     def __init__(self, key: Callable[[Sequence[B], int], K | None]) -> None:
         def extend(places: dict[K, list[int]], blocks: Sequence[B], start: int) -> None:

@@ -39,16 +39,14 @@ class StepRecord:
     dropped: bool = False
     """True where a summary that stood in the request before was taken back."""
     shed: int = 0
-    """At how many steps, this one the last, nothing was decided because there was no time to plan; what records say was
-    repeated."""
+    """At so many steps, this one the last, there was no time to plan; what records say was repeated."""
     keep: str = ""
     """A digest of what was to stay as it is: a decision counts for as long as that is the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDigest:
-    """A model's digest of one output. `lines` are the first and last line that stay beside it, as the model's prompt
-    said; (0, 0) where none do."""
+    """A model's digest of one output, and the first and last line that stay beside it; (0, 0) where none do."""
 
     text: str
     lines: tuple[int, int] = (0, 0)

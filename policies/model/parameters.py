@@ -77,8 +77,7 @@ def is_large(text: str, tokens: int, large: Large) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The newest part of a history, by one or several measures. The widest one counts; the newest turn is always
-    inside."""
+    """The newest part of a history, by the widest of several measures; the newest turn is always inside."""
 
     turns: int = parameter("turns", "the newest turns", default=0)
     messages: int = parameter("messages", "the newest messages; system text is none", default=0)

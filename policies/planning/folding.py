@@ -90,8 +90,7 @@ class Folding:
             self.state.ledger.saving[self.run(fold).start] = self.saving(fold)
 
     def waiting(self, arrived: int) -> frozenset[int]:
-        """The first blocks of the folds on offer that wait: they hold what the blocks from `arrived` on point to, and
-        the model has not seen these yet."""
+        """The first blocks of the folds on offer that wait: new blocks, not seen by the model yet, point into them."""
         new = range(arrived, len(self.state.ledger.sent)) if self.state.offered_folds else ()
         around = (self.offered(used) for at in new for used in self.state.uses.get(at, ()))
         return frozenset(self.run(fold).start for fold in around if fold)

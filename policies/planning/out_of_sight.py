@@ -18,8 +18,7 @@ _MOST = 4
 _SHORTEST, _LONGEST = 12, 200
 """Characters of the shortest such line, and of the longest: of a longer one the beginning."""
 _LOOKED_AT, _LONGEST_CALL = 400_000, 400_000
-"""Characters of what was sent, the newest first, that are looked at; and of the longest call that is read. What is not
-found there counts as in sight."""
+"""Characters that are looked at, the newest first; and of the longest call. What is not found counts as in sight."""
 
 
 def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:

@@ -39,8 +39,7 @@ from policies.rules.summarize import Summarize
 _MANY = 16
 """Steps in one call after which the state before the newest one is returned, too: the same request may come again."""
 _APART, _LATER = 16, 4
-"""Steps between two states that are kept for the case that planning is stopped inside a step: so many, and a quarter of
-those before."""
+"""Steps between two states that are kept in case planning is stopped: so many, and a quarter of those before."""
 
 
 def plan(

@@ -22,8 +22,7 @@ _STRIDE = 64
 
 
 class _Chain:
-    """The digests of all beginnings of a list of digests. Those that it shares with an earlier chain are not hashed
-    again."""
+    """The digests of all beginnings of a list of digests; those of an earlier chain are not hashed again."""
 
     def __init__(self, before: "_Chain | None", same: int, new: Iterable[bytes]) -> None:
         self._digests: list[bytes] = [*before._digests[:same], *new] if before else [*new]

@@ -35,8 +35,7 @@ class PlanSettings(Conditions):
     cold: bool = False
     """True where the provider's cache of this conversation has expired."""
     learned: Budget | None = None
-    """The budget of the request being served, where its upstream has said what it takes: earlier steps come out the
-    same without it."""
+    """That of the request being served, where its upstream has said what it takes; earlier steps do without."""
     only_to_fit: bool = False
     """True where nothing is changed as long as the request fits: hidden text could not be recalled."""
     keep: Patterns = ()
@@ -127,8 +126,7 @@ class PlanState:
         self.offers, self.offered_folds = {}, {}
 
     def drop_references(self, offered: Iterable[int]) -> None:
-        """Drop what is lossless of the edits offered at this step, and was not done when its block arrived: later it
-        would rewrite what was sent, and the lines above may go."""
+        """Drop the lossless offers of this step: later they would rewrite what was sent, and the lines above may go."""
         for at in offered:
             if (offer := self.offers.get(at)) and offer.lossless:
                 del self.offers[at]
@@ -157,11 +155,9 @@ class Plan(Struct, frozen=True):
     state: PlanState
     digests: tuple[DigestWant, ...] = ()
     shed: int = 0
-    """For how many steps, the newest last, nothing new was decided because planning was to stop: no state is left from
-    which a later request could be planned."""
+    """For so many steps, the newest last, nothing new was decided: no state is left to plan a later request from."""
     reached: PlanState | None = None
-    """The state behind the last step that was planned before: of this history, too, and later requests go on from it.
-    None where that is the state that planning began with."""
+    """The state behind the last step that was planned before; None where planning began with it."""
 
     @property
     def summary(self) -> Fold | None:
@@ -209,8 +205,7 @@ class Pointers:
         return reached & self._state.pointers
 
     def shows(self, at: int) -> bool:
-        """True where all of a block's text can be read in the request: there, or in the blocks that its lines point
-        to."""
+        """True where all of a block's text can be read in the request: there, or where its lines point to."""
         pending, reached = [at], set[int]()
         while pending:
             block = pending.pop()

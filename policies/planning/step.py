@@ -43,8 +43,7 @@ from policies.tools import RECALL
 
 
 def is_recall_round(conversation: Conversation, step: int) -> bool:
-    """True where the proxy itself made this request, to answer recall calls. The client has part of its reply already,
-    so nothing is decided there."""
+    """True where the proxy made this request to answer recall calls: the client has part of the reply already."""
     is_round = False
     for at in reversed(conversation.arrived(step)):  # the last one is mostly a result
         block = conversation.blocks[at]
@@ -124,8 +123,7 @@ def oldest_in_reach(conversation: Conversation, end: int, rule: CacheRule) -> in
 
 
 def _ends_message(blocks: Sequence[Block], at: int, following: Block | None) -> bool:
-    """True where a message of a user, or a group of results, ends before the block `at`, which is the `following`
-    one."""
+    """True where a message of a user, or a group of results, ends before block `at`, the `following` one."""
     newest = blocks[at - 1]
     if following and following.message == newest.message:
         return False
@@ -197,8 +195,7 @@ _SOON = 0.8
 
 
 class Changes:
-    """The changes of one step: edits, folds and a summary are put into the state, and what stood before is
-    remembered."""
+    """The changes of one step, which are put into the state; and what stood there before."""
 
     def __init__(
         self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, summaries: StepSummaries
@@ -314,8 +311,7 @@ class Step:
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
-        """Decide this step, or repeat what its record says was decided. `memory` is the store's present content.
-        `decides`: whether anything new may be decided."""
+        """Decide this step, or repeat its record. `memory`: of the store now. `decides`: new decisions are allowed."""
         arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round)
         self._context = self._seen(arrived)
         if self._newest:
@@ -395,8 +391,7 @@ class Step:
         )
 
     def _collect(self, context: Context) -> None:
-        """Ask each policy, which sees what stood before this step. What it answers waits for `_decide`, but folds where
-        room must be made are added at once."""
+        """Ask each policy, which sees what stood before this step. Where room must be made, folds are added at once."""
         if self._folding.was_folded:
             context = replace(context, folded=self._folding.folded_before())
         if edits_before := self.changes.edits_before:

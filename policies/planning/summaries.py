@@ -64,8 +64,7 @@ class StepSummaries:
         return stale(fold.origin, summarizing.criteria, summarizing.now)
 
     def pay(self) -> bool:
-        """True where the summary that is ready has earned its rewrite: free where everything behind it changes
-        anyway."""
+        """True where the summary that is ready has earned its rewrite, or all behind it changes anyway."""
         state, saving = self._state, summary_saving(self._folding, self.ready)
         if saving <= 0:
             return False

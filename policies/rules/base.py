@@ -78,8 +78,7 @@ class ConfiguredPolicy(ABC):
 
 
 def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
-    """The outputs of tools among these blocks that are larger than `over`, but for those of the recall tool, and what
-    people want left as it is."""
+    """The outputs of tools among these blocks that are larger than `over` and not to be left as they are."""
     least = over if isinstance(over, int) else -1  # asked for each block of a history some ten times
     for i in blocks:
         block = context.text_at(conversation, i)

@@ -47,8 +47,7 @@ _PROMPT_TOKENS = 500
 _SECTION = 3
 """The section of a file that stays has one character in so many of those a model is shown, at most."""
 _ADDED = 0.5
-"""The share of a model's digest that may be added to it: errors, or lines that were mentioned since; the last error
-comes on top."""
+"""The share of a model's digest that may be added to it: errors, or lines mentioned since; the last error apart."""
 _TRIES = 4
 
 
@@ -81,8 +80,7 @@ def hash_of(line: str) -> str:
 
 
 def sectioned(text: str, mentioned: frozenset[str], most: int) -> Sections | None:
-    """The parts of a text, of which at most `most` characters are shown; None where it has too few lines, or where
-    those are too long."""
+    """The parts of a text, at most `most` characters shown; None where it has too few lines, or too long ones."""
     lines = lines_of(text)
     length = len(lines) // 3
     start = (len(lines) - length) // 2
@@ -254,8 +252,7 @@ def by_rule(text: str, kind: ToolKind, most: int, source: int, mentions: frozens
 
 
 def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sections | None) -> str:
-    """The output as a model is shown it, in at most about `source` characters. All lines are indented, so that none can
-    pass for a heading."""
+    """The output for a model, about `source` characters, indented, so that no line can pass for a heading."""
     pieces = list(parts(sections)) if sections else [("Output", text)]
     room = source // len(pieces) if len(text) > source else source
     lines = []

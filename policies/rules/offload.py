@@ -110,8 +110,7 @@ class Offload(ConfiguredPolicy):
 
 
 def _unreferenced(context: Context, aged: range) -> Sequence[int]:
-    """The blocks that leave a window with this step and those that they point to, but for blocks that something inside
-    the window points to as well."""
+    """The blocks that leave a window, and those that they point to, if nothing inside the window points to them."""
     if not context.used_by:  # nearly always
         return aged
     blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}

@@ -102,8 +102,7 @@ def _in_use(conversation: Conversation, context: Context, turns: range) -> froze
 
 
 class _Candidate(Struct, frozen=True, gc=False):
-    """A line that a record may have; `worth` is what it tells beside its names, `outline` whether it is a call or a
-    conclusion."""
+    """A line that a record may have; `worth`: beside its names; `outline`: a call or a conclusion."""
 
     text: str
     names: frozenset[str]
@@ -185,8 +184,7 @@ def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> d
 
 
 def _shows_file(conversation: Conversation, context: Context, at: int) -> int | None:
-    """The block that shows what a call read or wrote: what it returned, or the call itself; None where it did neither
-    to a file that it names."""
+    """The block that shows a file that a call read (its result) or wrote (itself); None for other calls."""
     block = conversation.blocks[at]
     results: Sequence[int] = conversation.results.get(at, ())
     if writes(block.tool, block.text):
@@ -251,8 +249,7 @@ _READING = Index[Block, _Reading](_Reading, lambda *_: None, _Reading.cut)
 
 
 def _read_ahead(conversation: Conversation, context: Context, turns: range) -> None:
-    """Read the lines of turns that come into the next record, so that the step with that record need not read all of
-    them."""
+    """Read the lines of turns for the next record, so that the step with that record need not read all of them."""
     reading, places = _READING.of(conversation), range(conversation.ends[turns.start], conversation.ends[turns.stop])
     lines = _read(conversation, context, [at for at in places if at not in reading.lines])
     reading.lines = {at: read for at, read in reading.lines.items() if at in places} | lines

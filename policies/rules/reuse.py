@@ -126,8 +126,7 @@ def _lines_of(text: str) -> frozenset[str]:
 
 
 def _name(conversation: Conversation, at: int, before: int) -> str:
-    """The name by which the model can tell an output: its call, and which one where the same call was made several
-    times."""
+    """The name by which the model can tell an output: its call, and which one of several equal calls."""
     block = conversation.blocks[at]
     call: Block | None = conversation.blocks[block.answers] if block.answers is not None else None
     arguments = call.text if call else ""
@@ -153,8 +152,7 @@ _BLOCK, _START = 2**52, 2**20
 
 @dataclass(frozen=True, slots=True)
 class LinePlaces:
-    """The places of the lines of outputs, one of each line in a block, by the hash of the line: what is found has to be
-    compared."""
+    """One place of each line in each output, by the hash of the line: what is found has to be compared."""
 
     places: dict[int, int | list[int]] = field(default_factory=dict)
 

@@ -33,8 +33,7 @@ class Piece(NamedTuple):
 
 
 def call_id(fold: Fold) -> str:
-    """The id of the call of recall that a fold becomes: of a form that every API takes. Mistral wants 9 letters or
-    digits."""
+    """The id of the recall call that a fold becomes; every API takes its form (Mistral: 9 letters or digits)."""
     return sha256(f"{fold.first}{fold.last}".encode()).hexdigest()[:9]
 
 
@@ -78,8 +77,7 @@ def fold_tokens(conversation: Conversation, fold: Fold, count: TokenCounter) -> 
 
 
 def _role(conversation: Conversation, at: int, step: int) -> str:
-    """The role in which a block stands, or the nearest in this direction that is no system text; results are of role
-    tool in every API."""
+    """The role of a block, or of the nearest one in this direction that is no system text; "tool" for results."""
     while 0 <= at < len(conversation.blocks):
         block = conversation.blocks[at]
         role = conversation.messages[block.message].role

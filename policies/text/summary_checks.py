@@ -267,8 +267,7 @@ class _Source:
         return "" if self.rank == "user" else name
 
     def nearest(self, words: frozenset[str]) -> tuple[float, str]:
-        """The sentence with the largest share of these words, after that share; the shortest of several. None where the
-        share is too small."""
+        """The largest share of these words in a sentence, and the shortest such sentence; none below `_SHARE`."""
         shares = (len(words & each) / len(words) for each in self._words)
         pairs = zip(shares, self.sentences, strict=True)
         led = ((share, _led(sentence, ())) for share, sentence in pairs if share >= _SHARE)

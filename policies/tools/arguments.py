@@ -166,8 +166,7 @@ class CallArguments:
 
     @property
     def paths(self) -> Iterator[str]:
-        """All that may be a path, as the model wrote it: in arguments for paths, in patches, and of its command line
-        each word that is no option."""
+        """All that may be a path, as the model wrote it: arguments, patches, and words of the command line."""
         for key, value in self.values.items():
             if key in _NAMING_PATHS:
                 several = islice(value, _MOST_ARGUMENTS) if isinstance(value, list) else (value,)

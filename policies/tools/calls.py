@@ -135,8 +135,7 @@ def _lasting_kind(tool: str, call: CallArguments, output: str) -> ToolKind | Non
 
 
 def subject_of(tool: str, arguments: str) -> str:
-    """The subject of an output, so that a later one about the same takes its place: a file from one line on, else the
-    whole of the call."""
+    """The subject of an output, which a later one replaces: a file from one line on, else the whole of the call."""
     path, first = path_of(tool, arguments), _FIRST_LINE.search(arguments[:_CACHED_CHARACTERS])
     return (
         f"{path}:{first[first.lastindex or 0].lstrip('0')}" if path and first else path or f"{tool} {arguments.strip()}"

@@ -276,8 +276,7 @@ def path_in(command: str) -> str:
 
 
 def operands_in(command: str) -> Iterator[str]:
-    """The words that programs of a command line are given besides options, or write to: paths among others, from where
-    `cd` leads."""
+    """The operands of programs of a command line, and the files they write to, from where `cd` leads."""
     directory = ""
     for stage in stages(command):
         if stage.program in _CHANGES_DIRECTORY:
@@ -310,8 +309,7 @@ def all_patched_in(text: str) -> Iterator[str]:
 
 
 def replaces_file(command: str) -> bool:
-    """True where a command line holds the whole text of a file: a heredoc, a here-string or words redirected into
-    it."""
+    """True where a command line holds the whole text of a file: a heredoc, a here-string or redirected words."""
     may_write = ">" in command or "<<" in command or "@'" in command or '@"' in command
     before = ""
     for stage in stages(command) if may_write else ():  # nearly never

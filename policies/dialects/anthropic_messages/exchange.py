@@ -69,8 +69,7 @@ def blocks_of(exchange: RecallRound, text: str) -> list[bytes]:
 
 
 class ReturnedMessage:
-    """The client's message, from which the rounds before the last are removed, block by block. A block that the client
-    has not returned is passed over."""
+    """The client's message, from which the rounds before the last are removed, as far as the client returned them."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

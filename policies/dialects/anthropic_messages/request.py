@@ -162,8 +162,7 @@ class _Reader:
 
 
 def _weight(block: object, text: str, count: TokenCounter) -> int:
-    """About the tokens of an opaque block. What is encrypted is no text: base64 carries 3 bytes in 4 characters, and a
-    token of text has some 4 of them."""
+    """About the tokens of an opaque block. Base64 carries 3 bytes in 4 characters, and a token of text has some 4."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(block, dict) or not isinstance(kind, str):
         return count(text)
@@ -414,8 +413,7 @@ def _is_automatic(request: Request) -> bool:
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:
-    """A mark stands at the end of what the model is shown before its calls; of several messages in the place of one, in
-    the last."""
+    """A mark stands at the end of what the model is shown before its calls; of several messages, in the last."""
     if style != MARK:
         return None
     try:

@@ -124,16 +124,14 @@ class ChatRound(Round[ChatCall]):
         return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
 
     def continues_theirs(self, entries: object) -> bool:
-        """True where these are one entry, the next piece of a call that is known to be the client's, where no call is
-        ours."""
+        """True where these are the next piece of a call that is the client's, and no call is ours."""
         entry = entries[0] if isinstance(entries, list) and len(entries) == 1 else None
         index = entry.get("index") if isinstance(entry, dict) else None
         call = self.by_index.get(index) if isinstance(index, int) else None
         return bool(call and call.id) and not name_of(entry) and all(each.ours is False for each in self._calls)
 
     def _call_of(self, entry: object, position: int) -> ChatCall:
-        """The call that an entry belongs to. Servers that know no index, or give each call the same one, send each
-        call whole: a new id and a name."""
+        """The call that an entry belongs to. Servers without good indexes send each call whole: a new id and a name."""
         index = entry.get("index") if isinstance(entry, dict) else None
         index = index if isinstance(index, int) else position
         call, id_ = self.by_index.get(index), text_at(entry, "id")
@@ -255,8 +253,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
         return not self.ended and (self.round.has_ours or self.round.is_undecided)
 
     def passes(self, delta: Json) -> bool:
-        """Receive a piece if the client surely gets it as it came: its text, and the next piece of a call of the
-        client's."""
+        """Receive a piece if the client surely gets it as it came: text, or the next piece of a call of its own."""
         entries = delta.get("tool_calls")
         if self.waiting or not (entries is None or self.round.continues_theirs(entries)):
             return False

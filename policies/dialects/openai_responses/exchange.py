@@ -163,8 +163,7 @@ class ReturnedItems:
         return as_json({k: v for k, v in item.items() if k != "id"}) if _id_of(item) in self._ids else raw
 
     def rest(self, count: int) -> list[bytes]:
-        """The items that stay. The rounds before have `count` characters of text: those that the client has in other
-        items go, too."""
+        """The items that stay, without the first `count` characters of text: those of the rounds before."""
         return list(_without_beginning(self._rest.values(), count - self._moved))
 
     def place(self, entry: Any, start: int) -> int | None:

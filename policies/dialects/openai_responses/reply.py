@@ -294,8 +294,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         return [without_tool(event, ("tools",)) if whole is body else as_json(whole)]
 
     def _whole(self, response: Json, broken: bool) -> Json | None:
-        """The response as the client gets it at the end of a round, itself where that is what came; None where there
-        are rounds to come."""
+        """The response as the client gets it, itself where that is what came; None where there are rounds to come."""
         rounds = self._rounds
         self._envelope = _envelope_of(response) if self._envelope is None else self._envelope
         end = "as it came" if response.get("status") == "failed" else rounds.end(broken, cut=broken)
