@@ -11,8 +11,7 @@ from policies.dialects import Added, Consent, Dialect, Request
 from policies.dialects.tool_lists import definition_tokens, tool_kinds
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
-from policies.money.caches import CacheRequest, rule_for
-from policies.money.marks import OwnMarks
+from policies.money.caches import CacheRequest, OwnMarks, rule_for
 from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset

@@ -11,8 +11,8 @@ from policies.keep import patterns_of
 from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
+from policies.money.caches import OwnMarks
 from policies.money.catalog import prices_for
-from policies.money.marks import OwnMarks
 from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings

@@ -16,7 +16,7 @@ from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import items
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.planning.prefix import Chains
 from policies.planning.state import Plan
 

@@ -20,7 +20,7 @@ from policies.context import TokenCounter
 from policies.model.conversation import Block, Conversation, Message, Part
 from policies.model.edits import Edit, RecallRound, Replace
 from policies.model.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.money.prices import Usage
 from policies.text.layout import Piece, call_id, pieces_of
 

@@ -21,7 +21,7 @@ from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.model.conversation import Conversation, Kind, Message
 from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Change
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.money.prices import Usage
 from policies.text.summary_checks import End
 

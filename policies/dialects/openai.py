@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from policies.dialects.common import Request, decoded, objects, parsed
 from policies.model.conversation import Kind, Message
 from policies.model.rawjson import Span, UnreadableError, items, members
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 
 BREAKPOINT: MarkStyle = "prompt_cache_breakpoint"
 MARKS: tuple[MarkStyle, ...] = ("cache_control", BREAKPOINT)

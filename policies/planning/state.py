@@ -14,9 +14,8 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.summary_record import NO_USE, SummaryUse
 from policies.money.caches import PREFIX as ANY_PREFIX
-from policies.money.caches import CacheRule
+from policies.money.caches import CacheRule, MarkStyle
 from policies.money.ledger import Ledger
-from policies.money.marks import MarkStyle
 from policies.money.prices import Budget
 
 

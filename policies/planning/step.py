@@ -18,9 +18,8 @@ from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.caches import CacheRule
+from policies.money.caches import CacheRule, newest_input, own_marks
 from policies.money.ledger import SMALLEST, Ledger, best_point
-from policies.money.marks import newest_input, own_marks
 from policies.planning.folding import (
     Folding,
     adopted_fold,

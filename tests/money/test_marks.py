@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from policies.money.marks import newest_input, own_marks
+from policies.money.caches import newest_input, own_marks
 from tests.kit.talk import calls, conversation_of, gives, runs, says, system, user
 
 TALK = conversation_of(system("s"), user("go"), *runs("ls", "a"), calls("cat a", text="look"), gives("x"), user("ok"))

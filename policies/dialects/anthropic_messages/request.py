@@ -43,7 +43,7 @@ from policies.dialects.tool_lists import remembered
 from policies.model.conversation import Block, Conversation, Kind, Message, Part
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import Change, Path, UnreadableError, find, items, members, replaced
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.text.layout import Piece, call_id, pieces_of
 from policies.text.summary_checks import End
 from policies.tools import RECALL

@@ -32,7 +32,7 @@ from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.conversation import Conversation, Kind, Message, Part
 from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.text.layout import Piece
 from policies.text.summary_checks import End

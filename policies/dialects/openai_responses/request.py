@@ -37,7 +37,7 @@ from policies.dialects.openai import BREAKPOINT, MARKS, ROLES, marks_on, style_o
 from policies.model.conversation import Block, Conversation, Kind, Message, Part
 from policies.model.edits import Edit
 from policies.model.rawjson import Change, Path
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.text.layout import Piece
 from policies.text.summary_checks import End
 from policies.tools import RECALL

@@ -6,7 +6,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from policies.context import Aim
 from policies.model.parameters import MOST
-from policies.money.marks import OwnMarks
+from policies.money.caches import OwnMarks
 from policies.money.prices import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
