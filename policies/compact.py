@@ -61,22 +61,21 @@ def compact(
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
     the caller must then answer its calls (policies.recall). The budget follows from the prices within `limits`, unless
     a `budget` is given; the aim is that of the preset, unless an `aim` is given. `calibration` is the number of tokens
-    that the provider reports for each one counted. Cache marks are added beside those of the body alone, because nobody
-    asks again here where an upstream does not know them; `own_marks="auto"` adds them wherever the cache takes any.
-    Where the policies want summaries, `summarizing` says how they are written, the plan which are wanted, and `memory`
-    which exist; likewise digests of outputs, at the prices `digesting`. `keep` names what is never edited.
+    that the provider reports for each one counted. Cache marks are added beside those of the body alone;
+    `own_marks="auto"` adds them wherever the cache takes any. Where the policies want summaries, `summarizing` says how
+    they are written, the plan which are wanted, and `memory` which exist; likewise digests of outputs, at the prices
+    `digesting`. `keep` names what is never edited.
 
     Without a `dialect` it is detected from the body. Raises ValueError where the body is not a request of the dialect,
     or `keep` holds what is no pattern; KeyError where there is no such dialect or preset.
     """
-    if isinstance(policies, str):
-        policies = PRESETS[policies]
+    policies = PRESETS[policies] if isinstance(policies, str) else policies
     preset = policies if isinstance(policies, Preset) else Preset(policies)
-    dialect = dialect or dialect_of(parsed(body))
-    api = DIALECTS[dialect]
+    api = DIALECTS[dialect or dialect_of(parsed(body))]
     request = api.split(body)
     if request is None:
-        raise ValueError(f"the body is not a request of {dialect}: it needs `model` and a history of messages or items")
+        needs = "it needs `model` and a history of messages or items"
+        raise ValueError(f"the body is not a request of {api.name}: {needs}")
     count = Counter(encoding_for(request.model))
     conversation = converse([api.read(request.raw(i), count) for i in range(len(request.spans))])
     options = PlanOptions(
@@ -94,8 +93,8 @@ def compact(
         keep=patterns_of(keep),
     )
     plan_input = assemble(api, request, conversation, count, options)
-    result = plan(conversation, plan_input.settings, memory)
-    rendering = render(dialect, request, conversation, result)
-    marks, tool, consent = plan_input.settings.marks, plan_input.tool, plan_input.consent
-    new = body_of(api, request, result, rendering, marks=marks, tool=tool, consent=consent)
-    return Compacted(new, result, conversation, plan_input, dialect)
+    settings, tool, consent = plan_input.settings, plan_input.tool, plan_input.consent
+    result = plan(conversation, settings, memory)
+    rendering = render(api.name, request, conversation, result)
+    new = body_of(api, request, result, rendering, marks=settings.marks, tool=tool, consent=consent)
+    return Compacted(new, result, conversation, plan_input, api.name)
