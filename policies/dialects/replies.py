@@ -205,7 +205,6 @@ def _number(value: object) -> int:
 # --- rounds ---
 
 RoundEnd = Literal["as it came", "waiting", "limit"]
-"""How the end of a round reaches the client."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,6 @@ _REFERENCE_BYTES = 40
 Piece = int | str | Sequence[int | str]
 _Kind = Literal["message", "tools", "lead", "between", "rest"]
 Segment = tuple[_Kind, bytes]
-"""A part of a body: what it is, and its bytes."""
 
 
 def segments(request: Request) -> Iterator[Segment]:

@@ -232,8 +232,7 @@ _VARIES = re.compile(
     r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"",
     re.I,
 )
-_PLAIN = re.compile(_VARIES.pattern.partition("|")[2], re.I)
-"""The same for lines without a path."""
+_VARIES_WITHOUT_PATHS = re.compile(_VARIES.pattern.partition("|")[2], re.I)
 _DATED = re.compile(
     r"^\W{0,3}(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:|"
     r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b|\[\d{1,6}/\d{1,6}\]|\[ *\d{1,3}%\])"
@@ -250,7 +249,7 @@ def log_digest(source: Source) -> str:
         return ""
     forms, different, most = list[str](), {""}, 1 + (0.8 if 2 * dated > full else 0.6) * full
     for line in source.searchable:
-        forms.append((_VARIES if "/" in line else _PLAIN).sub("#", line.strip()))
+        forms.append((_VARIES if "/" in line else _VARIES_WITHOUT_PATHS).sub("#", line.strip()))
         different.add(forms[-1])
         if len(different) > most:
             return ""

@@ -88,7 +88,7 @@ def _runs(
 ) -> Iterator[Passage]:
     """The runs of lines that stand above, in order; none overlap. What was compared once is not looked at again, so
     the work grows with the lines of the output, whatever they repeat."""
-    first, above = 0, _LINES.of(conversation)
+    first, above = 0, _PLACES_OF_LINES.of(conversation)
     while first < len(lines):
         best: Passage | None = None
         places = above.before(at, lines[first]) if len(lines[first].strip()) >= _SHORT else ()
@@ -141,8 +141,7 @@ def _name(conversation: Conversation, at: int, before: int) -> str:
 
 _SHORT = 4
 """A line with fewer characters (a bracket, `else`) is no landmark: it may stand anywhere."""
-_NEWEST = 6
-"""Places of one line that are looked at, beside its first one."""
+_NEWEST_PLACES = 6
 
 Place = tuple[int, int, int]
 """A block, the character at which a line begins there, and the number of that line, from 1 on."""
@@ -181,7 +180,7 @@ class LinePlaces:
         there = self.places.get(hash(line))
         places = there if isinstance(there, list) else () if there is None or there >= block * _BLOCK else (there,)
         end = bisect_left(places, block * _BLOCK)
-        nearest = (*reversed(places[max(0, end - _NEWEST) : end]), *places[: end > _NEWEST])
+        nearest = (*reversed(places[max(0, end - _NEWEST_PLACES) : end]), *places[: end > _NEWEST_PLACES])
         return [(place // _BLOCK, place % _BLOCK // _START, place % _START) for place in nearest]
 
 
@@ -206,5 +205,4 @@ def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
             lines.remove(blocks[at].text)
 
 
-_LINES = Index[Block, LinePlaces](LinePlaces, _add_lines, _cut_lines)
-"""Where the lines of the outputs of a history stand."""
+_PLACES_OF_LINES = Index[Block, LinePlaces](LinePlaces, _add_lines, _cut_lines)

@@ -41,7 +41,6 @@ _LEAST, _THIRD = 150, 3
 _PROFIT = 60
 """Tokens that each run after the first must save, because it is one more stub."""
 _NO_LINES = "(nothing of the assistant)"
-"""In the place of a summary whose lines may all not stand where it stands."""
 _UNREPEATED = 30
 """Tokens of that stub, at least: there is one for each message of a person that the summary does not repeat."""
 _SETS_RULE = re.compile(

@@ -33,8 +33,7 @@ _MOST_LINES = 4_000
 _MOST_MENTIONS = 200
 _PART = 100
 """Characters of the parts of a text that are searched for patterns, or not, at least."""
-_REMEMBERED = 16_000
-"""Characters of a text whose identifiers are remembered."""
+_REMEMBERED_CHARACTERS = 16_000
 _FEW = 500
 """So many identifiers are searched for one by one; with more, all identifiers of the text are collected."""
 
@@ -94,7 +93,9 @@ def readable(lines: Sequence[str]) -> list[str]:
 def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list[str]:
     """Those `mentioned` that the lines hold, at most 200."""
     text = "".join(lines)
-    if len(text) <= _REMEMBERED:  # most often it is the whole of a text whose identifiers were asked for before
+    if (
+        len(text) <= _REMEMBERED_CHARACTERS
+    ):  # most often it is the whole of a text whose identifiers were asked for before
         return sorted(mentioned & identifiers_in(text))[:_MOST_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
         return sorted(mentioned & all_identifiers_in(text))[:_MOST_MENTIONS]

@@ -16,8 +16,14 @@ from policies.model.indexes import Sums
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
-_CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000, "system": 1_000, "opaque": 4}
-"""Tokens of one text, by the kind of its block."""
+_TOKENS_BY_KIND: Mapping[str, int] = {
+    "result": 300,
+    "call": 150,
+    "assistant": 600,
+    "user": 1_000,
+    "system": 1_000,
+    "opaque": 4,
+}
 _FRAME_TOKENS = 8
 _HALF = 0.5
 """The share of an excerpt that is from the beginning, for texts that are no output of a tool."""
@@ -50,10 +56,10 @@ def transcript(
         if block.kind == "opaque":
             continue
         text = block.text
-        if block.tokens > _CAPS[role]:
+        if block.tokens > _TOKENS_BY_KIND[role]:
             arguments = conversation.blocks[block.answers].text if block.answers is not None else ""
             head = HEAD[kind_of(block.tool, arguments, text)] if role == "result" else _HALF
-            text = excerpt(text, _CAPS[role], head, names, count)
+            text = excerpt(text, _TOKENS_BY_KIND[role], head, names, count)
         lines.append(indented(text))
     return "\n".join(lines)
 
@@ -68,7 +74,7 @@ def size(conversation: Conversation, span: range) -> int:
 
 
 def _size(block: Block) -> int:
-    return _FRAME_TOKENS + min(block.tokens, _CAPS[_role(block)])
+    return _FRAME_TOKENS + min(block.tokens, _TOKENS_BY_KIND[_role(block)])
 
 
 def _is_included(conversation: Conversation, block: Block) -> bool:

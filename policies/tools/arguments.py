@@ -66,7 +66,6 @@ _RUN = re.compile(
 )
 
 _REF = re.compile(r"\d{6,24}(\+\d{1,9})?")
-"""A reference to a hidden text, or to a run of blocks."""
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})

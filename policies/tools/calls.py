@@ -26,8 +26,7 @@ _LONGEST_PATH, _MOST_PATHS = 512, 100
 _MOST_NAMED = 20
 """Files by which a call is known, where it changes several: most patches that were recorded have fewer."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
-"""Tools that are named as a program is, whatever they are asked for."""
+_NAMED_AS_PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
 _NAMES: Mapping[ToolKind, frozenset[str]] = {
     "web": word_set("web webfetch websearch browse browser fetch url http crawl scrape navigate"),
     "search": word_set("grep rg search ripgrep codesearch"),
@@ -89,8 +88,8 @@ class Toolbox:
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
         if configured := self._configured_kind(tool):
             return configured
-        if tool in _PROGRAMS:
-            return _PROGRAMS[tool]
+        if tool in _NAMED_AS_PROGRAMS:
+            return _NAMED_AS_PROGRAMS[tool]
         call = call_of(arguments)
         if lasting := _lasting_kind(tool, call, output):
             return lasting

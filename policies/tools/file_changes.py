@@ -22,8 +22,7 @@ _NEW = word_set("inserttext newstring newstr newtext newcontent newsource replac
 _SEARCHED = OLD | word_set("search find target targetcontent")
 _DIFFS = word_set("diff patch patchtext")
 _SECTION = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.{1,1000})$", re.M)
-_NUMBERED = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
-"""A number of a line before it, as tools that read files write it."""
+_LINE_NUMBER = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
 _Known = Literal["all", "read", "part", "nothing"]
 _MOST_LINES = 400
 """Lines that are compared one by one: the time for that grows with their square."""
@@ -122,7 +121,7 @@ def _hunks_by_file(patch: str, path: str) -> Iterator[tuple[str, str]]:
 def _unnumbered(text: str) -> str:
     """The text that was read, without the numbers of its lines, where all of them have one."""
     lines = text.splitlines(keepends=True)
-    heads = [_NUMBERED.match(line) for line in lines]
+    heads = [_LINE_NUMBER.match(line) for line in lines]
     if not lines or any(head is None or int(head[1]) != at for at, head in enumerate(heads, 1)):
         return text
     return "".join(line[head.end() :] for line, head in zip(lines, heads, strict=True) if head)

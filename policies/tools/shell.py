@@ -45,20 +45,16 @@ _QUIET = word_set(
     "sleep for done fi esac } [ [[ test"
 )
 """Programs whose output does not decide: the other programs of the command line do."""
-_AHEAD = word_set("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {")
-"""Words before the program that counts."""
+_BEFORE_PROGRAM = word_set("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {")
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "powershell", "pwsh", "cmd"})
 _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "yq"})
-"""Programs whose first argument is a script for the others."""
 _IN_PLACE = re.compile(r"-[nErszpel0]{0,8}i|--in-place")
-_SKIPPED = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
-"""Options, settings of variables and numbers."""
+_NO_OPERAND = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
 _WITH_WORD = frozenset({"-encoding", "-erroraction", "-delimiter", "-value"})
 """Options of PowerShell whose value is a word that is no path."""
 _CHANGES_DIRECTORY = frozenset({"cd", "set-location", "sl", "chdir"})
 
-_AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
-"""Options of a search that shows the lines around what it finds."""
+_SHOWS_LINES_AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
 _EVERYWHERE = re.compile(r"-[a-zA-Z]{0,8}[rR]|--recursive|--(?:files|count)")
 SUFFIX = re.compile(r"\.\w{1,10}$")
 
@@ -109,7 +105,7 @@ class ShellStage:
     @property
     def operands(self) -> tuple[str, ...]:
         pairs = pairwise(self.words)
-        return tuple(word for before, word in pairs if not (_SKIPPED.match(word) or before.lower() in _WITH_WORD))
+        return tuple(word for before, word in pairs if not (_NO_OPERAND.match(word) or before.lower() in _WITH_WORD))
 
     @property
     def runs(self) -> str:
@@ -179,7 +175,7 @@ def _split(command: str) -> Iterator[ShellStage]:
             if ">" in before:
                 if not before.endswith("&") and not text.startswith("/dev/"):
                     (appends if ">>" in before else overwrites).append(word)
-            elif not before.startswith("<<") and (words or not (word in _AHEAD or _SKIPPED.match(word))):
+            elif not before.startswith("<<") and (words or not (word in _BEFORE_PROGRAM or _NO_OPERAND.match(word))):
                 words.append(word)
             before = ""
 
@@ -217,7 +213,7 @@ def _kind_of_stage(stage: ShellStage) -> ToolKind:
         shows_file = verb == "show" and any(":" in word for word in operands[1:])
         return "file" if shows_file else _OF_GIT.get(verb, "command")
     kind = _KIND_OF.get(stage.runs) or _KIND_OF.get(stage.program, "command")
-    if kind != "search" or not any(map(_AROUND.match, options)) or any(map(_EVERYWHERE.match, options)):
+    if kind != "search" or not any(map(_SHOWS_LINES_AROUND.match, options)) or any(map(_EVERYWHERE.match, options)):
         return kind
     # a search that shows lines around its hits in one file reads a part of it, which may be edited next
     one_file = len(operands) == 1 if stage.piped else len(operands) == 2 and SUFFIX.search(operands[1])

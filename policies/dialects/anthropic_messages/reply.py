@@ -90,7 +90,7 @@ class MessageRound(Round[ContentBlock]):
         return stored_fields([None if block.ours else block.whole for block in entries]) if alone else ""
 
 
-_KINDS: Mapping[int, str] = {
+_ERROR_KINDS: Mapping[int, str] = {
     401: "authentication_error",
     402: "billing_error",
     403: "permission_error",
@@ -100,7 +100,6 @@ _KINDS: Mapping[int, str] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Kinds of errors by their status (API reference, errors)."""
 USAGE = UsageNames(
     prompt=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
     completion="output_tokens",
@@ -247,7 +246,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
 
 
 def failure(fault: Fault) -> bytes:
-    kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
+    kind = _ERROR_KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
     return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})
 

@@ -164,13 +164,12 @@ def name_of(entry: object) -> str:
 Joins = Callable[[str], bool]
 """True where strings of this key are pieces of one string; of other strings the first that is not empty counts."""
 
-_LABELS = frozenset({"id", "type", "format", "role", "object"})
-"""Strings that servers repeat in each piece."""
+_REPEATED_STRINGS = frozenset({"id", "type", "format", "role", "object"})
 
 
 def of_a_message(key: str) -> bool:
     """In what a message carries all strings are pieces, but labels."""
-    return key not in _LABELS
+    return key not in _REPEATED_STRINGS
 
 
 def of_a_call(key: str) -> bool:
@@ -416,7 +415,6 @@ def is_bare(piece: Json) -> bool:
 
 _FIELDS = ("role", "content", "refusal", "tool_calls")
 _IN_PIECES = ("arguments", "input")
-"""The fields of a call that come in pieces."""
 
 
 def whole_messages(reply: Json) -> list[Json]:
@@ -468,10 +466,9 @@ def _add_call(call: Json, piece: Json) -> None:
 # --- the usage of a stream, asked for in the place of a client that has not, and taken out of the stream again ---
 
 OPTION = b"stream_options"
-_USAGE_CHUNK = frozenset(
+_USAGE_CHUNK_MEMBERS = frozenset(
     {"id", "object", "created", "model", "service_tier", "system_fingerprint", "choices", "usage"},
 )
-"""Members of a chunk that brings nothing but usage."""
 
 
 def asking_for_usage(body: bytes) -> bytes | None:
@@ -498,7 +495,7 @@ def without_usage(event: bytes) -> bytes:
     content = read_event(event) if b'"usage"' in event else None
     if content is None or "usage" not in content:
         return event
-    if content["usage"] is not None and not list_at(content, "choices") and content.keys() <= _USAGE_CHUNK:
+    if content["usage"] is not None and not list_at(content, "choices") and content.keys() <= _USAGE_CHUNK_MEMBERS:
         return b""
     start = event.index(b"{")
     text = event[start : event.rindex(b"}") + 1]
