@@ -13,7 +13,7 @@ from policies.planning.state import Plan
 from policies.sight import names_reached, steps_recalled
 from policies.tools.arguments import old_texts
 
-_MOST_NAMES_AND_LINES = 4
+_MOST_SOUGHT = 4
 _SHORTEST, _LONGEST = 12, 200
 """Characters of the shortest such line, and of the longest: of a longer one the beginning."""
 _LOOKED_AT, _LONGEST_CALL = 400_000, 400_000
@@ -37,7 +37,7 @@ def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
         return at not in changed and (at in state.folded or (edit is not None and not edit.lossless))
 
     names = sorted(name for name, since in reached.items() if any(map(is_hidden, conversation.arrived(since))))
-    wanted = [*names[:_MOST_NAMES_AND_LINES], *_lines_replaced(calls)]
+    wanted = [*names[:_MOST_SOUGHT], *_lines_replaced(calls)]
     if not wanted:
         return False
     visible, hidden = [edit.text for edit in plan.edits], list[str]()
@@ -67,7 +67,7 @@ def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
         for line in text.split("\n")
     }
     return sorted((line for line in lines if len(line) >= _SHORTEST), key=lambda line: (-len(line), line))[
-        :_MOST_NAMES_AND_LINES
+        :_MOST_SOUGHT
     ]
 
 

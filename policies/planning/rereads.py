@@ -36,7 +36,7 @@ _NOTE_TOKENS = 60
 _NEW_TURNS = 8
 _LOOK_BACK = 64
 """Results of the same path and range that are looked at."""
-_LONGEST_ANSWER_OR_CALL = 1_000
+_LONGEST_TEXT = 1_000
 _UNCHANGED = re.compile(r"(?:\bunchanged|(?:\bnot|n't|\bno) (?:been |any )?(?:chang(?:ed|es?)|modified))\b", re.I)
 _FAILED = re.compile(
     r"\b(?:not found|no (?:match|replacement|occurrence)|not unique|failed to (?:find|apply|match)"
@@ -52,24 +52,20 @@ is still current" or "Wasted call - file unchanged since your last Read"; others
 
 def says_unchanged(text: str) -> bool:
     """True where an answer holds no file, but says that it is as an earlier result has it."""
-    if len(text) > _LONGEST_ANSWER_OR_CALL or not _UNCHANGED.search(text) or not _EARLIER.search(text):
+    if len(text) > _LONGEST_TEXT or not _UNCHANGED.search(text) or not _EARLIER.search(text):
         return False
     return kind_by_look(text) != "file"
 
 
 def says_edit_failed(text: str) -> bool:
     """True where an answer to an edit says that its old text was not found, or not once."""
-    return len(text) <= _LONGEST_ANSWER_OR_CALL and bool(_FAILED.search(text[:_FIRST_CHARACTERS]))
+    return len(text) <= _LONGEST_TEXT and bool(_FAILED.search(text[:_FIRST_CHARACTERS]))
 
 
 def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
     """The tool, the path and the part of the file that a result is of; None where it answers no plain read."""
     block = blocks[at]
-    if (
-        block.kind != "result"
-        or block.answers is None
-        or len(text := blocks[block.answers].text) > _LONGEST_ANSWER_OR_CALL
-    ):
+    if block.kind != "result" or block.answers is None or len(text := blocks[block.answers].text) > _LONGEST_TEXT:
         return None
     call, path = call_of(text), path_of(block.tool, text)
     if not path or call.command or call.changes:
@@ -95,7 +91,7 @@ def enter_answers(conversation: Conversation, context: Context, state: PlanState
 def _looked_for(conversation: Conversation, context: Context, state: PlanState, at: int) -> int | None:
     """The earlier result that an answer makes the model go back to."""
     block = conversation.blocks[at]
-    if block.kind != "result" or block.answers is None or len(block.text) > _LONGEST_ANSWER_OR_CALL:
+    if block.kind != "result" or block.answers is None or len(block.text) > _LONGEST_TEXT:
         return None
     if says_unchanged(block.text):
         return _earlier(conversation, state, at) if context.kind(conversation, at) == "file" else None

@@ -93,9 +93,7 @@ def readable(lines: Sequence[str]) -> list[str]:
 def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list[str]:
     """Those `mentioned` that the lines hold, at most 200."""
     text = "".join(lines)
-    if (
-        len(text) <= _REMEMBERED_CHARACTERS
-    ):  # most often it is the whole of a text whose identifiers were asked for before
+    if len(text) <= _REMEMBERED_CHARACTERS:  # most often identifiers of all of it were asked for before
         return sorted(mentioned & identifiers_in(text))[:_MOST_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
         return sorted(mentioned & all_identifiers_in(text))[:_MOST_MENTIONS]

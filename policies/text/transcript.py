@@ -16,7 +16,7 @@ from policies.model.indexes import Sums
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
-_TOKENS_BY_KIND: Mapping[str, int] = {
+_MOST_TOKENS: Mapping[str, int] = {
     "result": 300,
     "call": 150,
     "assistant": 600,
@@ -56,10 +56,10 @@ def transcript(
         if block.kind == "opaque":
             continue
         text = block.text
-        if block.tokens > _TOKENS_BY_KIND[role]:
+        if block.tokens > _MOST_TOKENS[role]:
             arguments = conversation.blocks[block.answers].text if block.answers is not None else ""
             head = HEAD[kind_of(block.tool, arguments, text)] if role == "result" else _HALF
-            text = excerpt(text, _TOKENS_BY_KIND[role], head, names, count)
+            text = excerpt(text, _MOST_TOKENS[role], head, names, count)
         lines.append(indented(text))
     return "\n".join(lines)
 
@@ -74,7 +74,7 @@ def size(conversation: Conversation, span: range) -> int:
 
 
 def _size(block: Block) -> int:
-    return _FRAME_TOKENS + min(block.tokens, _TOKENS_BY_KIND[_role(block)])
+    return _FRAME_TOKENS + min(block.tokens, _MOST_TOKENS[_role(block)])
 
 
 def _is_included(conversation: Conversation, block: Block) -> bool:
