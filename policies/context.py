@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from policies.keep import NO_PROTECTION, Protection
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.indexes import Index
 from policies.model.memory import ModelDigest
 from policies.model.parameters import Keep, Trigger, begin_of
 from policies.model.summary_record import Criteria, SummaryRecord

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 
-from policies.model.conversation import Block, Conversation
-from policies.model.indexes import Index
+from policies.model.conversation import Block, Conversation, Index
 from policies.tools import Kinds, Toolbox, ToolKind, paths_of, subject_of
 
 Patterns = tuple[str, ...]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import re2  # type: ignore[import-untyped]  # it ships no types
 
-from policies.model.conversation import Block, Conversation
-from policies.model.indexes import Places
+from policies.model.conversation import Block, Conversation, Places
 from policies.text.stubs import MARK
 from policies.tools import RECALL, arguments_of, recalled_ref
 

@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.identifiers import identifiers_in
-from policies.model.indexes import Index
 from policies.money.prices import Prices
 from policies.tools import RECALL, recalled_ref, shell_command
 

@@ -4,12 +4,12 @@ A summary is decided in the plan of one request, made beside requests, and adopt
 
     state       begins when                                                 decided in
     wanted      a plan asks for it: turns are old enough, and it will pay   policies.rules.summarize (which and when),
-                                                                            policies.planning.summaries (does it pay)
+                                                                            policies.planning.folding (does it pay)
     pending     a job for it runs, here or in another replica               proxy.summaries.background, .maker
     failed      no model gave an answer; a later plan wants it again        proxy.summaries.maker
     rejected    the answer must not be used; it is on the bill all the      policies.text.summary_checks
                 same, and the next one is wanted after twice as many tokens
-    ready       its record is stored, and waits for the moment that pays    policies.planning.summaries
+    ready       its record is stored, and waits for the moment that pays    policies.planning.folding
     adopted     it stands in the request, at a checkpoint; each later       policies.planning.step
                 request repeats it
     superseded  a newer one stands, or is ready                             here

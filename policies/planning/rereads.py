@@ -16,9 +16,8 @@ from itertools import takewhile
 
 from policies.context import Context
 from policies.laws import may_edit
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Places
 from policies.model.edits import Replace
-from policies.model.indexes import Places
 from policies.planning.state import PlanState, Pointers
 from policies.text.stubs import earlier_result, hidden_output, last_read, way_back
 from policies.tools import path_of

@@ -22,6 +22,7 @@ from policies.money.caches import CacheRule, newest_input, own_marks
 from policies.money.ledger import SMALLEST, Ledger, best_point
 from policies.planning.folding import (
     Folding,
+    StepSummaries,
     adopted_fold,
     drop_summary,
     may_put_summary,
@@ -32,7 +33,6 @@ from policies.planning.folding import (
 from policies.planning.prefix import SHED
 from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.state import PlanSettings, PlanState, Pointers
-from policies.planning.summaries import StepSummaries
 from policies.rules.base import ConfiguredPolicy
 from policies.sight import sight_window
 from policies.text.layout import edited_tokens

@@ -17,10 +17,9 @@ from math import fsum, sqrt
 from msgspec import Struct
 
 from policies.context import Context
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Fold
 from policies.model.identifiers import identifiers_in, identifiers_of_lines, in_use
-from policies.model.indexes import Index
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable

@@ -12,9 +12,8 @@ from functools import lru_cache
 from itertools import islice
 
 from policies.context import Context
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Replace
-from policies.model.indexes import Index
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call

@@ -10,9 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Sums
 from policies.model.identifiers import identifiers_in
-from policies.model.indexes import Sums
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
