@@ -54,7 +54,7 @@ RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short histories are summed up, too."""
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
 
 
 @dataclass
