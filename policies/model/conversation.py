@@ -397,7 +397,7 @@ _OUTPUT = re.compile(
     r"\A\s*(<returncode>|<output>|observation:)|\(current directory: [^\n]*\)\s*\n[^\n]*[$#]\s*\Z", re.I
 )
 """How a harness frames the output of a command in a text protocol; a terminal that a person pastes does not match."""
-_CALLED = re.compile(r"(?:\A|\n)Calling tools:\n\[\{'id': ")
+_CALLS_AS_TEXT = re.compile(r"(?:\A|\n)Calling tools:\n\[\{'id': ")
 """How smolagents writes the calls of the model into its message: as a list of Python at its end."""
 
 
@@ -493,6 +493,6 @@ def _answered(part: Part, at: int, previous: Block | None, calls: Mapping[str, i
         return calls.get(part.call_id)
     if part.kind == "user" and previous and previous.kind == "assistant":
         end = previous.text[-200:].rstrip()
-        asks = end.endswith("```") or (end.endswith("}]") and _CALLED.search(previous.text))
+        asks = end.endswith("```") or (end.endswith("}]") and _CALLS_AS_TEXT.search(previous.text))
         return at if asks and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
     return None

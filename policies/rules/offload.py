@@ -25,7 +25,7 @@ _RELEVANT_OF_FILES, _RELEVANT = 0.12, 0.07
 """The share of an old result that is spent on its relevant lines."""
 _NAMES, _FEW_LINES = 0.6, 3
 """The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
-_RECENT, _NAMED = 4, 2
+_RECENT, _FEWEST_NAMES = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
 
 
@@ -103,9 +103,9 @@ class Offload(ConfiguredPolicy):
             aged = range(conversation.ends[turns.start], conversation.ends[turns.stop])
             for i in large_outputs(conversation, context, _unreferenced(context, aged), self.over):
                 half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
-                if doubling and not in_use(conversation, at, half, _RECENT, _NAMED):
+                if doubling and not in_use(conversation, at, half, _RECENT, _FEWEST_NAMES):
                     continue  # it was offered when it was half as old
-                if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _NAMED):
+                if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _FEWEST_NAMES):
                     yield i
 
 

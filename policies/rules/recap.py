@@ -44,7 +44,7 @@ _CALL_CHARACTERS = 60
 _LINES_AT_EITHER_END = 1_000
 _LARGE = 250
 """An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
-_RECENT, _NAMED = 4, 2
+_RECENT, _FEWEST_NAMES = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
 _SHORTEST_RECORD = 100
 _LEFT_OUT = "[...]"
@@ -96,7 +96,7 @@ def _in_use(conversation: Conversation, context: Context, turns: range) -> froze
     places = range(conversation.ends[turns.start], conversation.ends[turns.stop])
     turn_of = {i: conversation.blocks[i].turn for i in places}
     outputs = [i for i in places if conversation.blocks[i].kind == "result" and context.sizes[i] > _LARGE]
-    busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _NAMED)}
+    busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _FEWEST_NAMES)}
     return frozenset(i for i in places if turn_of[i] in busy)
 
 

@@ -153,14 +153,14 @@ def _at(ref: str) -> str:
 
 _CALL = r"(?: lines? [0-9-]{1,15} of [^\n]{1,90}? above)?"
 """The name of a call, which may have brackets of its own, before a reference."""
-_NAMED = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
+_REFERENCE = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
 _REF = re.compile(r"\bref \d")
 _RUN_AGAIN = re.compile(rf"\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 
 def refs_named(text: str) -> frozenset[str]:
     """The references of stubs in a text. What only looks like a stub counts too: compare with what is hidden."""
-    return frozenset(_NAMED.findall(text))
+    return frozenset(_REFERENCE.findall(text))
 
 
 def names_way_back(text: str) -> bool:
