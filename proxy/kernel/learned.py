@@ -13,8 +13,7 @@ from cachetools import LRUCache, TTLCache
 
 from policies.dialects.overflow import Overflow
 from policies.model.tokens import Calibration
-from policies.money.budget import NO_MARK, Budget, BudgetLimits
-from policies.money.prices import Prices
+from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices
 from proxy.config import Settings
 from proxy.memory.conversation import LiveConversation
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest

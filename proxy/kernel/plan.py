@@ -21,9 +21,8 @@ from policies.dialects import Request
 from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.planning.plan import plan
+from policies.planning.plan import is_quiet, no_plan, plan
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress

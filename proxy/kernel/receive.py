@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping
 
 from policies.dialects.common import decoded, member
-from policies.dialects.limits import TooManyError, check_size
+from policies.dialects.splitting import TooManyError, check_size
 from policies.keep import joined
 from policies.model.rawjson import UnreadableError, members
 from proxy.config import Settings

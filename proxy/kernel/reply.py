@@ -16,8 +16,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple, Protocol
 
 from policies.dialects import ChoiceResult, Reply
-from policies.dialects.events import is_plain
 from policies.dialects.overflow import Overflow
+from policies.dialects.replies import is_plain
 from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.addons import Exchange

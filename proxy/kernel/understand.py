@@ -25,10 +25,9 @@ from msgspec import structs
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Consent
 from policies.keep import joined
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import BudgetLimits
+from policies.money.prices import BudgetLimits
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer

@@ -26,12 +26,11 @@ from policies.context import Aim
 from policies.dialects import DIALECTS
 from policies.keep import Patterns, names, patterns_of
 from policies.model.edits import Replace
+from policies.model.parameters import Trigger, is_large
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.model.tokens import HIGHEST, LOWEST
-from policies.model.windows import Trigger, is_large
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
-from policies.money.prices import Prices, Usage
+from policies.money.prices import BudgetLimits, Prices, Usage
 from policies.presets import Preset
 from policies.recall import answer, original, read
 from policies.rules.digest import Digest
@@ -348,7 +347,7 @@ def _moment(result: Compacted, trigger: Trigger) -> str:
     if trigger.holds(conversation, step, tokens, budget.window, budget.high):
         return ""
     limits = (
-        ("tokens", int(trigger.least(budget.window, budget.high)), tokens),
+        ("tokens", int(trigger.lowest_tokens(budget.window, budget.high)), tokens),
         ("messages", trigger.messages, conversation.blocks[-1].message + 1),
         ("turns", trigger.turns, step),
     )

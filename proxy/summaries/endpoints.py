@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 
 from policies.dialects import Dialect
-from policies.dialects.writing import Writing
+from policies.dialects.dialect import Writing
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.headers import VERSIONS
 from proxy.summaries.clients import SdkClient

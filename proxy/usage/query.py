@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from policies.money.arms import arm_counts, measured_saving
-from policies.money.bills import ConversationRow
+from policies.money.bills import ConversationRow, arm_counts, measured_saving
 from proxy.config.units import seconds
 from proxy.memory import DAYS, BillStore
 from proxy.memory.bills import day_of

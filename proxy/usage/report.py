@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from policies.money.arms import ArmCounts, MeasuredSaving
-from policies.money.bills import BillSums, ConversationRow, DayRow
+from policies.money.bills import ArmCounts, BillSums, ConversationRow, DayRow, MeasuredSaving
 from proxy.memory import DAY_ROWS, OTHER
 
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]

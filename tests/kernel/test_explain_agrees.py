@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.compact import compact
-from policies.money.budget import BudgetLimits
+from policies.money.prices import BudgetLimits
 from proxy.lab import sessions
 from proxy.lab.explain import explained
 from tests.kit.forms import FORMS

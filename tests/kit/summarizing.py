@@ -15,8 +15,7 @@ import pytest
 
 from policies.context import Want
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
 from proxy.addons.billing.billing import Billing

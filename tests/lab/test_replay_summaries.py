@@ -13,8 +13,7 @@ import aiohttp
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation, Part
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Part, converse
 from policies.model.edits import Fold, Origin
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for

@@ -32,7 +32,7 @@ from unittest.mock import patch
 from rich.console import Console
 
 from policies.context import Policy
-from policies.model.windows import Trigger
+from policies.model.parameters import Trigger
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim

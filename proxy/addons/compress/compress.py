@@ -19,10 +19,10 @@ from time import monotonic
 from aiohttp import web
 
 from policies.assemble import PlanOptions
-from policies.dialects.limits import TooManyError
+from policies.dialects.splitting import TooManyError
 from policies.keep import joined
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
+from policies.money.prices import BudgetLimits
 from policies.shorten import Shortened, shorten
 from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE

@@ -15,8 +15,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from policies.model.summary_record import SummaryRecord
-from policies.money.arms import ArmCounts, MeasuredSaving
-from policies.money.bills import BillSums, ConversationRow
+from policies.money.bills import ArmCounts, BillSums, ConversationRow, MeasuredSaving
 from proxy.addons.pages.answers import PageParts
 from proxy.addons.pages.export import moment
 from proxy.addons.pages.summaries import statuses_in

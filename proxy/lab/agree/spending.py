@@ -20,9 +20,8 @@ from aiohttp import web
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
 from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import RESERVE
 from policies.money.catalog import prices_for
-from policies.money.prices import Prices, Usage
+from policies.money.prices import RESERVE, Prices, Usage
 from proxy.config.headers import BETAS, VERSIONS
 from proxy.config.routes import spoken
 from proxy.lab.provider import TURN_HEADER

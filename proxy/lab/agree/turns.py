@@ -14,9 +14,8 @@ import aiohttp
 import orjson
 
 from policies.dialects import DIALECTS
-from policies.dialects.writing import is_completion_limited
-from policies.money.budget import RESERVE
-from policies.money.prices import Usage
+from policies.dialects.dialect import is_completion_limited
+from policies.money.prices import RESERVE, Usage
 from proxy.lab.provider import TURN_HEADER
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests

@@ -16,8 +16,7 @@ import orjson
 
 from policies.context import TokenCounter
 from policies.dialects import DEFAULT, DIALECTS, Request, dialect_of
-from policies.model.conversation import Conversation, Message, Part
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, Part, converse
 from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import PREFIX, find_violation
 from proxy.lab.request_file import content_of, refusal, request_in

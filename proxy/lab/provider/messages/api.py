@@ -7,7 +7,7 @@ from typing import Any
 from multidict import MultiMapping
 
 from policies.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from policies.money.budget import RESERVE
+from policies.money.prices import RESERVE
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api

@@ -16,7 +16,7 @@ from typing import Any
 
 from multidict import MultiMapping
 
-from policies.dialects.anthropic_messages.binding import is_bound
+from policies.dialects.anthropic_messages.request import is_bound
 from policies.money.caches import CacheRule
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.messages.blocks import THOUGHTS, blocks
