@@ -9,16 +9,16 @@ Laws
   session costs lies between and depends on its past; that is what a replay is for.
 """
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
@@ -41,7 +41,8 @@ from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, explains_columns, print_json, progress, refusing
+from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
+from proxy.drawing.figures import change_of, money
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.arguments import (
     PRESET,
@@ -55,14 +56,10 @@ from proxy.lab.arguments import (
     check_prices,
     custom_presets,
 )
-from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
-from proxy.lab.reports.page_file import print_page, writable
+from proxy.lab.breakdown import BeforeAfter, MessageSize, break_down, span
+from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
-from proxy.lab.results import notes_on
-
-if TYPE_CHECKING:  # they load all that a replay needs
-    from proxy.lab.replay.environment import Options
-    from proxy.lab.replay.report import Report
+from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
 _SOME_PLACES = 3
 """So many places of what a pattern names are in a sentence."""
@@ -140,12 +137,8 @@ class Explanation:
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
-    layers: Sequence[PolicyEffect]
-    """What each policy leaves of the request, in the preset's order."""
     foretold: Sequence[str]
     """Which summaries and digests a model would be asked for, and when: nobody is asked here."""
-    idle_policies: Sequence[str]
-    """Those that change nothing in it."""
     edits: Sequence[EditSummary]
     keep: Mapping[str, PatternEffect]
     """By pattern."""
@@ -202,8 +195,8 @@ def explained(
     )
     plan, settings = result.plan, result.settings
     tool = tool_tokens(result.tool, settings.count)
-    before, order = settings.head - tool + plan.before, order_of(settings.policies)
-    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
+    before = settings.head - tool + plan.before
+    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool)
     tokens = BeforeAfter(before, settings.head + plan.after)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
@@ -221,9 +214,7 @@ def explained(
         input_bill_of_this_request=input_bills(settings.prices, tokens),
         messages=sizes.messages,
         kinds=sizes.kinds,
-        layers=sizes.layers,
         foretold=tuple(foretold(result)),
-        idle_policies=tuple(name for name in order if name not in {layer.after for layer in sizes.layers}),
         edits=tuple(_edits(result, sizes.edits)),
         keep=effects,
     )
@@ -355,6 +346,60 @@ def _moment(result: Compacted, trigger: Trigger) -> str:
     return " and ".join(f"at {limit:,} {unit} ({count:,} so far)" for unit, limit, count in limits if limit)
 
 
+# --- the report ---
+
+_LAST_LINE = """
+    where: the place in the body; before, after: tokens; since now: decided in this request, earlier: in one before it;
+    `narrows explain FILE --ref REF` prints what a ref stands for, --json lists all edits.
+"""
+MOST_EDITS = 20
+"""Rows of the table of edits."""
+
+
+def print_explanation(console: Console, explanation: Explanation) -> None:
+    plain = console.options.ascii_only
+    head = f"{printable(explanation.model)}, preset {explanation.preset}, aim {explanation.aim}"
+    head = f"{head}: request {explanation.requests_in_history}"
+    console.print(Text(f"{head}, tokens per message   {legend(plain)}", style="bold"))
+    print_bars(console, message_bars(explanation.messages), console.width)
+    console.print(Text("\nby kind", style="bold"))
+    print_bars(console, kind_bars(explanation.kinds), console.width)
+    console.print()
+    if explanation.edits:
+        table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
+        table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"  # the widest, so that no other is cut
+        largest = sorted(explanation.edits, key=lambda edit: edit.tokens.after - edit.tokens.before)
+        for edit in largest[:MOST_EDITS]:
+            what = printable(f"{edit.kind} {edit.tool}".strip(), 24)
+            sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
+            since = "now" if edit.new_in_this_request else "earlier"
+            table.add_row(
+                edit.policy, printable(edit.where.removesuffix(".content"), 60), what, edit.ref or "", *sizes, since
+            )
+        if others := largest[MOST_EDITS:]:
+            sizes = (f"{sum(e.tokens.before for e in others):,}", f"{sum(e.tokens.after for e in others):,}")
+            table.add_row("", f"{len(others)} smaller ones", "", "", *sizes, "")
+        console.print(table)
+    for policy in sorted({edit.policy for edit in explanation.edits}):
+        count = sum(edit.policy == policy for edit in explanation.edits)
+        console.print(Text(f"{policy:<8} {count:>4}  {WHY.get(policy, '')}"))
+    console.print(Text(f"\n{'why now' if explanation.edits else 'nothing to shorten'}: {explanation.verdict}"))
+    before, after = explanation.tokens.before, explanation.tokens.after
+    tokens = f"{before:>10,} -> {after:>10,}  ({change_of(before, after)})"
+    console.print(Text(f"\ntokens of the input              {tokens}"))
+    for end, bill in explanation.input_bill_of_this_request.items():
+        words = f"{end.removesuffix('_cached')} of it cached"
+        costs = f"{money(bill.before):>10} -> {money(bill.after):>10}"
+        console.print(Text(f"its bill, {words:<22} {costs}"))
+    note = (
+        f"Prices of {printable(explanation.prices)}, for the input of this one request; its true bill lies between the "
+        "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
+    )
+    print_notes(console, [*explanation.foretold, note, *explanation.notes])
+    if explanation.edits:
+        print_last_line(console, _LAST_LINE)
+
+
 # --- the command ---
 
 RequestFile = Annotated[
@@ -401,46 +446,28 @@ def explain(
     """Show what would become of one saved request.
 
     What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
-    With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
     if ref or part:
         return _print_original(file, model, ref, part, html, as_json)
-    from proxy.lab.reports.text import print_explanation
-
     with refusing():
         own = custom_presets(config)
         check_preset(preset, own)
         check_prices([prices] if prices else [])
         path, body = writable(html, [file]), request_from(file, model)
-        table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
-        choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
-        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ())}
-        explanation = explained(body, prices=table, calibration=calibration, own=chosen, **choices)
-    if as_json:
-        print_json(values_of(explanation))
-    else:
-        print_explanation(console(), explanation)
-    if path is not None:
-        from proxy.lab.replay.environment import Options
-        from proxy.lab.reports import page
-
-        options = Options((prices,) if prices else (), own=own, **choices)
-        name = "a request" if file == "-" else Path(file).name
-        print_page(path, page.explained(name, explanation, _past(body, name, options)), as_json)
+        explanation = explained(
+            body,
+            preset,
+            prices=prices_for(prices) if prices else None,
+            text_protocol=text_protocol,
+            calibration=calibration,
+            own=own[preset].preset if preset in own else None,
+            aim=aim,
+            context_tokens=context_tokens,
+            keep=patterns_of(keep or ()),
+        )
+    print_report(lambda paper: print_explanation(paper, explanation), lambda: values_of(explanation), as_json, path)
     return None
-
-
-def _past(body: bytes, name: str, options: "Options") -> "Report | str":
-    """What the history of a request has cost so far; a sentence why that cannot be said."""
-    from proxy.lab.replay.runs import replay_all, session_until
-
-    session = session_until(body, name)
-    if isinstance(session, str):
-        return session
-    with progress(options.requests([session])) as advance:
-        (report,) = asyncio.run(replay_all([session], options, advance))
-    return report
 
 
 def _print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:

@@ -17,11 +17,10 @@ from proxy.lab.arguments import presets_named
 from proxy.lab.demo import recorded
 from proxy.lab.needs import Needs
 from proxy.lab.replay.bills import SessionBill, SummaryCosts
-from proxy.lab.replay.comparison import PresetResult, averages, preset_results
+from proxy.lab.replay.display import print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.report import Report
+from proxy.lab.replay.report import PresetResult, Report, averages, preset_results
 from proxy.lab.replay.runs import replay_each
-from proxy.lab.reports.text import print_replays
 
 SHORT = recorded("write_once")
 MODEL = "gpt-5.4"

@@ -16,8 +16,7 @@ from proxy.lab.demo import EDITED_AT, WINDOW, DemoResult, chat_at_length, demons
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests
 from proxy.lab.replay.runs import Progress
-from proxy.lab.reports.page_file import new_page
-from proxy.lab.reports.terminal import columns
+from proxy.lab.terminal import columns, new_page
 
 
 def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
@@ -131,9 +130,6 @@ def test_a_page_that_nobody_named_never_replaces_a_file(monkeypatch: pytest.Monk
     places = [new_page("demo", page) for page in ("one", "two", "one", "two")]
     assert places == [Path("demo-2.html"), Path("demo-3.html")] * 2
     assert [place.read_text() for place in places[:2]] == ["one", "two"]
-    times = [f"drawn 2026-01-01 10:0{minute} UTC" for minute in range(2)]
-    assert [new_page("timed", page) for page in times] == [Path("timed.html")] * 2
-    assert Path("timed.html").read_text() == times[1]
     assert not (tmp_path / "nowhere").exists()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gone = tmp_path / "gone"

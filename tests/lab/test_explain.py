@@ -24,8 +24,8 @@ from proxy.drawing.words import WHY
 from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.explain import Explanation, explained, input_bills, original_text, request_from
-from proxy.lab.reports.terminal import Bar, bars
-from proxy.lab.reports.text import print_explanation
+from proxy.lab.replay.display import print_explanation
+from proxy.lab.terminal import Bar, bars
 from tests.kit.histories import TOOLS
 
 PRESET = "coding-agent"

@@ -1,34 +1,77 @@
-"""A client process: it holds its share of the conversations, sends their requests when they are due, and measures.
+"""The clients of a load: processes that hold conversations, send their requests when they are due, and measure.
 
-It reads a plan (one line of JSON) on stdin, and says on stdout when all is prepared and warm. A second line starts it,
-the end of stdin stops it. What it measured is its last line.
+A process reads a plan (one line of JSON) on stdin, and says on stdout when all is prepared and warm. A second line
+starts it, the end of stdin stops it. What it measured is its last line.
 
 Laws
   At a rate, latency counts from when a request was due, also where no conversation was free for it or this process was
-  late. What was due and not answered in the end counts with its wait, and as an error.
+  late (no coordinated omission). What was due and not answered in the end counts with its wait, and as an error.
   Bodies are prepared before they are due.
+  The processes end with the one that started them, because their stdin does; a Ctrl-C at the terminal reaches that one
+  alone.
 """
 
 import asyncio
 import signal
 import sys
+from asyncio.subprocess import PIPE, Process
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import perf_counter
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import aiohttp
 import msgspec
 import orjson
+from hdrh.histogram import HdrHistogram
 
 from proxy.event_loop import lateness, run_fast
-from proxy.lab.load.latencies import Latencies
-from proxy.lab.load.plan import LoadPlan, SessionScript
-from proxy.lab.load.salt import Salt
+from proxy.lab.load.plan import LoadPlan, Salt, SessionScript
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+_LONGEST = 3_600_000_000
+_MICROSECONDS = 1_000_000
+
+
+class Latencies:
+    """Recorded in seconds, and read in milliseconds."""
+
+    def __init__(self, encoded: Iterable[str] = ()) -> None:
+        self._histogram = HdrHistogram(1, _LONGEST, 3)
+        for each in encoded:
+            self._histogram.decode_and_add(each)
+
+    def record(self, seconds: float) -> None:
+        self._histogram.record_value(min(max(int(seconds * _MICROSECONDS), 1), _LONGEST))
+
+    def encode(self) -> str:
+        """As text, for another process."""
+        encoded: bytes = self._histogram.encode()
+        return encoded.decode()
+
+    @property
+    def count(self) -> int:
+        return int(self._histogram.get_total_count())
+
+    @property
+    def mean(self) -> float:
+        return float(self._histogram.get_mean_value()) / 1000
+
+    @property
+    def longest(self) -> float:
+        return float(self._histogram.get_max_value()) / 1000 if self.count else 0.0
+
+    def percentiles(self, which: Sequence[float] = PERCENTILES) -> dict[float, float]:
+        if not self.count:
+            return dict.fromkeys(which, 0.0)
+        values = self._histogram.get_percentile_to_value_dict(list(which))
+        return {at: values[at] / 1000 for at in which}
+
 
 FIRST_BYTE, BETWEEN, STREAMED, NOT_STREAMED = "first byte", "between events", "whole, streamed", "whole, not streamed"
 FIRST_REQUEST, ALL = "first of a conversation", "all, whole"
@@ -319,6 +362,66 @@ async def main() -> None:
         ended.add_done_callback(lambda _: stop.set())
         _print({"result": await client.run(stop)})
         ended.cancel()
+
+
+_LONGEST_LINE = 2**26
+
+
+class Clients:
+    """Client processes, as a context: `prepare`, then `run`."""
+
+    def __init__(self, plan: LoadPlan, processes: int = 1) -> None:
+        self._plans = [replace(plan, process=at, processes=processes) for at in range(processes)]
+        self._processes: Sequence[Process] = ()
+
+    async def __aenter__(self) -> Self:
+        words = (sys.executable, "-m", __name__)
+        self._processes = [
+            await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE)
+            for _ in self._plans
+        ]
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def prepare(self) -> None:
+        """Wait until they have prepared their conversations and warmed the target up. Raises ValueError."""
+        for process, plan in zip(self._processes, self._plans, strict=True):
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(plan) + b"\n")
+        for process in self._processes:
+            line = await _line(process)
+            if "prepared" not in line:
+                raise ValueError(line.get("fault", "a client process ended before the load began"))
+
+    async def run(self) -> list[ClientResult]:
+        """Start them, and wait for what they measured. Raises ValueError."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+        lines = await asyncio.gather(*(_line(process) for process in self._processes))
+        if not all(lines):
+            raise ValueError("a client process ended in the middle of the load")
+        return [msgspec.convert(line["result"], ClientResult) for line in lines]
+
+    def stop(self) -> None:
+        """Have them end now, and report what they have."""
+        for process in self._processes:
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+async def _line(process: Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    decoded: dict[str, Any] = msgspec.json.decode(line) if line else {}
+    return decoded
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ A session with N replies of the model is N requests, each the history before one
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import permutations
@@ -16,10 +16,11 @@ import orjson
 
 from policies.context import TokenCounter
 from policies.dialects import DEFAULT, DIALECTS, Request, dialect_of
+from policies.dialects.common import as_json
 from policies.model.conversation import Conversation, Message, Part
 from policies.model.converse import converse
-from proxy.lab.client_apis import CLIENT_APIS, read
-from proxy.lab.provider import PREFIX, find_violation
+from proxy.lab.provider import APIS, PREFIX, find_violation
+from proxy.lab.provider.client import ClientApi
 from proxy.lab.request_file import content_of, refusal, request_in
 
 Json = Mapping[str, Any]
@@ -234,3 +235,23 @@ class RequestReader:
         self._messages |= {raw: self._api.read(raw, self._count) for raw in raws if raw not in self._messages}
         self._conversation = converse([self._messages[raw] for raw in raws], self._conversation)
         return request, self._conversation
+
+
+CLIENT_APIS: Mapping[str, ClientApi] = {name: api.client for name, api in APIS.items()}
+
+
+def read(dialect: str, entry: object, count: Callable[[str], int] = len) -> Message:
+    """An entry of a history."""
+    return DIALECTS[dialect].read(as_json(entry), count)
+
+
+def newest_reply(dialect: str, history: Sequence[object]) -> int:
+    """Where the newest reply of the model begins; the end of the history where there is none."""
+
+    def is_reply(entry: object) -> bool:
+        return read(dialect, entry).role == "assistant"
+
+    at = next((at for at in reversed(range(len(history))) if is_reply(history[at])), len(history))
+    while 0 < at < len(history) and read(dialect, history[at]).partial and is_reply(history[at - 1]):
+        at -= 1
+    return at
