@@ -35,7 +35,6 @@ def bar(before: float, after: float, scale: float, name: str) -> Markup:
 
 
 def stack(parts: Iterable[tuple[str, float]], scale: float) -> Markup:
-    """One bar of several parts, each with its class."""
     drawn: list[Markup] = []
     start = 0.0
     for name, size in parts:
@@ -45,13 +44,12 @@ def stack(parts: Iterable[tuple[str, float]], scale: float) -> Markup:
 
 
 def legend(samples: Mapping[str, str]) -> Markup:
-    """What the class of each sample means."""
+    """A legend of the class of each sample."""
     items = [element("li", swatch(name), " ", meaning) for name, meaning in samples.items()]
     return element("ul", items, class_="legend")
 
 
 def swatch(name: str) -> Markup:
-    """A small sample of a class, for a legend."""
     return element("svg", _across(1, 0, 1, name), class_="swatch", aria_hidden="true")
 
 
@@ -93,7 +91,7 @@ def mark(prefix: str) -> tuple[str, float]:
 
 
 def legend_of_prefixes(prefixes: Sequence[str]) -> Markup:
-    """What the marks of these prefixes mean, each colour once, with how often it was so."""
+    """A legend of the marks of these prefixes, each colour once, with how often it was so."""
     items: dict[str, list[str]] = {}
     for word, count in Counter(prefixes).items():
         items.setdefault(mark(word)[0], []).append(f"{word or 'not reported'} {count:,}")
@@ -171,12 +169,11 @@ def figures(before: int, unit: str, after: int | None = None) -> Markup:
 
 
 def asides(notes: Iterable[str]) -> Sequence[Markup]:
-    """What a reader has to know of the figures above, each once."""
+    """Print notes on the figures above, each once."""
     return [element("p", note, class_="aside") for note in dict.fromkeys(notes)]
 
 
 def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
-    """One line of a picture."""
     return element("li", element("span", place, class_="at"), element("span", label, class_="label"), drawn, *columns)
 
 

@@ -1,4 +1,4 @@
-"""What the terms on a page mean: each has a tooltip, and all are listed below the page."""
+"""Meanings of the terms on a page: each has a tooltip, and all are listed below the page."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ OUTCOMES: Mapping[str, str] = {
     "client-changed": "the client changed its own history, model or tools",
     "bypassed": "the request was sent as the client wrote it, without planning",
 }
-"""What became of the prefix of a request."""
+"""Outcomes of the prefix of a request."""
 TERMS: Mapping[str, str] = {
     "any stop": "the worst ratio of the bills if the session had ended at any of its requests",
     "baseline": "an estimate: what the same requests would have cost without edits, with the cache they would have had",
@@ -86,11 +86,11 @@ def head_of(name: str) -> Markup:
 
 
 def outcome(prefix: str) -> Markup:
-    """What became of a prefix, which explains itself."""
+    """An outcome of a prefix, which explains itself."""
     return element("abbr", prefix or "not reported", title=OUTCOMES.get(prefix))
 
 
 def glossary(*names: str) -> Markup:
-    """What these terms mean, for who has no pointer, and for paper."""
+    """Meanings of these terms, for who has no pointer, and for paper."""
     items = [(element("dt", element("b", name)), element("dd", TERMS[name])) for name in sorted(names)]
     return element("details", element("summary", "Terms on this page"), element("dl", items), class_="words")

@@ -1,4 +1,4 @@
-"""What replays, explains, measures and simulates. Nothing else imports it: `console/cli` loads its commands by name.
+"""Replaying, explaining, measuring and simulating. Nothing else imports it: `console/cli` loads its commands by name.
 
 provider/   the strict provider that stands in for a real one, and judges what is valid
 sessions/   recorded sessions that come with Narrows

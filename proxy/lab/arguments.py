@@ -80,7 +80,6 @@ def custom_presets(config: Path | None) -> Mapping[str, CustomPreset]:
 
 
 def check_preset(name: str, custom: Iterable[str]) -> None:
-    """Refuse a name that is no preset's."""
     presets = {*PRESETS, *custom}
     if name not in presets:
         raise ValueError(unknown("preset", name, presets))
@@ -95,7 +94,6 @@ def presets_named(names: Sequence[str], custom: Iterable[str]) -> Sequence[str]:
 
 
 def check_prices(models: Iterable[str]) -> None:
-    """Refuse models whose prices are not in the catalog."""
     for model in models:
         if not prices_for(model).listed:
             raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")

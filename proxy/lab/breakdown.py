@@ -1,4 +1,4 @@
-"""What one request weighs, as the client wrote it and as it is sent, message by message.
+"""The sizes of one request, as the client wrote it and as it is sent, message by message.
 
 Law: the messages, with the tool schemas, add up to the whole request, the recall tool included.
 """
@@ -37,11 +37,8 @@ class MessageSize:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """All sizes of one request."""
-
     messages: tuple[MessageSize, ...]
     kinds: Mapping[str, BeforeAfter]
-    """By kind of block."""
     edits: tuple[BeforeAfter, ...]
     """Tokens that each edit stands for, and of its text."""
 

@@ -66,12 +66,11 @@ class DemoResult:
 
     @property
     def is_held(self) -> bool:
-        """Whether the prefix held: every request was answered, and every change of the prefix was declared."""
+        """True where the prefix held: every request was answered, and every change of the prefix was declared."""
         return self.report.requests > 0 and not self.report.faults
 
 
 async def demonstrate(model: str, progress: Progress = lambda: None) -> list[DemoResult]:
-    """Drive the shipped sessions at the prices of a model."""
     async with environment_for(model, Options()) as environment:
         return [await _drive(recorded(name), environment, progress) for name in SHOWN]
 
@@ -87,7 +86,6 @@ async def chat_at_length(model: str, store: str = "", progress: Progress = lambd
 
 
 def recorded(name: str) -> Session:
-    """A session that is shipped."""
     session = sessions.load(name)
     return Session(name, session["model"], tuple(session["messages"]), tuple(session["tools"]))
 
@@ -125,7 +123,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 
 
 def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:
-    """What the session costs where each request carries only the newest messages."""
+    """The bill of the session where each request carries only the newest messages."""
     bill, rule = SessionBill(environment.prices), rule_for(environment.prices.model, environment.prices)
     read, cache = PromptReader(environment.count, APIS[DEFAULT]), PromptCache(environment.count)
     for body, completion in zip(requests(session, environment.model, environment.marks), completions, strict=False):
@@ -145,7 +143,6 @@ def newest_only(body: Json) -> Json:
 
 
 def total() -> int:
-    """How many requests it makes."""
     return sum(len(recorded(name).turns) for name in SHOWN) + CHAT_TURNS
 
 
@@ -159,7 +156,6 @@ MORAL = (
 
 
 def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
-    """Bars of each session's last request, the bills, and the proof."""
     console.print(Text(PLOT))
     for result in results:
         tokens, messages = result.sizes.tokens, result.sizes.messages

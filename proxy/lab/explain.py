@@ -1,4 +1,4 @@
-"""What Narrows would do to one request, and why: a dry run, as plain values.
+"""A dry run: how Narrows would change one request, and why, as plain values.
 
 The request is planned as the proxy plans it where its store knows nothing: by replaying its history. Nothing is sent.
 
@@ -27,16 +27,14 @@ from policies.dialects import DIALECTS
 from policies.keep import Patterns, names, patterns_of
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
-from policies.model.tokens import HIGHEST, LOWEST
 from policies.model.windows import Trigger, is_large
 from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from policies.presets import Preset
-from policies.recall import answer, original, read
+from policies.recall import original, read
 from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
-from policies.text.stubs import MARK
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
@@ -78,12 +76,12 @@ class EditSummary:
     new_in_this_request: bool
     becomes: str
     ref: str | None
-    """What the recall tool knows the hidden text by, where the edit's text names it."""
+    """The reference of the hidden text, where the edit's text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalText:
-    """What a reference stands for; where it stands for nothing, `error` says so."""
+    """The text behind a reference; where it stands for nothing, `error` says so."""
 
     JSON: ClassVar = ("ref", "found", "text")
 
@@ -93,7 +91,6 @@ class OriginalText:
 
     @property
     def found(self) -> bool:
-        """Whether it stands for anything."""
         return self.text is not None
 
 
@@ -110,8 +107,6 @@ class InputBill:
 
 @dataclass(frozen=True, slots=True)
 class PatternEffect:
-    """What a pattern of `keep` names in a request: none of it is edited."""
-
     blocks: int
     tokens: int
     where: Sequence[str]
@@ -119,13 +114,10 @@ class PatternEffect:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about the dry run that a person may ask."""
-
     model: str
     prices: str
     prices_known: bool
     notes: Sequence[str]
-    """What a reader has to know of the figures."""
     preset: str
     aim: Aim
     requests_in_history: int
@@ -133,7 +125,6 @@ class Explanation:
     verdict: str
     tokens: BeforeAfter
     tokens_of_recall_tool: int
-    """Part of the tokens after; 0 where it is not added."""
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
@@ -141,7 +132,6 @@ class Explanation:
     """Which summaries and digests a model would be asked for, and when: nobody is asked here."""
     edits: Sequence[EditSummary]
     keep: Mapping[str, PatternEffect]
-    """By pattern."""
 
 
 def request_from(name: str, model: str = "") -> bytes:
@@ -172,15 +162,13 @@ def explained(
     *,
     prices: Prices | None = None,
     text_protocol: bool = False,
-    calibration: float = 1.0,
     own: Preset | None = None,
     aim: Aim | None = None,
     context_tokens: int | None = None,
     keep: Patterns = (),
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
-    Narrows; `calibration` the number of tokens that the provider reports for each one counted; the aim is that of the
-    preset where none is given. Raises ValueError where the body is not a request."""
+    Narrows; the aim is that of the preset where none is given. Raises ValueError where the body is not a request."""
     result = compact(
         body,
         policies=own or preset,
@@ -190,7 +178,6 @@ def explained(
         text_protocol=text_protocol,
         recall=True,
         own_marks="auto",
-        calibration=calibration,
         keep=keep,
     )
     plan, settings = result.plan, result.settings
@@ -221,7 +208,6 @@ def explained(
 
 
 def _effect(result: Compacted, pattern: str) -> PatternEffect:
-    """What a pattern names in a request."""
     conversation, history = result.conversation, DIALECTS[result.dialect].fields.history
     places = [at for at in range(len(conversation.blocks)) if names((pattern,), conversation, at)]
     tokens = sum(conversation.blocks[at].tokens for at in places)
@@ -243,7 +229,7 @@ def _place(history: str, path: Sequence[str | int]) -> str:
 
 
 def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
-    """What this input costs where the provider has nothing of it in its cache, and where it has all."""
+    """The cost of this input where the provider has nothing of it in its cache, and where it has all."""
 
     def bill(share_cached: int) -> InputBill:
         usages = (Usage(size, size * share_cached, 0, 0) for size in (tokens.before, tokens.after))
@@ -252,27 +238,14 @@ def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
     return {"nothing_cached": bill(0), "all_cached": bill(1)}
 
 
-def original_text(body: bytes, ref: str, part: str = "") -> OriginalText:
-    """What a reference stands for in this request: all of it, or a part as the recall tool understands it.
-
-    Raises ValueError where the body is not a request.
-    """
-    conversation = compact(body, policies=()).conversation
-    arguments = json.dumps({"ref": ref, "part": part})
-    text = original(conversation, read(arguments).ref)
-    if text is None:
-        error = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
-        return OriginalText(ref, None, error)
-    if part:
-        result = answer(conversation, arguments)
-        if not result.succeeded:
-            return OriginalText(ref, None, result.text.removeprefix(MARK).strip(" ]"))
-        text = result.text
-    return OriginalText(ref, text)
+def original_text(body: bytes, ref: str) -> OriginalText:
+    """The text behind a reference in this request. Raises ValueError where the body is not a request."""
+    text = original(compact(body, policies=()).conversation, read(json.dumps({"ref": ref})).ref)
+    error = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
+    return OriginalText(ref, text, "" if text is not None else error)
 
 
 def _verdict(result: Compacted) -> str:
-    """Why there is something to shorten, or why not."""
     plan, settings = result.plan, result.settings
     tokens, pending = settings.head + plan.before, plan.state.offers
     if plan.edits:
@@ -353,7 +326,6 @@ _LAST_LINE = """
     `narrows explain FILE --ref REF` prints what a ref stands for, --json lists all edits.
 """
 MOST_EDITS = 20
-"""Rows of the table of edits."""
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
@@ -430,17 +402,8 @@ def explain(
     keep: Keep = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
-    calibration: Annotated[
-        float,
-        typer.Option(
-            min=LOWEST, max=HIGHEST, metavar="RATIO", help="Tokens that the provider reports for each one counted."
-        ),
-    ] = 1.0,
     html: Html = None,
     ref: Annotated[str, typer.Option(metavar="REF", help="Print what this reference stands for, unchanged.")] = "",
-    part: Annotated[
-        str, typer.Option(metavar="PART", help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')
-    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what would become of one saved request.
@@ -448,8 +411,8 @@ def explain(
     What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
     With --ref, the original that a reference stands for in it.
     """
-    if ref or part:
-        return _print_original(file, model, ref, part, html, as_json)
+    if ref:
+        return _print_original(file, model, ref, html, as_json)
     with refusing():
         own = custom_presets(config)
         check_preset(preset, own)
@@ -460,7 +423,6 @@ def explain(
             preset,
             prices=prices_for(prices) if prices else None,
             text_protocol=text_protocol,
-            calibration=calibration,
             own=own[preset].preset if preset in own else None,
             aim=aim,
             context_tokens=context_tokens,
@@ -470,14 +432,12 @@ def explain(
     return None
 
 
-def _print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:
-    """What a reference stands for in a request: the bytes, and no more."""
+def _print_original(file: str, model: str, ref: str, html: str | None, as_json: bool) -> None:
+    """Print the text behind a reference in a request: the bytes, and no more."""
     with refusing():
-        if not ref:
-            raise ValueError("--part is a part of what --ref names; give that too")
         if html is not None:
             raise ValueError("--html shows the whole request; give it without --ref")
-        original = original_text(request_from(file, model), ref, part)
+        original = original_text(request_from(file, model), ref)
         if as_json:
             print_json(values_of(original))
         if original.text is None:

@@ -67,7 +67,6 @@ def bars(drawn: Sequence[Bar], width: int, plain: bool) -> Iterator[Text]:
 
 
 def message_bars(messages: Sequence[MessageSize]) -> list[Bar]:
-    """A bar for each message; where there are many, one for each run of untouched neighbours."""
     drawn: list[Bar] = []
     for untouched, run in groupby(messages, lambda m: m.tokens.before == m.tokens.after and m.message is not None):
         members = list(run)
@@ -83,7 +82,6 @@ def message_bars(messages: Sequence[MessageSize]) -> list[Bar]:
 
 
 def kind_bars(kinds: Mapping[str, BeforeAfter]) -> list[Bar]:
-    """A bar for each kind of block, the largest first."""
     return [Bar("", kind, "", tokens) for kind, tokens in sorted(kinds.items(), key=lambda item: -item[1].before)]
 
 
@@ -93,7 +91,7 @@ def print_bars(console: Console, drawn: Sequence[Bar], width: int) -> None:
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """What a reader has to know of the figures above, each once."""
+    """Print notes on the figures above, each once."""
     for note in dict.fromkeys(notes):
         console.print(Text(printable(note, 1_000), style="dim"))
 
@@ -118,7 +116,6 @@ def columns(sizes: Sequence[BeforeAfter], height: int, plain: bool) -> Iterator[
 # --- where a report goes ---
 
 _WIDE = 124
-"""Columns of a page."""
 _MOST_NAMES = 100
 """Numbers that are tried in the name of a new file."""
 
@@ -167,7 +164,6 @@ def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | Non
 
 
 def write(path: Path, page: str, mode: Literal["ab", "wb"] = "wb") -> None:
-    """Write the page. Raises ValueError, with a sentence, where that fails."""
     try:
         with path.open(mode) as file:
             file.write(page.encode())

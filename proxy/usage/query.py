@@ -1,4 +1,4 @@
-"""What a report of usage is asked for, and how its rows are read from the store."""
+"""The query of a report of usage, and how its rows are read from the store."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What was used and what it cost, from the sums of the store: a report as values, of which a table at a terminal, JSON
+"""Usage and its cost, from the sums of the store: a report as values, of which a table at a terminal, JSON
 and CSV are renderings.
 
 Laws
@@ -19,7 +19,6 @@ from proxy.memory import DAY_ROWS, OTHER
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
 BY: tuple[By, ...] = get_args(By)
 MOST = 1_000
-"""Rows of a report."""
 _FORMULA = ("=", "+", "-", "@")
 """How a cell begins that a spreadsheet would compute."""
 
@@ -51,8 +50,6 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """A report."""
-
     by: By
     since: str
     until: str
@@ -60,15 +57,12 @@ class UsageReport:
     rows: Sequence[UsageRow]
     total: UsageRow
     is_cut: bool = False
-    """Whether there were more rows than MOST."""
     holdout: ArmCounts | None = None
-    """The conversations of a holdout, where there is one."""
     measured: MeasuredSaving | None = None
-    """What the holdout measures; None where it has too few conversations."""
+    """The measurement of the holdout; None where it has too few conversations."""
 
     @property
     def measured_in_words(self) -> str:
-        """The sentence about the holdout; empty where there is none."""
         if self.holdout is None:
             return ""
         counts = (
@@ -82,7 +76,7 @@ class UsageReport:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the figures cannot say by themselves."""
+        """Notes on the figures."""
         sums = self.total.sums
         notes = (
             (
@@ -109,7 +103,6 @@ class UsageReport:
 
 
 def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> UsageReport:
-    """The report of days, by one of their labels or by the day itself."""
     groups: dict[str, UsageRow] = {}
     rows = list(rows)
     key_of = {row.labels.owner: row.labels.key for row in rows if row.labels.key} if by == "credential" else {}

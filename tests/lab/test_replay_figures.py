@@ -18,8 +18,8 @@ from proxy.lab.explain import explained
 from proxy.lab.replay.bills import SessionBill, notes_on
 from proxy.lab.replay.display import print_explanation, print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import chains, load
-from proxy.lab.replay.report import EARLY, RecordedUsage, Report, averages, preset_results
+from proxy.lab.replay.recorded import chains
+from proxy.lab.replay.report import EARLY, Report, averages, preset_results
 from proxy.lab.replay.runs import replay_all
 from tests.lab.test_explain import body_of
 
@@ -111,31 +111,6 @@ async def test_each_table_of_claude_says_whose_tokens_they_are() -> None:
     assert all(as_json(row)["notes"][0].startswith(CLAUDE) for row in rows)
     shown = " ".join(drawn([report, replace(report, preset="b")]).split())
     assert shown.count(CLAUDE) == 4  # under each preset, under the means, under the presets
-
-
-def test_recorded_usage_is_compared_by_what_requests_grew_by() -> None:
-    usage = RecordedUsage("claude-opus-5-5")
-    assert usage.ratio is None
-    for counted in (1_000, 5_000, 21_000):
-        usage.add(3_000 + int(counted * 1.2), counted)  # 3,000: what the recording lacks
-    assert as_json(usage) == {"model": "claude-opus-5-5", "requests": 3, "ratio": 1.2}
-
-
-async def test_the_usage_beside_a_session_is_read_where_it_fits(tmp_path: Path) -> None:
-    file = tmp_path / "s.json"
-    file.write_text(json.dumps({"model": "gpt-5.4", "messages": SHORT.messages, "tools": SHORT.tools}))
-    usage = tmp_path / "s.usage.json"
-    assert load(file).recorded_prompts == ()
-    usage.write_text(json.dumps([{"prompt_tokens": 100}]))
-    assert load(file).recorded_prompts == ()
-    prompts = [1_000 * at for at in range(1, len(SHORT.turns) + 1)]
-    usage.write_text(json.dumps([{"prompt_tokens": each} for each in prompts]))
-    assert load(file).recorded_prompts == tuple(prompts)
-    (report,) = await replay_all([load(file)], Options())
-    assert report.recorded_usage.requests == len(prompts)
-    assert report.recorded_usage.ratio
-    words = f"the provider of gpt-5.4 reported {report.recorded_usage.ratio:.2f} tokens for each one counted here"
-    assert words in " ".join(drawn([report]).split())
 
 
 def test_the_orders_of_a_chain_can_be_told_apart() -> None:

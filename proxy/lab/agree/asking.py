@@ -49,8 +49,6 @@ _ENDS = (0, 4, 19)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request of a session as a preset would have it sent."""
-
     session: int
     number: int
     before: int
@@ -66,7 +64,6 @@ class Distance:
         self._since: int | None = None
 
     def after(self, prefix: str) -> str:
-        """The band of the next request, whose reply says this of its prefix."""
         if prefix.startswith("checkpoint:"):
             self._since = 0
         elif self._since is not None:
@@ -77,7 +74,7 @@ class Distance:
 
 
 def bodies(session: Session, model: str, marks: bool) -> Iterator[Json]:
-    """What the client of a session sends, to be answered at once: not streamed, and with a limit to each answer."""
+    """The requests of a session's client, to be answered at once: not streamed, and with a limit to each answer."""
     for body in requests(session, model, marks):
         whole = {name: value for name, value in body.items() if not name.startswith("stream")}
         limits = DIALECTS[session.dialect].fields.reserve
@@ -129,7 +126,6 @@ async def _forecast_session(
 
 
 def is_shortened(headers: Mapping[str, str]) -> bool:
-    """Whether a request was sent shortened, by the headers of its reply."""
     return headers.get("x-narrows-mode") == "compacted"
 
 
@@ -166,8 +162,6 @@ _PATHS = {api.http.path: name for name, api in DIALECTS.items()}
 
 @dataclass(slots=True)
 class Spending:
-    """What was asked and paid, and what may still be."""
-
     model: str
     budget: float | None
     """Dollars; None where the prices are not known."""
@@ -177,7 +171,6 @@ class Spending:
     reserved: float = 0.0
     """Dollars that requests on their way may cost."""
     is_spent: bool = False
-    """Whether anything was refused because it might have cost too much."""
     tables: dict[str, Prices] = field(default_factory=dict)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -210,7 +203,7 @@ class Spending:
         return False
 
     def settle(self, reserved: float, model: str, usage: Usage | None, is_answered: bool) -> None:
-        """What it did cost; where an answer does not say, the most that it may have cost."""
+        """Enter the true cost; where an answer does not say, the most that it may have cost."""
         self.reserved -= reserved
         self._settled.set()
         if is_answered:
@@ -310,7 +303,7 @@ _HOPELESS = 5
 
 @dataclass(frozen=True, slots=True)
 class WithNarrows:
-    """What the model did at one turn with what a preset sends."""
+    """The model's action at one turn with what a preset sends."""
 
     action: Action
     distance: str
@@ -320,8 +313,6 @@ class WithNarrows:
 
 @dataclass(frozen=True, slots=True)
 class ComparedTurn:
-    """One turn: what the model did without Narrows, twice, and by each preset."""
-
     session: int
     number: int
     without: tuple[Action, Action]
@@ -330,24 +321,18 @@ class ComparedTurn:
 
 @dataclass(slots=True)
 class Answers:
-    """What was asked so far."""
-
     samples: list[ComparedTurn] = field(default_factory=list)
     failed: int = 0
     """Turns that are left out because an answer did not come."""
     first_failure: str = ""
     is_stopped: bool = False
-    """Whether somebody stopped it."""
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether nothing but failures came so far, and enough of them."""
         return not self.samples and self.failed >= _HOPELESS
 
 
 class Asking:
-    """Asks at the sampled turns of all sessions."""
-
     def __init__(
         self,
         sessions: Sequence[Session],
@@ -388,7 +373,6 @@ class Asking:
 
     @asynccontextmanager
     async def _environments(self, upstream: str, key: str) -> AsyncIterator[list[ReplayEnvironment]]:
-        """A Narrows for each preset, before one counted upstream."""
         model = self._spending.model
         playing = Provider(prices_for, Counter(encoding_for(model)), keep=1)
         async with AsyncExitStack() as parts:
@@ -404,7 +388,6 @@ class Asking:
             ]
 
     async def _session(self, at: int, environments: Sequence[ReplayEnvironment], gate: asyncio.Semaphore) -> None:
-        """One session up to its last sampled turn."""
         session, chosen, last = self._sessions[at], self._chosen[at], max(self._chosen[at])
         distances = [Distance() for _ in environments]
         async with gate:

@@ -36,8 +36,6 @@ from proxy.lab.terminal import print_report, writable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreePlan:
-    """The options of `narrows agree`."""
-
     sessions: Sequence[Session]
     presets: Sequence[str]
     own: Mapping[str, CustomPreset]
@@ -56,7 +54,6 @@ class AgreePlan:
 
     @property
     def turns(self) -> int:
-        """Requests of all sessions."""
         return sum(len(session.turns) for session in self.sessions)
 
     @property
@@ -119,8 +116,6 @@ class AgreePlan:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What will be asked, and what it costs."""
-
     plan: AgreePlan
     sample: Sequence[Turn]
     wanted: int
@@ -135,7 +130,6 @@ class Forecast:
 
     @property
     def cost(self) -> str:
-        """What it costs, in words."""
         plan = self.plan
         requests = len(self.sample) * (2 + len(plan.presets))
         asks = f"{requests:,} requests to {plan.model} at {len(self.sample):,} of {self.shortened:,} shortened turns"

@@ -36,7 +36,6 @@ _EXAMPLES = 12
 _LONGEST = 160
 Verdict = Literal["loss", "no loss seen", "undecided"]
 Same = Callable[[ComparedTurn, WithNarrows], tuple[float, float]]
-"""How far two answers without Narrows agree, and how far the one with Narrows agrees with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Agreement:
     high: float
     """The 95 % interval of the difference."""
     by_sessions: bool
-    """Whether that is so wide because sessions differ: then more of them would say more than more turns."""
+    """True where that is so wide because sessions differ: then more of them would say more than more turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +69,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class PresetAgreement:
-    """What came of one preset."""
-
     preset: str
     verdict: Verdict
     words: str
-    """The verdict in a sentence."""
     action: Agreement
     """The same tools, targets and kinds of change; prose by its names and words."""
     tools: Agreement
-    """The same tools alone."""
     by_distance: dict[str, Agreement]
     recalled: int
     """Turns at which the model recalled something first."""
@@ -99,7 +94,6 @@ class AgreeReport:
     seed: int
     sessions: int
     turns: int
-    """All requests of the sessions."""
     turns_shortened: int
     """Those that any preset shortens: samples are drawn from these."""
     planned_samples: int
@@ -156,7 +150,7 @@ def by_tools(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
 
 
 def preset_agreement(preset: str, at: int, samples: Sequence[ComparedTurn], names: Sequence[str]) -> PresetAgreement:
-    """What came of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
+    """The agreement of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
     rows = [(sample, sample.with_[at]) for sample in samples]
 
     def of(same: Same, distance: str = "") -> Agreement:
@@ -197,7 +191,7 @@ def _verdict(action: Agreement) -> Verdict:
 
 
 def _words(verdict: Verdict, preset: str, action: Agreement, sessions: int) -> str:
-    """What the samples carry, and no more."""
+    """The verdict in words: no more than the samples carry."""
     of = f"{counted(action.samples, 'turn')} of {counted(sessions, 'session')}"
     low, high, shift = _points(action.low), _points(action.high), _points(action.difference)
     beyond = (
@@ -315,7 +309,6 @@ def _beside(each: PresetAgreement) -> str:
 
 
 def _notes(report: AgreeReport) -> Iterator[str]:
-    """What a reader must know of these figures."""
     if report.stopped:
         yield report.stopped
     if report.turns_shortened:

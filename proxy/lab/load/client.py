@@ -50,7 +50,6 @@ class Latencies:
         self._histogram.record_value(min(max(int(seconds * _MICROSECONDS), 1), _LONGEST))
 
     def encode(self) -> str:
-        """As text, for another process."""
         encoded: bytes = self._histogram.encode()
         return encoded.decode()
 
@@ -76,7 +75,7 @@ class Latencies:
 FIRST_BYTE, BETWEEN, STREAMED, NOT_STREAMED = "first byte", "between events", "whole, streamed", "whole, not streamed"
 FIRST_REQUEST, ALL = "first of a conversation", "all, whole"
 KINDS = (ALL, STREAMED, NOT_STREAMED, FIRST_REQUEST, FIRST_BYTE, BETWEEN)
-"""What is measured, each in a histogram. Between events: between two pieces of a stream as they arrive."""
+"""The kinds of latency, each in a histogram. Between events: between two pieces of a stream as they arrive."""
 _TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=30)
 _GRACE = 10.0
 """Seconds that requests on their way have after the load."""
@@ -94,8 +93,6 @@ _SLICE = 16
 
 @dataclass(slots=True)
 class ClientResult:
-    """What one client process measured."""
-
     seconds: float = 0.0
     answered: int = 0
     events: int = 0
@@ -105,7 +102,6 @@ class ClientResult:
     received_bytes: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     latencies: dict[str, str] = field(default_factory=dict)
-    """Encoded histograms, by kind."""
     longest_stop: float = 0.0
     """Of this process, in seconds: latencies are as sure as it is short."""
 
@@ -120,7 +116,7 @@ class ActiveConversation:
         self.streamed = streamed
         self.turn = min(int(plan.begin_at * len(script.ends)), len(script.ends) - 1)
         self.is_new = True
-        """Whether the target has not seen it yet."""
+        """True where the target has not seen it yet."""
         self.body = b""
         self._salt = Salt(salt)
         self._messages: list[bytes] = []
@@ -166,7 +162,6 @@ class Client:
         self._errors: Counter[str] = Counter()
         self._numbers = count(plan.process, plan.processes)
         self._sending: dict[asyncio.Task[None], float] = {}
-        """Requests on their way, and when they were due."""
         self._playing = 0
         self._last_end = 0.0
         self._is_measuring = self._is_ending = False
@@ -248,7 +243,6 @@ class Client:
             task.add_done_callback(self._sending.pop)
 
     async def _turn(self, conversation: ActiveConversation, due: float) -> None:
-        """One request of a conversation, and what comes after it."""
         succeeded = await self._exchange(conversation, due)
         conversation.is_new = False
         self._last_end = self._now()
@@ -269,7 +263,6 @@ class Client:
         asyncio.get_running_loop().call_later(self._plan.think, self._give, following)
 
     async def _exchange(self, conversation: ActiveConversation, due: float) -> bool:
-        """Send the next request, and read its reply; whether there was one."""
         script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
         try:
             address, headers = self._plan.url + script.path, conversation.headers()
@@ -319,14 +312,13 @@ class Client:
         self._latencies[kind].record(seconds)
 
     def _count_unanswered(self) -> None:
-        """What was due and has no answer counts with its wait so far, so that a target that stops looks no better."""
+        """Count what was due and has no answer with its wait so far: a target that stops is to look no better."""
         now = self._now()
         for due in (*self._sending.values(), *(due for due in self._wanted if due is not None)):
             self._record(ALL, now - due)
             self._errors["unanswered"] += 1
 
     async def _watch(self) -> None:
-        """How long this process itself stood still."""
         async for late in lateness(_LOOK):
             self.result.longest_stop = max(self.result.longest_stop, late)
 

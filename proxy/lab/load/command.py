@@ -157,7 +157,7 @@ def _timed(plan: LoadPlan, duration: str, think: str) -> LoadPlan:
 
 
 def _show_cost(plan: LoadPlan, yes: bool) -> None:
-    """What a load would cost where it is billed, on stderr. Raises ValueError where that was not agreed to."""
+    """Print the cost of a load where it is billed, on stderr. Raises ValueError where that was not agreed to."""
     if is_loopback(urlsplit(plan.url).hostname or ""):
         return
     print(f"narrows: {expected_cost(plan)}{'' if plan.rate else ', if a reply takes a second'}", file=sys.stderr)

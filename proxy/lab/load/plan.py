@@ -1,4 +1,4 @@
-"""What a load is: the sessions that are played, how fast, and for how long; and their texts, made anew for each
+"""A load: the sessions that are played, how fast, and for how long; and their texts, made anew for each
 conversation, so that no cache of the target knows one from another.
 
 Laws of the texts
@@ -24,7 +24,6 @@ from proxy.lab.replay.recorded import CLIENT_APIS, Session
 
 Json = Mapping[str, Any]
 KEY = "sk-narrows-load"
-"""The credential where none is named."""
 _FEWEST_AT_A_RATE = 16
 _INSTRUCTIONS = ("system", "developer")
 
@@ -36,11 +35,8 @@ class SessionScript:
     path: str
     headers: Mapping[str, str]
     fields: Json
-    """Of each request, besides its history."""
     streaming: Json
-    """The fields that ask for a stream."""
     history: str
-    """The field of the history."""
     messages: Sequence[Json]
     ends: Sequence[int]
     shared: int = 0
@@ -52,14 +48,12 @@ class LoadPlan:
     """A load, or the part of it that one client process has."""
 
     url: str
-    """The base URL, `/v1` included."""
     scripts: Sequence[SessionScript]
     conversations: int = 1
     """How many are held at once. They take turns."""
     rate: float = 0
     """Requests a second, sent whether others were answered or not; 0 where `concurrency` decides."""
     concurrency: int = 0
-    """Requests that are on their way at once."""
     duration: float = 60
     think: float = 0
     """Seconds between a reply and the next request of its conversation."""
@@ -68,11 +62,11 @@ class LoadPlan:
     begin_at: float = 0
     """How much of its session a conversation has behind it when it begins."""
     named: bool = False
-    """Whether each conversation is named in a header, so that a balancer can keep it with one replica."""
+    """True where each conversation is named in a header, so that a balancer can keep it with one replica."""
     warm: int = 0
     """Requests of each conversation that are sent before the load begins, and not measured."""
     echo: bool = False
-    """Whether requests have the reply that was recorded in a header, for a sink to answer with."""
+    """True where requests have the reply that was recorded in a header, for a sink to answer with."""
     once: bool = False
     """The load ends with the conversations, whatever the duration."""
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What came of a load: what the target reports of itself on /metrics before and after, the figures, and their text.
+"""The results of a load: what the target reports of itself on /metrics before and after, the figures, and their text.
 
 Law: what is not known is a dash.
 """
@@ -22,12 +22,9 @@ _STOPS = "narrows_event_loop_lag_seconds"
 
 @dataclass(frozen=True, slots=True)
 class TargetSample:
-    """Of all its processes together, where it has several."""
-
     cpu: float
     """Seconds since it began."""
     rss: float
-    """Bytes."""
     stops: Mapping[float, float] = field(default_factory=dict)
     """Stops of its event loop so far that were not longer than so many seconds."""
     starts: frozenset[float] = frozenset()
@@ -36,8 +33,6 @@ class TargetSample:
 
 @dataclass(frozen=True, slots=True)
 class TargetUse:
-    """What a load cost the target."""
-
     JSON = ("cpu_seconds", "cores", "cpu_ms_per_request", "cpu_ms_per_1000_events", "rss_mib_before", "rss_mib_after",
             "conversations_per_gib", "longest_stop_ms")  # fmt: skip
 
@@ -57,7 +52,7 @@ class TargetUse:
 
 
 async def sample(url: str) -> TargetSample | None:
-    """What the target says now; None where it says nothing. Raises ValueError where nothing answers at all."""
+    """The target's metrics now; None where it says nothing. Raises ValueError where nothing answers at all."""
     address = URL(url).origin() / "metrics"
     try:
         async with aiohttp.ClientSession(timeout=_PATIENCE) as http, http.get(address) as reply:
@@ -70,7 +65,7 @@ async def sample(url: str) -> TargetSample | None:
 
 
 def read(page: str) -> TargetSample | None:
-    """What a page of metrics says; None where the use of processors is not on it."""
+    """The figures of a page of metrics; None where the use of processors is not on it."""
     cpu, rss, stops, starts = None, 0.0, dict[float, float](), set[float]()
     try:
         for family in text_string_to_metric_families(page):
@@ -90,7 +85,7 @@ def read(page: str) -> TargetSample | None:
 
 
 def use(before: TargetSample, after: TargetSample, seconds: float, requests: int, events: int, begun: int) -> TargetUse:
-    """What lies between two samples: of so many seconds, answered requests, events, and conversations begun."""
+    """The difference of two samples: of so many seconds, answered requests, events, and conversations begun."""
     cpu, grown = after.cpu - before.cpu, (after.rss - before.rss) / 2**30
     return TargetUse(
         cpu_seconds=cpu,
@@ -115,8 +110,6 @@ def _longest_stop(before: TargetSample, after: TargetSample) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
-    """One kind of latency, in milliseconds."""
-
     kind: str
     count: int
     mean: float
@@ -129,9 +122,8 @@ class LoadReport:
     DIGITS = 3
     url: str
     way: str
-    """How it was sent, in words."""
     is_whole: bool
-    """Whether it came to its end; else it was stopped."""
+    """True where it came to its end; else it was stopped."""
     seconds: float
     answered: int
     requests_per_second: float
@@ -148,7 +140,6 @@ class LoadReport:
 
 
 def way_of(plan: LoadPlan) -> str:
-    """How a plan sends its requests, in words."""
     how = f"{plan.rate:g} requests a second" if plan.rate else f"{plan.concurrency:,} at once"
     think = f", {plan.think:g} s between a reply and the next request" if plan.think else ""
     return f"{how}, {plan.conversations:,} conversations{think}, {plan.streamed:.0%} of them streamed"
@@ -211,7 +202,7 @@ def print_load(console: Console, report: LoadReport) -> None:
 
 
 def figures(report: LoadReport) -> Iterator[tuple[str, str]]:
-    """What is not a latency: a label and a value each."""
+    """The figures beside latencies: a label and a value each."""
     yield (
         "requests answered",
         f"{report.answered:,} in {report.seconds:.1f} s: {report.requests_per_second:,.1f} a second",
@@ -232,7 +223,6 @@ def figures(report: LoadReport) -> Iterator[tuple[str, str]]:
 
 
 def notes(report: LoadReport) -> Iterator[str]:
-    """What a reader must know of these figures."""
     if not report.is_whole:
         yield f"Stopped after {report.seconds:.1f} s: these are the figures until then."
     if report.client_longest_stop_ms > _SURE:

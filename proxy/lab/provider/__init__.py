@@ -6,9 +6,8 @@ prompt      a prompt as the blocks that its provider's cache sees
 cache       from a request to its prompt; what a prompt cache reads and writes, by prefix or by breakpoint
 rules       what is answered with 400, as far as the APIs agree
 answers     what can be answered, and how it travels
-api         what an API is, and what two of them have in common
-client      how clients of an API write
-chat, messages, responses   one API each: its rules, its prompts, its replies
+api         what an API is, how its clients write, and what two of them have in common
+apis        one API each: its rules, its prompts, its replies
 server      the provider, without I/O
 listener    the same on a port
 extractive  summaries and digests made of lines of their text, which stand in for a model's

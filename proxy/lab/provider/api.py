@@ -1,14 +1,17 @@
-"""What an API is to the built-in provider: its rules, its prompts, its replies. One subclass each.
+"""An API of the built-in provider: how its clients write, its rules, its prompts, its replies. One subclass
+each.
 
 What two of the APIs have in common is the default here; what is an API's own stands in its package.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from multidict import MultiMapping
 
+from policies.dialects import Dialect
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import (
     JSON_REPLY,
@@ -20,9 +23,50 @@ from proxy.lab.provider.answers import (
     http_reply,
     server_sent_event,
 )
-from proxy.lab.provider.client import ClientApi
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece
 from proxy.lab.provider.rules import Check, Violation
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+ANYTHING = {"type": "object", "properties": {}}
+_TEXT_FIELDS = {"text": "text", "tool_result": "content"}
+"""Parts that can carry a mark where this field is not empty."""
+_WITHOUT_TEXT = ("tool_use", "image", "document")
+"""Parts that can always carry one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientApi:
+    dialect: Dialect
+    options: Json
+    """Other fields of each request of a replay: it streams, and wants to know its usage."""
+    tool: Callable[[str], Json]
+    """The barest definition of a tool of this name."""
+    marked: Callable[[Json], Json] = lambda body: body
+    """The request with cache marks where real clients set them."""
+
+
+def newest_marked(messages: Sequence[Json]) -> Sequence[Json]:
+    """With a mark on the last block that can carry one, as far back as that may be: an empty result cannot."""
+    for at in reversed(range(len(messages))):
+        content = messages[at].get("content")
+        if (with_mark := marked(content)) is not content:
+            return [*messages[:at], {**messages[at], "content": with_mark}, *messages[at + 1 :]]
+    return messages
+
+
+def marked(content: Any) -> Any:
+    """With a mark on its last part that can carry one; as it is where none can."""
+    if isinstance(content, str) and content:
+        return [{"type": "text", "text": content, **MARK}]
+    for at in reversed(range(len(content))) if isinstance(content, list) else ():
+        part = content[at]
+        kind = part.get("type", "")
+        if kind in _WITHOUT_TEXT or part.get(_TEXT_FIELDS.get(kind, "")):
+            return [*content[:at], {**part, **MARK}, *content[at + 1 :]]
+    return content
+
+
+# --- the API itself ---
 
 StoredObjects = Callable[[str], Json | None]
 """The replies and items that the provider stored for this client, by id."""
@@ -30,20 +74,16 @@ StoredObjects = Callable[[str], Json | None]
 
 class Api(ABC):
     client: ClassVar[ClientApi]
-    """How its clients write."""
     path: ClassVar[str]
-    """Where it answers."""
     counting_path: ClassVar[str] = ""
     """Where it counts the tokens of a request; empty where it does not."""
     counting_fields: ClassVar[Json] = {}
-    """What the answer to that holds besides the number."""
+    """Fields of the answer to that besides the number."""
     checks: ClassVar[tuple[Check, ...]]
-    """What a request must satisfy, in this order."""
+    """Rules of a request, in this order."""
     counting_checks: ClassVar[tuple[Check, ...]] = ()
-    """What a request must satisfy whose tokens are counted."""
     request_id_header: ClassVar[str] = "x-request-id"
     stream_end: ClassVar[tuple[bytes, ...]] = ()
-    """What follows the last event of a stream."""
 
     # --- requests ---
 
@@ -80,17 +120,15 @@ class Api(ABC):
         """A tool's definition, in the shape of chat completions: the same tool is the same piece in every API."""
 
     def top_mark(self, body: Json) -> frozenset[str]:
-        """The cache mark on the request as a whole."""
         return frozenset()
 
     # --- replies ---
 
     def adapt(self, say: Say, body: Json) -> Say:
-        """What the model says to such a request where a script has it say this."""
+        """The model's reply to such a request where a script has it say this."""
         return say
 
     def choices(self, body: Json) -> int:
-        """How many answers a request wants at once."""
         return 1
 
     @abstractmethod
@@ -102,7 +140,6 @@ class Api(ABC):
         """The reply as the events of a stream; their `type` is also their name."""
 
     def reply(self, reply: ModelReply) -> ProviderReply:
-        """One object, or a stream where the request wants one."""
         headers, wire = ((self.request_id_header, reply.id("req_")),), reply.say.wire
         if not reply.request.get("stream"):
             return http_reply(200, (*headers, *JSON_REPLY), (jsontext.write(self.json_reply(reply)),), wire)
@@ -111,15 +148,14 @@ class Api(ABC):
         return http_reply(200, (*headers, *STREAMING), events, wire, sized=False)
 
     def objects_to_store(self, reply: ModelReply, resolved: Json) -> dict[str, Json]:
-        """What later requests may refer to, or clients get, by its id."""
+        """Objects that later requests may refer to, or clients get, by id."""
         return {}
 
     # --- recorded sessions ---
 
     @abstractmethod
     def recorded_answers(self, history: Sequence[Json]) -> list[Say]:
-        """What the model says in a recorded session, one answer after the other."""
+        """The model's answers in a recorded session, in order."""
 
     def answers_in(self, body: Json) -> int:
-        """How many answers of the model the history of a request holds."""
         return sum(1 for message in body["messages"] if message["role"] == "assistant")

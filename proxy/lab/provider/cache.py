@@ -51,7 +51,6 @@ class PromptReader:
         )
 
     def __call__(self, body: Json) -> ProviderPrompt:
-        """The prompt of a request that is without violations."""
         blocks = [block for tool in body.get("tools") or () for block in self._read(tool, "tools")[0].blocks]
         roles, ends = list[str](), list[int]()
         joinable = ""
@@ -137,7 +136,7 @@ class PromptReader:
 CONTINUATIONS = 32
 """How many continuations of one prefix are remembered, for a comparison within the differing block."""
 NODE_WEIGHT = 200
-"""What remembering a prefix costs beside the text of its continuations, in characters."""
+"""The weight of a prefix beside the text of its continuations, in characters."""
 
 
 def lookups(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
@@ -159,7 +158,7 @@ def writes(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
 
 
 class PromptCache:
-    """What a provider remembers of earlier prompts, for each owner (a credential and a model) apart."""
+    """A provider's memory of earlier prompts, for each owner (a credential and a model) apart."""
 
     def __init__(self, count: Count, capacity: int = 256_000_000) -> None:
         self._count = count

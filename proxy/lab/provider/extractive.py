@@ -30,22 +30,19 @@ _OMISSION = "chars omitted"
 
 _MESSAGE = re.compile(r"(\[\d+\]) (\w+)")
 _BEFORE = re.compile(r"(\[\d+\]) (.+)")
-"""A line of the summary before."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _LIST = re.compile(r"^(?:[-*+]|\d+[.)]|#+)\s+")
 _ERROR = re.compile(r"\b(?:\w*Error|\w*Exception|FAILED|failed|fatal)\b")
 _STRANGE = re.compile(r"chars omitted|```|^\d+[:\s]|[<\[](?:/|narrows|tool|function|antml|think)", re.I)
-"""What is neither prose nor an error, or was cut."""
+"""Lines that are neither prose nor an error, or were cut."""
 _FILE = re.compile(r".*\.(?:[ch]|py|[jt]sx?|go|rs|java|rb|md|rst|txt|toml|cfg|ini|json|ya?ml|sh|html|css|sql)\Z", re.S)
 
 
 class _Line(NamedTuple):
-    """A line that may be copied, and the number of its message in brackets."""
-
     number: str
     text: str
     is_open: bool = False
-    """Whether it says what comes next."""
+    """True where it says what comes next."""
 
 
 def extract_summary(transcript: str, words: int, count: Count) -> str:
@@ -66,7 +63,7 @@ def extract_digest(material: str, characters: int, count: Count) -> str:
 
 
 def _sections(material: str) -> Iterator[tuple[str, str]]:
-    """What is written of an output or a conversation: each heading, and the indented text under it."""
+    """The sections of an output or a conversation: each heading, and the indented text under it."""
     heading, lines = "", list[str]()
     for line in material.splitlines():
         if line.startswith("    ") or not line:

@@ -1,4 +1,4 @@
-"""What a strict provider answers with 400: what its APIs have in common.
+"""Rules of a strict provider, whose breach it answers with 400: those that its APIs have in common.
 
 Laws
   A request is judged by its body and by how its model's cache is marked, and by nothing else.
@@ -34,7 +34,6 @@ Check = Callable[[Json, CacheRule], Violations]
 
 
 def first_violation(checks: Iterable[Check], body: object, rule: CacheRule) -> Violation | None:
-    """The first reason to refuse the request, if there is one."""
     if not isinstance(body, Mapping):
         return Violation("The body must be a JSON object.")
     return next((violation for check in checks for violation in check(body, rule)), None)
@@ -56,7 +55,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def fits(value: object, kind: str) -> bool:
-    """Whether a value is of a kind, which is written as the API's errors name it. A boolean is no number."""
+    """True where a value is of a kind, which is written as the API's errors name it. A boolean is no number."""
     kind = kind.removeprefix("a ").removeprefix("an ")
     if isinstance(value, bool) or kind == "boolean":
         return isinstance(value, bool) and kind == "boolean"
@@ -66,7 +65,6 @@ def fits(value: object, kind: str) -> bool:
 
 
 def holds_object(text: str) -> bool:
-    """Whether it is the text of a JSON object."""
     try:
         return isinstance(jsontext.read(text), dict)
     except jsontext.NotJSONError:
@@ -74,7 +72,6 @@ def holds_object(text: str) -> bool:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -114,7 +111,7 @@ def misfits(body: Json, fields: Mapping[str, str]) -> Violations:
 
 
 def check_breakpoint(at: str, holder: Json, allowed: bool) -> Violations:
-    """What is wrong with the cache breakpoint that an object carries, if it carries one."""
+    """Faults of the cache breakpoint that an object carries, if it carries one."""
     if holder.get(BREAKPOINT) is None:
         return
     if not allowed:

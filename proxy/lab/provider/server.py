@@ -31,11 +31,11 @@ from proxy.lab.provider.answers import (
     http_reply,
 )
 from proxy.lab.provider.api import Api
+from proxy.lab.provider.apis.chat import OpenAIChat
+from proxy.lab.provider.apis.messages import AnthropicMessages
+from proxy.lab.provider.apis.responses import OpenAIResponses
 from proxy.lab.provider.cache import PromptCache, PromptReader
-from proxy.lab.provider.chat.api import OpenAIChat
-from proxy.lab.provider.messages.api import AnthropicMessages
 from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
-from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
@@ -57,7 +57,6 @@ MODELS = ("GET", "/v1/models")
 STORAGE = 64_000_000
 """Bytes of replies that later requests may refer to."""
 LARGEST = 1 << 28
-"""Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
 _KEYS = sorted({api.client.dialect.http.key for api in APIS.values()}, key=lambda key: key[1])
@@ -83,19 +82,15 @@ class Received:
     dialect: str = ""
     """Whose request it is; empty where it asks for no answer of a model."""
     counts: bool = False
-    """Whether only its tokens are to be counted."""
     json: Any = None
-    """The body, where it is JSON."""
     resolved: Any = None
     """The same with everything in it that it refers to by id."""
     violation: Violation | None = None
     excess: Excess | None = None
-    """How much too long its prompt is."""
     usage: Usage | None = None
     outcome: Literal["open", "finished", "aborted", "cancelled"] = "open"
     """`aborted` by a script's order, `cancelled` because the client went away."""
     sent: int = 0
-    """Bytes of the body written so far."""
 
     @property
     def path(self) -> str:
@@ -136,7 +131,6 @@ class Provider:
     unmarkable: Container[str] = ()
     """Models for which a cache mark is an unknown field, as with providers that only took the API over."""
     refuse: Callable[[Json], Violation | None] = lambda _: None
-    """A rule beside those of the API."""
     keep: int = 100
     """How many requests are remembered, with all that they carried."""
     requests: deque[Received] = field(init=False)
@@ -232,7 +226,7 @@ class Provider:
     # --- answers ---
 
     def _say(self, received: Received, prompt: ProviderPrompt | None, say: Say) -> ProviderReply:
-        """What the model says, or why it does not; the cache is charged, and the reply stored."""
+        """The model's reply, or why there is none; the cache is charged, and the reply stored."""
         if not received.dialect:
             return _send(_not_served(404, received))
         api, violation = APIS[received.dialect], received.violation
@@ -263,7 +257,7 @@ class Provider:
         return api.reply(reply)
 
     def _own_answer(self, received: Received) -> Answer:
-        """What the provider answers by itself: the models, a stored reply, the recorded session, or a sentence."""
+        """The provider's own answer: the models, a stored reply, the recorded session, or a sentence."""
         if (received.method, received.path) == MODELS:
             rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "narrows"} for name in self.models]
             return Send(body=jsontext.write({"object": "list", "data": rows}))

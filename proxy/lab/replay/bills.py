@@ -1,4 +1,4 @@
-"""What replayed requests, recalls and summaries cost, and how results add up and compare.
+"""Costs of replayed requests, recalls and summaries, and how results add up and compare.
 
 Laws
   Money is what a provider's usage says, at the prices of one table.
@@ -21,13 +21,12 @@ T = TypeVar("T")
 FIRST: Mapping[str, str] = {"joined": "first"}
 """Metadata of a field that has the value of the first."""
 MAX: Mapping[str, str] = {"joined": "max"}
-"""Metadata of a field that has the highest value."""
 _PUBLIC_VOCABULARY = re.compile(r"(?:gpt|o\d|chatgpt|codex)\b")
 """Names of models whose vocabulary is the one that counts."""
 
 
 def notes_on(prices: Prices) -> list[str]:
-    """What a reader has to know of figures at these prices, in sentences."""
+    """Notes on figures at these prices, in sentences."""
     notes: list[str] = []
     if not prices.listed:
         whose = f"those of {prices.assumed}" if prices.assumed else "assumed prices"
@@ -46,8 +45,6 @@ def notes_on(prices: Prices) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure with Narrows, and without it."""
-
     with_: float = 0
     without: float = 0
 
@@ -97,7 +94,7 @@ def joined(values: Sequence[T]) -> T:
 
 @dataclass
 class SessionBill:
-    """What requests cost, by what the provider counted: `input` and `output` in dollars, the others in tokens."""
+    """The cost of requests, by what the provider counted: `input` and `output` in dollars, the others in tokens."""
 
     prices: Prices = field(metadata=FIRST)
     input: float = 0.0
@@ -124,7 +121,6 @@ class SessionBill:
 
     @property
     def dollars(self) -> float | None:
-        """The whole bill; None where the prices are assumed."""
         return self.total if self.prices.listed else None
 
     @property
@@ -133,13 +129,12 @@ class SessionBill:
 
     @property
     def share_cached(self) -> float:
-        """Of the input tokens, those read from the cache."""
         return self.cached / self.tokens if self.tokens else 0.0
 
 
 @dataclass
 class RecallCosts:
-    """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
+    """The cost of recalls. `bill` is that of the rounds: the requests of a turn after its first."""
 
     JSON: ClassVar = (
         *("uses_of_hidden_text", "rate", "calls", "refused", "rounds"),
@@ -150,9 +145,7 @@ class RecallCosts:
     rate: float = field(default=0.0, metadata=FIRST)
     """The share of the uses of hidden text at which the model is to recall it."""
     calls: int = 0
-    """Recalls answered with what they asked for."""
     refused: int = 0
-    """Recalls of what is not there."""
     rounds: int = 0
     uses_of_hidden_text: int = 0
     """Turns times hidden texts that they would need."""
@@ -175,7 +168,7 @@ class Moment:
 
 @dataclass
 class SummaryCosts:
-    """What summaries took. `bill` is that of the calls, at the prices of the model that writes them."""
+    """The cost of summaries. `bill` is that of the calls, at the prices of the model that writes them."""
 
     JSON: ClassVar = (
         *("model=bill.prices.model", "made=accepted", "adopted", "rejected", "rejected_because", "failed", "calls"),
@@ -188,9 +181,7 @@ class SummaryCosts:
     """So many tokens have to go for each; 0 where none are wanted."""
     calls: int = 0
     accepted: int = 0
-    """Answers that may be used."""
     rejected_because: Counter[str] = field(default_factory=Counter)
-    """Answers that may not be used, by reason."""
     failed: int = 0
     """Those wanted of which no answer came."""
     adopted: int = 0
@@ -203,7 +194,6 @@ class SummaryCosts:
     first_asked: Moment | None = field(default=None, metadata=FIRST)
     """The request with which the first summary of turns was asked for, to be used or not."""
     first_adopted: Moment | None = field(default=None, metadata=FIRST)
-    """The first request in which one stands."""
     rejected_bill: SessionBill = field(init=False)
     """Of the bill, what answers cost that may not be used."""
 
@@ -211,7 +201,6 @@ class SummaryCosts:
         self.rejected_bill = SessionBill(self.bill.prices)
 
     def add(self, record: SummaryRecord) -> None:
-        """One more was answered, to be used or not."""
         self.accepted += not record.rejected
         if record.rejected:
             self.rejected_because[record.rejected] += 1
@@ -224,12 +213,11 @@ class SummaryCosts:
         self.bound = self.digests + (ceil(self.tokens_covered / self.batch) if self.batch else 0)
 
     def note(self, moment: Moment, was_asked: bool, was_adopted: bool) -> None:
-        """Enter the request, where it is the first of either."""
         self.first_asked = self.first_asked or (moment if was_asked else None)
         self.first_adopted = self.first_adopted or (moment if was_adopted else None)
 
     def charge(self, before: SummaryCost, now: SummaryCost) -> None:
-        """What one turn added to what was spent: mostly there is one call, or none."""
+        """Add the cost of one turn: mostly there is one call, or none."""
         self.calls += now.calls - before.calls
         names = ("prompt", "cached", "written", "completion")
         usage = Usage(*(getattr(now, name) - getattr(before, name) for name in names))
@@ -238,7 +226,6 @@ class SummaryCosts:
 
     @property
     def rejected(self) -> int:
-        """Answers that may not be used."""
         return self.rejected_because.total()
 
 
@@ -251,7 +238,6 @@ class ModelCalls:
     summaries: int
     digests: int
     dollars: float | None
-    """None where the prices are assumed."""
 
     @property
     def total(self) -> int:

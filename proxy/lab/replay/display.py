@@ -30,14 +30,13 @@ _LAST_LINE = """
 
 
 class Column(NamedTuple):
-    """What a column is called, the attribute of a row that stands in it, and how that is written."""
+    """The head of a column, the attribute of a row that stands in it, and how that is written."""
 
     head: str
     path: str
     written: Callable[[Any], str]
 
     def cell(self, row: object) -> str:
-        """What stands in it for a row."""
         return self.written(attrgetter(self.path)(row))
 
 
@@ -52,7 +51,6 @@ def _bills(bill: ComparedBill) -> str:
 
 
 def _stop(ratio: float) -> str:
-    """A ratio; 0 is none at all."""
     return f"{ratio:.3f}" if ratio else "-"
 
 
@@ -105,14 +103,14 @@ COSTS: Sequence[Column] = (
     Column("ratio", "whole_bill.ratio", _ratio),
     *_NEEDS,
 )
-"""What a session cost and what it hid, for a terminal."""
+"""Costs of a session, and what it hid."""
 MARKS: Sequence[Column] = (
     Column("marks alone $/none", "input_bill_of_marks_alone", _bills),
     Column("ratio", "input_bill_of_marks_alone.ratio", _ratio),
     Column("with compaction $/marks alone", "input_bill_beside_marks_alone", _bills),
     Column("ratio", "input_bill_beside_marks_alone.ratio", _ratio),
 )
-"""What cache marks of Narrows saved in a session, and what compaction saved beside them."""
+"""Savings in a session by cache marks of Narrows, and by compaction beside them."""
 FAULTS: Sequence[Column] = (
     Column("invalid", "validity_errors", str),
     Column("no reply", "unanswered", str),
@@ -121,9 +119,9 @@ FAULTS: Sequence[Column] = (
     Column("chkp", "checkpoints", str),
     *(_LOST, *_STOPS),
 )
-"""What went wrong in a session, its checkpoints, and its worst bills."""
+"""Faults of a session, its checkpoints, and its worst bills."""
 SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS, _PEAK)
-"""What was in sight, the share of recall rounds, and the largest prompt."""
+"""The shares in sight, the share of recall rounds, and the largest prompt."""
 AVERAGE_BILLS: Sequence[Column] = (
     Column("sessions", "sessions", _count),
     Column("ratio", "input_bill_ratio", _ratio),
@@ -192,7 +190,6 @@ def print_replays(
 
 
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
-    """The sessions under one price table and preset."""
     widest = max(16, console.width - 76)  # the figures beside the name of a session take 76 columns
     set_marks = any(report.marks_matter for report in reports)
     for columns in (COSTS, *([MARKS] if set_marks else ()), FAULTS, SIGHT):
@@ -207,7 +204,7 @@ def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
             tally = joined(tallies)
             counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
             console.print(Text(f"used out of sight, {kind}: {counts}"))
-    for line in (recalls(reports), *summaries(reports), *against_nothing(reports), *recorded_usage(reports)):
+    for line in (recalls(reports), *summaries(reports), *against_nothing(reports)):
         console.print(Text(line))
     console.print()
 
@@ -221,7 +218,6 @@ def _session_name(name: str, widest: int) -> str:
 
 
 def meanings(averages: Sequence[Average]) -> Iterator[str]:
-    """What the groups are, in words."""
     for row in {row.group: row for row in averages}.values():
         orders = f", {row.sessions} of them: their mean and their worst" if row.group == CHAIN else ""
         yield f"{row.group}: {row.means}{orders}"
@@ -271,17 +267,7 @@ def print_needs(console: Console, reports: Sequence[Report]) -> None:
 # --- what replays cost, in sentences ---
 
 
-def recorded_usage(reports: Sequence[Report]) -> Iterator[str]:
-    """How the provider counted when the sessions were recorded, model by model."""
-    recorded = [report.recorded_usage for report in reports if report.recorded_usage.requests]
-    for model in dict.fromkeys(usage.model for usage in recorded):
-        ratios = [usage.ratio or 0 for usage in recorded if usage.model == model]
-        words = f"{min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else f"{ratios[0]:.2f}"
-        yield f"recorded usage: the provider of {printable(model)} reported {words} tokens for each one counted here"
-
-
 def recalls(reports: Sequence[Report]) -> str:
-    """What recalls took, of all sessions together."""
     costs = joined([report.recalls for report in reports])
     uses = f"{costs.calls:,} for {costs.uses_of_hidden_text:,} uses of hidden text"
     line = f"recalls, rate {costs.rate:g}: {uses}"
@@ -292,7 +278,7 @@ def recalls(reports: Sequence[Report]) -> str:
 
 
 def summaries(reports: Sequence[Report]) -> Iterator[str]:
-    """What summaries took, of all sessions together; nothing where none are wanted."""
+    """The cost of summaries, of all sessions together; nothing where none are wanted."""
     costs = joined([report.summaries for report in reports])
     if not costs.batch:
         return

@@ -53,12 +53,11 @@ from proxy.summaries.models import siblings
 
 @dataclass(slots=True)
 class RecallRounds:
-    """What became of one request besides its last round: the usage of the others, and the recalls answered."""
+    """The rounds of one request before its last: the usage of the others, and the recalls answered."""
 
     usage: list[Usage] = field(default_factory=list)
     answered: int = 0
     refused: int = 0
-    """Recalls of what is not there."""
 
 
 class PlanObserver(Addon):
@@ -110,7 +109,6 @@ class Player:
         """By credential: the requests of the newest turn."""
 
     def play(self, credential: str, run: str, session: Session) -> None:
-        """Answer this credential with the replies of a session."""
         if self._refetch:
             self._plays[credential] = (run, session.replies(self._count))
 
@@ -171,7 +169,6 @@ def _written(received: Received, count: Counter) -> str | None:
 
 
 def _parts(received: Received) -> Iterator[Part]:
-    """The parts of the history of a request."""
     history = received.json.get(DIALECTS[received.dialect].fields.history)
     entries = [{"role": "user", "content": history}] if isinstance(history, str) else history or ()
     return (part for entry in entries for part in read(received.dialect, entry).parts)
@@ -186,24 +183,20 @@ CACHES: Mapping[str, Mapping[str, Any]] = {
     "breakpoint": {"breakpoints": True},
     "none": {"breakpoints": False, "read": 1.0, "write": 1.0},
 }
-"""What a provider's cache can be like: matching any prefix, or only at marks, or worth nothing."""
+"""Kinds of a provider's cache: matching any prefix, or only at marks, or worth nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `narrows replay`."""
-
     prices: tuple[str, ...] = ()
     """Price tables, by model; each session's own where there is none."""
     cache: str = ""
     """One of `CACHES`; by model where empty."""
     preset: str = Settings.model_fields["preset"].default
     aim: Aim | None = None
-    """None for that of the preset."""
     context_tokens: int | None = None
-    """The size that prompts are kept below."""
     keep: Patterns = ()
-    """What is never edited, as the setting `keep`."""
+    """As the setting `keep`."""
     window: int | None = None
     """A cap on the window of the model, as the setting `window`."""
     upstream: str = ""
@@ -212,11 +205,9 @@ class Options:
     refetch: float = 0.0
     """The share of the uses of hidden text at which the built-in provider's model recalls it first."""
     own: Mapping[str, CustomPreset] = field(default_factory=dict)
-    """Presets of one's own, by name."""
     summary_model: str = ""
     """The model that writes the summaries that the preset wants; empty for the small sibling of the session's."""
     no_marks: bool = False
-    """Whether no client sets cache marks."""
     store: str = ""
     """The URL of a store that stays; one of its own, which is deleted, where empty."""
 
@@ -225,13 +216,11 @@ class Options:
         return self.own[self.preset].preset if self.preset in self.own else PRESETS[self.preset]
 
     def tables(self, sessions: Sequence[Session]) -> Mapping[str, Sequence[Session]]:
-        """The sessions that are replayed under each price table."""
         if self.prices:
             return dict.fromkeys(self.prices, sessions)
         return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
 
     def requests(self, sessions: Sequence[Session]) -> int:
-        """How many requests the replays of these sessions make."""
         return sum(len(each.turns) for members in self.tables(sessions).values() for each in members)
 
 
@@ -257,16 +246,12 @@ class SummaryObserver:
 
 @dataclass(frozen=True, slots=True)
 class ReplayEnvironment:
-    """A running Narrows, what observes it, and how its model bills."""
-
     base_url: str
     observer: PlanObserver
     provider: Provider | None
     """The built-in one; None where the upstream is a real one."""
     player: Player | None
-    """What answers for the built-in provider."""
     summaries: SummaryObserver | None
-    """None where the preset wants no summaries."""
     prices: Prices
     model: str
     count: Counter
@@ -274,7 +259,7 @@ class ReplayEnvironment:
 
     @property
     def marks(self) -> bool:
-        """Whether the client of a session sets cache marks: where the cache knows no others."""
+        """True where the client of a session sets cache marks: where the cache knows no others."""
         rule = rule_for(self.prices.model, self.prices)
         return bool(rule.mark) and not rule.endings and not self.options.no_marks
 

@@ -1,4 +1,4 @@
-"""What became of replayed sessions: what they cost with and without Narrows, their prefix, and what was in sight; then
+"""The results of replayed sessions: what they cost with and without Narrows, their prefix, and what was in sight; then
 averages of those that are alike, and presets beside each other.
 
 Laws
@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from policies.context import Aim
-from policies.model.tokens import Calibration
 from proxy.lab.needs import Needs
 from proxy.lab.quality import Tally, Visibility
 from proxy.lab.replay.bills import (
@@ -43,53 +42,28 @@ GROUPS: Mapping[str, str] = {
     "text": "text protocol, without tools",
     CHAIN: "sessions as one conversation, order by order",
 }
-"""What a session belongs to where it was given no group of its own."""
+"""Groups of sessions that were given none of their own."""
 REFUSED = "refused"
 """In the place of what a reply says of the prefix, where there is no reply."""
 
 
-@dataclass
-class RecordedUsage:
-    """What the provider itself counted when a session was recorded, beside what is counted here for its requests."""
-
-    JSON: ClassVar = ("model", "requests", "ratio")
-
-    model: str = ""
-    """The model that was asked then."""
-    requests: int = 0
-    growth: Calibration = field(default_factory=Calibration)
-
-    def add(self, reported: int, counted: int) -> None:
-        """One more request."""
-        self.requests += 1
-        self.growth = self.growth.learn(counted, reported)
-
-    @property
-    def ratio(self) -> float | None:
-        """Tokens that the provider reported for each one counted, of what requests grew by: a recording may lack what
-        stood before it. None where nothing was recorded."""
-        return self.growth.ratio if self.requests else None
-
-
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """One request of a session."""
-
     prefix: str
-    """What its reply said of the prefix; `REFUSED` where it was not answered."""
+    """The word of its reply about the prefix; `REFUSED` where it was not answered."""
     tokens_sent: Compared = field(default_factory=Compared)
     """Of its prompt, those of recall rounds included."""
     cached_tokens_given_up: int = 0
     """Tokens that were in the provider's cache and had to be sent anew because of Narrows."""
     summary: str = ""
-    """What its reply said of summaries."""
+    """The word of its reply about summaries."""
     input_bill: ComparedBill = field(default_factory=ComparedBill)
     """Of all requests so far, with what summaries cost."""
 
 
 @dataclass
 class Report:
-    """What became of one session. `baseline` is the bill of doing nothing."""
+    """The results of one session. `baseline` is the bill of doing nothing."""
 
     JSON: ClassVar = (
         *("session", "group", "preset", "aim", "prices", "prices_known", "notes", "protocol", "requests"),
@@ -98,7 +72,7 @@ class Report:
         *("input_bill_beside_marks_alone", "whole_bill", "recall_share_of_input_bill"),
         *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
         *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
-        *("recorded_usage", "used_by_later_turns", "needs"),
+        *("used_by_later_turns", "needs"),
     )
 
     session: str
@@ -109,9 +83,8 @@ class Report:
     aim: Aim = "bill"
     """With which it was planned: a preset may have another one for chats without tools."""
     kind: str = ""
-    """The group that it was given; else `group` is by its protocol and its length."""
     changes: str = ""
-    """What was left out of the recording, in a sentence."""
+    """Parts of the recording that were left out, in a sentence."""
     protocol: str = "tools"
     requests: int = 0
     validity_errors: int = 0
@@ -119,11 +92,9 @@ class Report:
     unanswered: int = 0
     """Requests without a complete answer for another reason: a real upstream has many."""
     first_refusal: str | None = None
-    """The provider's words at the first of these."""
     prefix_changes: int = 0
     """Requests, rounds included, that did not begin with the whole of the one before, as the provider received them."""
     undeclared_prefix_changes: int = 0
-    """Those of them whose reply did not say so."""
     failed_open: int = 0
     prefix: Counter[str] = field(default_factory=Counter)
     cached_tokens_given_up: int = 0
@@ -131,7 +102,6 @@ class Report:
     """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
     worst_ratio_past_request_20: float = 0.0
     """The highest after more than `EARLY` requests; 0 where there are no more."""
-    recorded_usage: RecordedUsage = field(default_factory=RecordedUsage)
     used_by_later_turns: Visibility = field(default_factory=Visibility)
     needs: Needs = field(default_factory=Needs)
     each_request: list[RequestResult] = field(default_factory=list)
@@ -147,12 +117,11 @@ class Report:
 
     @property
     def prices_known(self) -> bool:
-        """Whether the prices are those of the model, and not a guess."""
+        """True where the prices are those of the model, and not a guess."""
         return self.bill.prices.listed and self.summaries.bill.prices.listed
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader has to know of the figures."""
         return [*notes_on(self.bill.prices), *([self.changes] if self.changes else [])]
 
     @property
@@ -168,7 +137,6 @@ class Report:
 
     @property
     def peak_context(self) -> Compared:
-        """Tokens of the largest prompt."""
         return Compared(self.bill.peak, self.baseline.peak)
 
     @property
@@ -179,12 +147,12 @@ class Report:
 
     @property
     def input_bill_of_marks_alone(self) -> ComparedBill:
-        """What cache marks of Narrows alone would have made of it, compared with doing nothing."""
+        """The input bill with cache marks of Narrows alone, compared with doing nothing."""
         return ComparedBill(self.marks_alone.input, self.baseline.input, self.prices_known)
 
     @property
     def marks_matter(self) -> bool:
-        """Whether marks alone change the bill, so that both rows are worth a reader's time."""
+        """True where marks alone change the bill, so that both rows are worth a reader's time."""
         return self.marks_alone.input > 0 and abs(self.input_bill_of_marks_alone.ratio - 1) >= 0.005
 
     @property
@@ -199,11 +167,10 @@ class Report:
 
     @property
     def recall_share_of_input_bill(self) -> float:
-        """What recall rounds cost, of the input bill."""
+        """The share of recall rounds in the input bill."""
         return self.recalls.bill.input / self.input_bill.with_ if self.input_bill.with_ else 0.0
 
     def compare_bills(self) -> None:
-        """Enter the ratio of the bills so far."""
         ratio = self.input_bill.ratio
         self.worst_ratio_at_any_stop = max(self.worst_ratio_at_any_stop, ratio)
         if self.requests > EARLY:
@@ -211,7 +178,6 @@ class Report:
 
     @property
     def model_calls(self) -> ModelCalls:
-        """Those that the session itself did not make."""
         summaries = self.summaries
         digests = summaries.digests if summaries.batch else summaries.calls
         dollars = self.recalls.bill.input + summaries.bill.total if self.prices_known else None
@@ -228,13 +194,12 @@ class Report:
 
     @property
     def faults(self) -> int:
-        """What must not be: of these, one is too many."""
+        """The number of faults, of which one is too many."""
         sent = self.validity_errors + self.unanswered + self.undeclared_prefix_changes + self.failed_open
         return sent + self.used_by_later_turns.all.lost + self.recalls.refused
 
     @property
     def group(self) -> str:
-        """With which others it is compared."""
         if self.kind:
             return self.kind
         if self.protocol == "text":
@@ -256,20 +221,15 @@ MEANINGS: Mapping[str, str] = {**GROUPS, ALL: "all sessions"}
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The sessions of one group under one price table and preset."""
-
     prices: str
     preset: str
     group: str
     means: str
-    """What the group is, in words."""
     notes: Sequence[str]
-    """What a reader has to know of the figures."""
     sessions: int
     input_bill_ratio: float
     whole_bill_ratio: float
     worst_input_bill_ratio: float
-    """At the end of a session."""
     worst_ratio_past_request_20: float
     worst_ratio_at_any_stop: float
     recall_share_of_input_bill: float
@@ -283,13 +243,10 @@ class Average:
     share_visible_quoted: float | None
     share_visible_quoted_lines: float | None
     share_visible_at_risk_quoted_lines: float | None
-    """None, like the others, where there was nothing to see."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresetResult:
-    """One preset under one price table, over all sessions."""
-
     prices: str
     preset: str
     ahead: bool
@@ -318,10 +275,10 @@ class PresetResult:
     lost: int
     model_calls: ModelCalls
     in_money: str
-    """What the sessions cost without Narrows and with it, in a sentence."""
+    """The cost of the sessions without Narrows and with it, in a sentence."""
 
     def beats(self, other: "PresetResult") -> bool:
-        """Whether its bill is as low and it leaves as much in sight, and is better in either."""
+        """True where its bill is as low and it leaves as much in sight, and is better in either."""
         ratio, visible = self.input_bill.ratio, self.share_visible
         is_as_good = ratio <= other.input_bill.ratio and visible >= other.share_visible
         return is_as_good and (ratio, visible) != (other.input_bill.ratio, other.share_visible)
@@ -364,7 +321,6 @@ def _average(prices: str, preset: str, group: str, reports: Sequence[Report]) ->
 
 
 def _worst(reports: Sequence[Report]) -> dict[str, float]:
-    """The worst bills of all sessions: at the end, past request 20, at any stop."""
     return {
         "worst_input_bill_ratio": max(report.input_bill.ratio for report in reports),
         "worst_ratio_past_request_20": max(report.worst_ratio_past_request_20 for report in reports),

@@ -42,8 +42,6 @@ from proxy.lab.replay.report import Report, RequestResult
 
 @dataclass(frozen=True, slots=True)
 class ClientReply:
-    """What came back for a request; without `usage`, `refusal` says why."""
-
     status: int
     headers: Mapping[str, str]
     usage: Usage | None
@@ -58,11 +56,10 @@ Progress = Callable[[], None]
 async def replay(
     session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress = lambda: None
 ) -> Report:
-    """Every request of the session, in order, and what was in sight."""
     prices, summaries = environment.prices, environment.summaries
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
-    report.kind, report.changes, report.recorded_usage.model = session.group, session.changes, session.model
+    report.kind, report.changes = session.group, session.changes
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
     accounting = _Accounting(environment, run, session)
@@ -108,7 +105,6 @@ class _Accounting:
         self._environment = environment
         self._run = run
         self._dialect = session.dialect
-        self._recorded = session.recorded_prompts
         self._edited_at = session.edit.request if session.edit else 0
         self._read = PromptReader(environment.count, APIS[session.dialect])
         self._cache = PromptCache(environment.count)
@@ -126,8 +122,6 @@ class _Accounting:
         self._spent = SummaryCost()
 
     def add_request(self, report: Report, body: Json, reply: ClientReply) -> None:
-        """Enter one request in the report."""
-        turn = report.requests
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
@@ -141,8 +135,6 @@ class _Accounting:
         marked = self._read(self._marks_alone.sent(*self._requests.read(body))) if self._marks_alone else None
         alone = self._marked_cache.charge(self._run, marked, self._rule) if marked else baseline
         report.marks_alone.add(replace(alone, completion=answer.completion))
-        if turn < len(self._recorded):
-            report.recorded_usage.add(self._recorded[turn], baseline.prompt)
         for usage in (*rounds.usage, answer):
             report.bill.add(usage)
             report.compare_bills()
@@ -204,7 +196,7 @@ class _Accounting:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """What came back for a request; status 0 where nothing did."""
+    """The reply to a request; status 0 where there is none."""
 
     status: int
     headers: Mapping[str, str]
