@@ -1,1 +1,1 @@
-"""The tools that pages are drawn with: markup, bars to scale, and how figures are written. Pure: values in, text out."""
+"""Tools that pages are drawn with: markup, bars to scale, and how figures are written. Pure: values in, text out."""

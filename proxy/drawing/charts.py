@@ -53,11 +53,6 @@ def swatch(name: str) -> Markup:
     return element("svg", _across(1, 0, 1, name), class_="swatch", aria_hidden="true")
 
 
-def histogram(counts: Sequence[int]) -> Markup:
-    """One column for each count."""
-    return skyline([(count, count, "ink") for count in counts])
-
-
 def skyline(sizes: Sequence[tuple[float, float, str]]) -> Markup:
     """Columns side by side: before, after, and their class."""
     scale = max((max(before, after) for before, after, _ in sizes), default=0) or 1
@@ -166,11 +161,6 @@ def figures(before: int, unit: str, after: int | None = None) -> Markup:
     """Before and, where it is another one, after; `unit` is for those who do not see the column's head."""
     left = f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
     return element("span", left, element("span", f" {unit}", class_="unseen"), class_="n")
-
-
-def asides(notes: Iterable[str]) -> Sequence[Markup]:
-    """Print notes on the figures above, each once."""
-    return [element("p", note, class_="aside") for note in dict.fromkeys(notes)]
 
 
 def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:

@@ -150,7 +150,7 @@ def by_tools(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
 
 
 def preset_agreement(preset: str, at: int, samples: Sequence[ComparedTurn], names: Sequence[str]) -> PresetAgreement:
-    """The agreement of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
+    """Agreement of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
     rows = [(sample, sample.with_[at]) for sample in samples]
 
     def of(same: Same, distance: str = "") -> Agreement:
