@@ -100,7 +100,7 @@ async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() 
 def drawn(found: list[Report], rows: list[PresetResult]) -> list[str]:
     paper = StringIO()
     console = Console(file=paper, width=WIDE)
-    print_replays(console, found, averages(found), False, rows)
+    print_replays(console, found, averages(found), rows)
     return paper.getvalue().rstrip().splitlines()
 
 

@@ -23,8 +23,14 @@ from proxy.console.output import as_json
 from proxy.drawing.words import WHY
 from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
-from proxy.lab.explain import Explanation, explained, input_bills, original_text, request_from
-from proxy.lab.replay.display import print_explanation
+from proxy.lab.explain import (
+    Explanation,
+    explained,
+    input_bills,
+    original_text,
+    print_explanation,
+    request_from,
+)
 from proxy.lab.terminal import Bar, bars
 from tests.kit.histories import TOOLS
 

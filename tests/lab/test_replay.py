@@ -172,7 +172,7 @@ async def test_a_chain_is_one_conversation() -> None:
     assert twice.name == "write_once+again"
     assert sum(message["role"] == "system" for message in twice.messages) == 1
     report = await one(twice)
-    assert report.requests == len(SHORT.turns)
+    assert report.requests == 2 * len(SHORT.turns)
     assert report.faults == 0
 
 

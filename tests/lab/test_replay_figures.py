@@ -14,9 +14,9 @@ from policies.money.prices import Usage
 from proxy.console import cli
 from proxy.console.output import WIDE, as_json
 from proxy.lab.demo import recorded
-from proxy.lab.explain import explained
+from proxy.lab.explain import explained, print_explanation
 from proxy.lab.replay.bills import SessionBill, notes_on
-from proxy.lab.replay.display import print_explanation, print_replays
+from proxy.lab.replay.display import print_replays
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import chains
 from proxy.lab.replay.report import EARLY, Report, averages, preset_results

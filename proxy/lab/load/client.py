@@ -28,7 +28,6 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 import orjson
-from hdrh.histogram import HdrHistogram
 
 from proxy.event_loop import lateness, run_fast
 from proxy.lab.load.plan import LoadPlan, Salt, SessionScript
@@ -42,6 +41,8 @@ class Latencies:
     """Recorded in seconds, and read in milliseconds."""
 
     def __init__(self, encoded: Iterable[str] = ()) -> None:
+        from hdrh.histogram import HdrHistogram  # not everywhere there: it has no wheel for some machines
+
         self._histogram = HdrHistogram(1, _LONGEST, 3)
         for each in encoded:
             self._histogram.decode_and_add(each)
@@ -188,7 +189,7 @@ class Client:
     async def run(self, stop: asyncio.Event) -> ClientResult:
         """The load, until its time is over, its conversations are, or it is stopped."""
         began, self._is_measuring = self._now(), True
-        helpers = [asyncio.create_task(self._watch())]
+        helpers = [asyncio.create_task(_watch(self.result))]
         if self._plan.rate:
             helpers.append(asyncio.create_task(self._want_at_a_rate(began)))
         for _ in range(self._plan.process, self._plan.concurrency, self._plan.processes):
@@ -296,31 +297,29 @@ class Client:
         if not self._is_measuring:
             return
         end = self._now()
-        self._record(ALL, end - due)
-        self._record(STREAMED if conversation.streamed else NOT_STREAMED, end - due)
-        self._record(FIRST_BYTE, (first or end) - due)
+        self._latencies[ALL].record(end - due)
+        self._latencies[STREAMED if conversation.streamed else NOT_STREAMED].record(end - due)
+        self._latencies[FIRST_BYTE].record((first or end) - due)
         if conversation.is_new:
-            self._record(FIRST_REQUEST, end - due)
+            self._latencies[FIRST_REQUEST].record(end - due)
         if conversation.streamed:
             self.result.events += events
             for seconds in betweens:
-                self._record(BETWEEN, seconds)
+                self._latencies[BETWEEN].record(seconds)
         self.result.received_bytes += size
         self.result.answered += 1
-
-    def _record(self, kind: str, seconds: float) -> None:
-        self._latencies[kind].record(seconds)
 
     def _count_unanswered(self) -> None:
         """Count what was due and has no answer with its wait so far: a target that stops is to look no better."""
         now = self._now()
         for due in (*self._sending.values(), *(due for due in self._wanted if due is not None)):
-            self._record(ALL, now - due)
+            self._latencies[ALL].record(now - due)
             self._errors["unanswered"] += 1
 
-    async def _watch(self) -> None:
-        async for late in lateness(_LOOK):
-            self.result.longest_stop = max(self.result.longest_stop, late)
+
+async def _watch(result: ClientResult) -> None:
+    async for late in lateness(_LOOK):
+        result.longest_stop = max(result.longest_stop, late)
 
 
 def _in_words(errors: Counter[str]) -> str:

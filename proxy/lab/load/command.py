@@ -10,7 +10,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -22,13 +22,12 @@ from proxy.console.output import explains_columns, progress, refusing
 from proxy.event_loop import interruption, run_fast
 from proxy.lab import sessions as shipped
 from proxy.lab.arguments import CredentialEnv, Html, credential
+from proxy.lab.load.client import Clients
 from proxy.lab.load.plan import SALTS, LoadPlan, conversations_for, expected_cost, script_of
+from proxy.lab.load.report import LoadReport, print_load, report_of, sample
+from proxy.lab.load.sink import serve_sink
 from proxy.lab.replay.recorded import load_all
 from proxy.lab.terminal import print_report, writable
-
-if TYPE_CHECKING:  # they need a package that some machines have not
-    from proxy.lab.load.client import Clients
-    from proxy.lab.load.report import LoadReport
 
 Rate = Annotated[
     float,
@@ -103,15 +102,11 @@ def load(
         _show_cost(plan, yes)
     with refusing(), progress(max(1, round(plan.duration)), "seconds") as advance:
         report = asyncio.run(measure(plan, processes, advance))
-    from proxy.lab.load.report import print_load
-
     print_report(lambda paper: print_load(paper, report), lambda: values_of(report), as_json, path)
     raise typer.Exit(int(bool(report.errors)))
 
 
 def _be_sink(url: str, port: int, events: int) -> None:
-    from proxy.lab.load.sink import serve_sink
-
     if url:
         raise ValueError("--sink is an upstream and asks no URL; give it alone, and start the target with its address")
     with suppress(KeyboardInterrupt):
@@ -172,11 +167,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def measure(plan: LoadPlan, processes: int, advance: Callable[[], None]) -> "LoadReport":
+async def measure(plan: LoadPlan, processes: int, advance: Callable[[], None]) -> LoadReport:
     """Run the load; Ctrl-C ends it early. Raises ValueError where it cannot begin."""
-    from proxy.lab.load.client import Clients
-    from proxy.lab.load.report import report_of, sample
-
     await sample(plan.url)
     stop = interruption()
     async with Clients(plan, processes) as clients:
@@ -198,6 +190,6 @@ async def _ticking(advance: Callable[[], None]) -> None:
         advance()
 
 
-async def _stopping(clients: "Clients", stop: asyncio.Event) -> None:
+async def _stopping(clients: Clients, stop: asyncio.Event) -> None:
     await stop.wait()
     clients.stop()

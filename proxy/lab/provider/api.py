@@ -83,6 +83,10 @@ class Api(ABC):
     """Rules of a request, in this order."""
     counting_checks: ClassVar[tuple[Check, ...]] = ()
     request_id_header: ClassVar[str] = "x-request-id"
+    choices_field: ClassVar[str] = ""
+    """Says how many answers a request wants at once; empty where it can have one alone."""
+    has_top_mark: ClassVar[bool] = False
+    """A mark on the request as a whole comes to stand at the last block that can carry it."""
     stream_end: ClassVar[tuple[bytes, ...]] = ()
 
     # --- requests ---
@@ -119,17 +123,11 @@ class Api(ABC):
     def tool(self, definition: Json) -> PromptPiece:
         """A tool's definition, in the shape of chat completions: the same tool is the same piece in every API."""
 
-    def top_mark(self, body: Json) -> frozenset[str]:
-        return frozenset()
-
     # --- replies ---
 
     def adapt(self, say: Say, body: Json) -> Say:
         """The model's reply to such a request where a script has it say this."""
         return say
-
-    def choices(self, body: Json) -> int:
-        return 1
 
     @abstractmethod
     def json_reply(self, reply: ModelReply) -> Json:
@@ -138,14 +136,6 @@ class Api(ABC):
     @abstractmethod
     def events(self, reply: ModelReply) -> Iterator[dict[str, Any]]:
         """The reply as the events of a stream; their `type` is also their name."""
-
-    def reply(self, reply: ModelReply) -> ProviderReply:
-        headers, wire = ((self.request_id_header, reply.id("req_")),), reply.say.wire
-        if not reply.request.get("stream"):
-            return http_reply(200, (*headers, *JSON_REPLY), (jsontext.write(self.json_reply(reply)),), wire)
-        events = [server_sent_event(jsontext.write(event), wire, event.get("type", "")) for event in self.events(reply)]
-        events += [server_sent_event(end, wire) for end in self.stream_end]
-        return http_reply(200, (*headers, *STREAMING), events, wire, sized=False)
 
     def objects_to_store(self, reply: ModelReply, resolved: Json) -> dict[str, Json]:
         """Objects that later requests may refer to, or clients get, by id."""
@@ -157,5 +147,12 @@ class Api(ABC):
     def recorded_answers(self, history: Sequence[Json]) -> list[Say]:
         """The model's answers in a recorded session, in order."""
 
-    def answers_in(self, body: Json) -> int:
-        return sum(1 for message in body["messages"] if message["role"] == "assistant")
+
+def reply_by(api: Api, reply: ModelReply) -> ProviderReply:
+    """The reply of an API as one object, or as a stream where the request wants one."""
+    headers, wire = ((api.request_id_header, reply.id("req_")),), reply.say.wire
+    if not reply.request.get("stream"):
+        return http_reply(200, (*headers, *JSON_REPLY), (jsontext.write(api.json_reply(reply)),), wire)
+    events = [server_sent_event(jsontext.write(event), wire, event.get("type", "")) for event in api.events(reply)]
+    events += [server_sent_event(end, wire) for end in api.stream_end]
+    return http_reply(200, (*headers, *STREAMING), events, wire, sized=False)

@@ -29,6 +29,7 @@ from proxy.lab.provider.prompt import (
     PromptMessage,
     PromptPiece,
     ProviderPrompt,
+    marks_of,
 )  # fmt: skip
 
 # --- from a request to its blocks ---
@@ -70,7 +71,7 @@ class PromptReader:
             for i, (role, after) in enumerate(pairwise([*roles, ""]))
             if i == leading - 1 or role == "user" or (role == "tool" and after != "tool")
         ]
-        top_mark = self._api.top_mark(body)  # it comes to stand at the last block that can carry it
+        top_mark = marks_of(body) if self._api.has_top_mark else frozenset()
         marked = next((i for i in reversed(range(len(blocks))) if blocks[i].markable), None) if top_mark else None
         if marked is not None:
             blocks[marked] = replace(blocks[marked], marks=blocks[marked].marks | top_mark)

@@ -30,7 +30,7 @@ from proxy.lab.provider.answers import (
     call_texts,
     http_reply,
 )
-from proxy.lab.provider.api import Api
+from proxy.lab.provider.api import Api, reply_by
 from proxy.lab.provider.apis.chat import OpenAIChat
 from proxy.lab.provider.apis.messages import AnthropicMessages
 from proxy.lab.provider.apis.responses import OpenAIResponses
@@ -239,7 +239,7 @@ class Provider:
         say = api.adapt(say, received.json)
         owner = f"{received.credential}\0{received.model}"
         usage = self._cache.charge(owner, prompt, self._rule(received.model))
-        choices = api.choices(received.json)
+        choices = received.json.get(api.choices_field) or 1
         thinking = sum(map(self.count, say.thinking))
         texts = (say.content or "", *(text for call in say.calls for text in call_texts(call)))
         received.usage = replace(usage, completion=(sum(map(self.count, texts)) + thinking) * choices)
@@ -254,7 +254,7 @@ class Provider:
         for name, value in api.objects_to_store(reply, received.resolved).items():
             with suppress(ValueError):  # heavier than all that may be stored
                 self._stored[received.storage_key(name)] = value
-        return api.reply(reply)
+        return reply_by(api, reply)
 
     def _own_answer(self, received: Received) -> Answer:
         """The provider's own answer: the models, a stored reply, the recorded session, or a sentence."""
@@ -272,8 +272,14 @@ class Provider:
             return self.default
         session = self._sessions.get(received.credential, ())
         turn = received.headers.get(TURN_HEADER, "")
-        k = int(turn) if turn.isdecimal() else APIS[received.dialect].answers_in(received.resolved)
+        k = int(turn) if turn.isdecimal() else _answers_in(received)
         return session[k] if k < len(session) else self.default
+
+
+def _answers_in(received: Received) -> int:
+    """How many answers of the model the history of a request holds."""
+    api = APIS[received.dialect]
+    return len(api.recorded_answers(received.resolved[api.client.dialect.fields.history]))
 
 
 def _decoded(received: Received) -> bytes:

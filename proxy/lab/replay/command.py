@@ -30,7 +30,7 @@ from proxy.lab.arguments import (
 from proxy.lab.replay.display import by_place, print_needs, print_replays
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all
-from proxy.lab.replay.report import averages, preset_results
+from proxy.lab.replay.report import Report, averages, preset_results
 from proxy.lab.replay.runs import replay_each
 from proxy.lab.terminal import print_report, writable
 
@@ -157,6 +157,11 @@ def replay(
         path = writable(html, files)
     with progress(len(names) * options.requests(sessions)) as advance:
         reports = asyncio.run(replay_each(sessions, names, options, advance))
+    _print(reports, needs, as_json, path)
+    raise typer.Exit(int(any(report.faults for report in reports)))
+
+
+def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | None) -> None:
     means, results = averages(reports), preset_results(reports)
 
     def draw(paper: Console) -> None:
@@ -169,7 +174,6 @@ def replay(
         return {"sessions": rows, **values_of({"means": means, "presets": results})}
 
     print_report(draw, values, as_json, path)
-    raise typer.Exit(int(any(report.faults for report in reports)))
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:

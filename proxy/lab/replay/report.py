@@ -61,68 +61,24 @@ class RequestResult:
     """Of all requests so far, with what summaries cost."""
 
 
-@dataclass
-class Report:
-    """The results of one session. `baseline` is the bill of doing nothing."""
+class _Costs:
+    """The costs of a session with Narrows, beside those of doing nothing."""
 
-    JSON: ClassVar = (
-        *("session", "group", "preset", "aim", "prices", "prices_known", "notes", "protocol", "requests"),
-        *("checkpoints", "checkpoints_per_100_requests", "prefix", "cached_tokens_given_up", "each_request"),
-        *("tokens_sent", "mean_context", "peak_context", "input_bill", "input_bill_of_marks_alone"),
-        *("input_bill_beside_marks_alone", "whole_bill", "recall_share_of_input_bill"),
-        *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
-        *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
-        *("used_by_later_turns", "needs"),
-    )
-
-    session: str
-    prices: str
+    requests: int
     bill: SessionBill
     baseline: SessionBill
-    preset: str = ""
-    aim: Aim = "bill"
-    """With which it was planned: a preset may have another one for chats without tools."""
-    kind: str = ""
-    changes: str = ""
-    """Parts of the recording that were left out, in a sentence."""
-    protocol: str = "tools"
-    requests: int = 0
-    validity_errors: int = 0
-    """Requests that the provider refused as invalid."""
-    unanswered: int = 0
-    """Requests without a complete answer for another reason: a real upstream has many."""
-    first_refusal: str | None = None
-    prefix_changes: int = 0
-    """Requests, rounds included, that did not begin with the whole of the one before, as the provider received them."""
-    undeclared_prefix_changes: int = 0
-    failed_open: int = 0
-    prefix: Counter[str] = field(default_factory=Counter)
-    cached_tokens_given_up: int = 0
-    worst_ratio_at_any_stop: float = 0.0
-    """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
-    worst_ratio_past_request_20: float = 0.0
-    """The highest after more than `EARLY` requests; 0 where there are no more."""
-    used_by_later_turns: Visibility = field(default_factory=Visibility)
-    needs: Needs = field(default_factory=Needs)
-    each_request: list[RequestResult] = field(default_factory=list)
-    recalls: RecallCosts = field(init=False)
-    summaries: SummaryCosts = field(init=False)
-    marks_alone: SessionBill = field(init=False)
+    """The bill of doing nothing."""
+    marks_alone: SessionBill
     """The bill with cache marks of Narrows and nothing else of it."""
-
-    def __post_init__(self) -> None:
-        self.marks_alone = SessionBill(self.bill.prices)
-        self.recalls = RecallCosts(SessionBill(self.bill.prices))
-        self.summaries = SummaryCosts(SessionBill(self.bill.prices))
+    recalls: RecallCosts
+    summaries: SummaryCosts
+    worst_ratio_at_any_stop: float
+    worst_ratio_past_request_20: float
 
     @property
     def prices_known(self) -> bool:
         """True where the prices are those of the model, and not a guess."""
         return self.bill.prices.listed and self.summaries.bill.prices.listed
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return [*notes_on(self.bill.prices), *([self.changes] if self.changes else [])]
 
     @property
     def tokens_sent(self) -> Compared:
@@ -182,6 +138,65 @@ class Report:
         digests = summaries.digests if summaries.batch else summaries.calls
         dollars = self.recalls.bill.input + summaries.bill.total if self.prices_known else None
         return ModelCalls(self.recalls.rounds, summaries.calls - digests, digests, dollars)
+
+
+@dataclass
+class Report(_Costs):
+    """The results of one session. `baseline` is the bill of doing nothing."""
+
+    JSON: ClassVar = (
+        *("session", "group", "preset", "aim", "prices", "prices_known", "notes", "protocol", "requests"),
+        *("checkpoints", "checkpoints_per_100_requests", "prefix", "cached_tokens_given_up", "each_request"),
+        *("tokens_sent", "mean_context", "peak_context", "input_bill", "input_bill_of_marks_alone"),
+        *("input_bill_beside_marks_alone", "whole_bill", "recall_share_of_input_bill"),
+        *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
+        *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
+        *("used_by_later_turns", "needs"),
+    )
+
+    session: str
+    prices: str
+    bill: SessionBill
+    baseline: SessionBill
+    preset: str = ""
+    aim: Aim = "bill"
+    """With which it was planned: a preset may have another one for chats without tools."""
+    kind: str = ""
+    changes: str = ""
+    """Parts of the recording that were left out, in a sentence."""
+    protocol: str = "tools"
+    requests: int = 0
+    validity_errors: int = 0
+    """Requests that the provider refused as invalid."""
+    unanswered: int = 0
+    """Requests without a complete answer for another reason: a real upstream has many."""
+    first_refusal: str | None = None
+    prefix_changes: int = 0
+    """Requests, rounds included, that did not begin with the whole of the one before, as the provider received them."""
+    undeclared_prefix_changes: int = 0
+    failed_open: int = 0
+    prefix: Counter[str] = field(default_factory=Counter)
+    cached_tokens_given_up: int = 0
+    worst_ratio_at_any_stop: float = 0.0
+    """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
+    worst_ratio_past_request_20: float = 0.0
+    """The highest after more than `EARLY` requests; 0 where there are no more."""
+    used_by_later_turns: Visibility = field(default_factory=Visibility)
+    needs: Needs = field(default_factory=Needs)
+    each_request: list[RequestResult] = field(default_factory=list)
+    recalls: RecallCosts = field(init=False)
+    summaries: SummaryCosts = field(init=False)
+    marks_alone: SessionBill = field(init=False)
+    """The bill with cache marks of Narrows and nothing else of it."""
+
+    def __post_init__(self) -> None:
+        self.marks_alone = SessionBill(self.bill.prices)
+        self.recalls = RecallCosts(SessionBill(self.bill.prices))
+        self.summaries = SummaryCosts(SessionBill(self.bill.prices))
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return [*notes_on(self.bill.prices), *([self.changes] if self.changes else [])]
 
     @property
     def checkpoints(self) -> int:

@@ -297,6 +297,7 @@ class OpenAIChat(Api):
     path = "/v1/chat/completions"
     checks = CHECKS
     stream_end = (b"[DONE]",)
+    choices_field = "n"
 
     def overflow(self, tokens: int, window: int) -> Violation:
         why = f"This model's context window is {window} tokens, and the messages and tools hold {tokens}."
@@ -318,16 +319,13 @@ class OpenAIChat(Api):
         plain = unmarked(definition) | {definition["type"]: unmarked(inner)}
         return tool_piece(plain, marks_of(definition) | marks_of(inner))
 
-    def choices(self, body: Json) -> int:
-        return body.get("n") or 1
-
     def json_reply(self, reply: ModelReply) -> Json:
         say = reply.say
         message: dict[str, Any] = {"role": "assistant", "content": say.content, "refusal": None}
         if say.calls:
             message["tool_calls"] = list(say.calls)
         choice = {"message": message, "logprobs": None, "finish_reason": say.finish_reason}
-        choices = [{"index": index, **choice} for index in range(self.choices(reply.request))]
+        choices = [{"index": index, **choice} for index in range(reply.request.get("n") or 1)]
         return {**_head(reply), "object": "chat.completion", "choices": choices, "usage": _usage(reply)}
 
     def events(self, reply: ModelReply) -> Iterator[dict[str, Any]]:
@@ -335,7 +333,7 @@ class OpenAIChat(Api):
         with_usage = bool((reply.request.get("stream_options") or {}).get("include_usage"))
         head = {**_head(reply), "object": "chat.completion.chunk"}
         tail: dict[str, Any] = {"usage": None} if with_usage else {}
-        for index in range(self.choices(reply.request)):
+        for index in range(reply.request.get("n") or 1):
             for delta, reason in _deltas(reply.say):
                 choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
                 yield {**head, "choices": [choice], **tail}

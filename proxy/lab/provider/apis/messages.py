@@ -62,6 +62,7 @@ class AnthropicMessages(Api):
     checks = CHECKS
     counting_checks = COUNTING_CHECKS
     request_id_header = "request-id"
+    has_top_mark = True
 
     def missing_header(self, body: Json, headers: MultiMapping[str]) -> Violation | None:
         return rules.missing_header(body, headers)
@@ -86,10 +87,6 @@ class AnthropicMessages(Api):
             renamed = {"parameters" if key == "input_schema" else key: value for key, value in plain.items()}
             plain = {"type": "function", "function": renamed}
         return tool_piece(plain, marks_of(definition))
-
-    def top_mark(self, body: Json) -> frozenset[str]:
-        """Automatic caching: the mark comes to stand at the last block that can carry it."""
-        return marks_of(body)
 
     def adapt(self, say: Say, body: Json) -> Say:
         """A model whose thinking is enabled thinks first, and one whose thinking is disabled does not."""

@@ -475,9 +475,6 @@ class OpenAIResponses(Api):
         """Neighbouring items of the model are one answer."""
         return [_recorded(list(run)) for of_model, run in groupby(history, is_of_model) if of_model]
 
-    def answers_in(self, body: Json) -> int:
-        return sum(1 for of_model, _ in groupby(items(body), is_of_model) if of_model)
-
 
 def _begin(reply: ModelReply) -> dict[str, Any]:
     echoed = {key: reply.request[key] for key in _ECHOED if reply.request.get(key) is not None}
