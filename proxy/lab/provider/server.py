@@ -30,13 +30,12 @@ from proxy.lab.provider.answers import (
     call_texts,
     http_reply,
 )
-from proxy.lab.provider.api import Api, reply_by
+from proxy.lab.provider.api import Api, Violation, first_violation, refusal, reply_by
 from proxy.lab.provider.apis.chat import OpenAIChat
 from proxy.lab.provider.apis.messages import AnthropicMessages
 from proxy.lab.provider.apis.responses import OpenAIResponses
 from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
-from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
 APIS: Mapping[str, Api] = {

@@ -11,8 +11,30 @@ from typing import Any
 
 from policies.dialects.openai_chat import OPENAI_CHAT
 from policies.money.caches import CacheRule
-from proxy.lab.provider.answers import CALL_TEXTS, CREATED, ModelReply, Say, call_texts, pieces_of
-from proxy.lab.provider.api import ANYTHING, Api, ClientApi, marked, newest_marked
+from proxy.lab.provider.answers import CALL_TEXTS, CREATED, Json, ModelReply, Say, call_texts, pieces_of
+from proxy.lab.provider.api import (
+    ANYTHING,
+    BREAKPOINT,
+    MAX_MARKS,
+    MAX_TOOLS,
+    Api,
+    Check,
+    ClientApi,
+    Violation,
+    Violations,
+    cache_options,
+    check_breakpoint,
+    empty,
+    holds_object,
+    invalid,
+    mapping,
+    marked,
+    misfits,
+    missing,
+    model_named,
+    newest_marked,
+    wrong_type,
+)
 from proxy.lab.provider.prompt import (
     AUDIO,
     FILE,
@@ -25,25 +47,6 @@ from proxy.lab.provider.prompt import (
     part_piece,
     tool_piece,
     unmarked,
-)
-from proxy.lab.provider.rules import (
-    BREAKPOINT,
-    MAX_MARKS,
-    MAX_TOOLS,
-    Check,
-    Json,
-    Violation,
-    Violations,
-    cache_options,
-    check_breakpoint,
-    empty,
-    holds_object,
-    invalid,
-    mapping,
-    misfits,
-    missing,
-    model_named,
-    wrong_type,
 )
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -14,7 +14,7 @@ from policies.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from policies.money.budget import RESERVE
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import Json, ModelReply, Say, call_texts, pieces_of
-from proxy.lab.provider.api import ANYTHING, MARK, Api, ClientApi, marked, newest_marked
+from proxy.lab.provider.api import ANYTHING, MARK, Api, ClientApi, Violation, mapping, marked, newest_marked
 from proxy.lab.provider.apis import messages_rules as rules
 from proxy.lab.provider.apis.messages_rules import CHECKS, COUNTING_CHECKS, blocks
 from proxy.lab.provider.prompt import (
@@ -28,7 +28,6 @@ from proxy.lab.provider.prompt import (
     tool_piece,
     unmarked,
 )
-from proxy.lab.provider.rules import Violation, mapping
 from proxy.lab.provider.signatures import sign, thought_in
 
 STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}

@@ -26,13 +26,10 @@ from multidict import MultiMapping
 from policies.dialects.anthropic_messages.binding import is_bound
 from policies.money.caches import CacheRule
 from proxy.lab.provider import jsontext
-from proxy.lab.provider.prompt import (
-    unmarked,
-)
-from proxy.lab.provider.rules import (
+from proxy.lab.provider.answers import Json
+from proxy.lab.provider.api import (
     MAX_MARKS,
     Check,
-    Json,
     Violation,
     Violations,
     expected,
@@ -41,6 +38,9 @@ from proxy.lab.provider.rules import (
     mapping,
     refusal,
     required,
+)
+from proxy.lab.provider.prompt import (
+    unmarked,
 )
 from proxy.lab.provider.signatures import PREFIX_DIGEST, signed
 

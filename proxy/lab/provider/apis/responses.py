@@ -16,26 +16,15 @@ from typing import Any, ClassVar
 from policies.dialects.openai_responses import OPENAI_RESPONSES
 from policies.money.caches import CacheRule
 from proxy.lab.provider import jsontext
-from proxy.lab.provider.answers import CREATED, ModelReply, Say, call_texts, pieces_of
-from proxy.lab.provider.api import ANYTHING, Api, ClientApi, StoredObjects
-from proxy.lab.provider.prompt import (
-    AUDIO,
-    FILE,
-    IMAGE,
-    MARKS,
-    PromptMessage,
-    PromptPiece,
-    call_piece,
-    marks_of,
-    part_piece,
-    tool_piece,
-    unmarked,
-)
-from proxy.lab.provider.rules import (
+from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
+from proxy.lab.provider.api import (
+    ANYTHING,
     BREAKPOINT,
     MAX_TOOLS,
+    Api,
     Check,
-    Json,
+    ClientApi,
+    StoredObjects,
     Violation,
     Violations,
     cache_options,
@@ -48,6 +37,19 @@ from proxy.lab.provider.rules import (
     model_named,
     unknown,
     wrong_type,
+)
+from proxy.lab.provider.prompt import (
+    AUDIO,
+    FILE,
+    IMAGE,
+    MARKS,
+    PromptMessage,
+    PromptPiece,
+    call_piece,
+    marks_of,
+    part_piece,
+    tool_piece,
+    unmarked,
 )
 from proxy.lab.provider.signatures import REASONING, seal, unseal
 
