@@ -5,15 +5,12 @@ Laws
   to read them.
   A page is the report as a terminal shows it: it loads nothing and runs nothing, and no text in it becomes markup.
   Whether a file that a person names can be written is tried before anything is run; what was in it is replaced when the
-  page is there. A file that nobody named is a new one, or held this very page before.
+  page is there.
 """
 
 import io
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -116,8 +113,6 @@ def columns(sizes: Sequence[BeforeAfter], height: int, plain: bool) -> Iterator[
 # --- where a report goes ---
 
 _WIDE = 124
-_MOST_NAMES = 100
-"""Numbers that are tried in the name of a new file."""
 
 
 def print_report(
@@ -132,7 +127,7 @@ def print_report(
         with refusing():
             write(path, page_of(draw))
         if not as_json:
-            print_place(path)
+            print(f"The page is in {printable(str(path))}")
 
 
 def page_of(draw: Callable[[Console], None]) -> str:
@@ -173,34 +168,3 @@ def write(path: Path, page: str, mode: Literal["ab", "wb"] = "wb") -> None:
 
 def _cannot_write(path: Path, error: OSError) -> ValueError:
     return ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written")
-
-
-def new_page(name: str, page: str) -> Path:
-    """The page in a file of this name in the current folder, with a number where that name is in use; in a temporary
-    folder where nothing can be written here. Raises ValueError where nothing can be written there either."""
-    content = page.encode()
-    try:
-        for number in range(1, _MOST_NAMES + 1):
-            path = Path(f"{name}-{number}.html" if number > 1 else f"{name}.html")
-            if path.is_file() and path.read_bytes() == content:
-                return path
-            with suppress(FileExistsError), path.open("xb") as file:
-                file.write(content)
-                return path
-    except OSError:
-        pass
-    path = Path(tempfile.mkdtemp(prefix="narrows-"), f"{name}.html")
-    write(path, page)
-    return path
-
-
-def print_place(path: Path) -> None:
-    print(f"The page is in {printable(str(path))}")
-
-
-def open_page(path: Path) -> None:
-    """Show a page in the browser of this machine; where there is none, say so."""
-    import webbrowser
-
-    if not webbrowser.open(path.resolve().as_uri()):
-        print("narrows: there is no browser here; open the file in one elsewhere", file=sys.stderr)

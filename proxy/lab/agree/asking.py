@@ -101,9 +101,9 @@ async def forecast_turns(
             async for turn in _forecast_session(environment, http, at, session):
                 turns.append(turn)
                 advance()
-            if (observer := environment.summaries) and (planned := environment.observer.newest.get(run_of(at))):
-                _, spent = await observer.written(planned.context.key)
-                usage = Usage(spent.prompt, spent.cached, spent.written, spent.completion)
+            if (observer := environment.summaries) and (request := environment.observer.newest.get(run_of(at))):
+                _, costs = await observer.results(request.context.key)
+                usage = Usage(costs.prompt, costs.cached, costs.written, costs.completion)
                 dollars += observer.prices(session.dialect).cost(usage).total
             environment.forget(run_of(at))
     return turns, dollars

@@ -35,7 +35,7 @@ from proxy.lab.provider.prompt import (
 # --- from a request to its blocks ---
 
 
-class _CountedMessage(NamedTuple):
+class _ReadMessage(NamedTuple):
     role: str
     joins: bool
     blocks: tuple[PromptBlock, ...]
@@ -47,7 +47,7 @@ class PromptReader:
     def __init__(self, count: Count, api: Api, capacity: int = 64_000_000) -> None:
         self._count = count
         self._api = api
-        self._counted: LRUCache[bytes, tuple[_CountedMessage, ...]] = LRUCache(
+        self._read_before: LRUCache[bytes, tuple[_ReadMessage, ...]] = LRUCache(
             capacity, lambda messages: sum(len(block.text) for message in messages for block in message.blocks)
         )
 
@@ -84,24 +84,24 @@ class PromptReader:
             longer=options.get("ttl") in LONGER_TTLS,
         )
 
-    def _read(self, value: Json, before: str) -> tuple[_CountedMessage, ...]:
+    def _read(self, value: Json, before: str) -> tuple[_ReadMessage, ...]:
         """A tool (where `before` is "tools"), or an entry that follows a message of the role `before`."""
         raw = jsontext.write(value)
         key = sha256(before.encode() + b"\0" + raw).digest()
-        counted = self._counted.get(key)
-        if counted is not None:
-            return counted
+        messages = self._read_before.get(key)
+        if messages is not None:
+            return messages
         if before == "tools":
-            counted = (_CountedMessage("", False, (self._block(["tool"], self._api.tool(value), 0),)),)
+            messages = (_ReadMessage("", False, (self._block(["tool"], self._api.tool(value), 0),)),)
         else:
-            counted = ()
+            messages = ()
             for message in self._api.messages(value):
                 blocks = self._message(message, framed=message.role != before)
-                counted += (_CountedMessage(message.role, message.joins, blocks),)
+                messages += (_ReadMessage(message.role, message.joins, blocks),)
                 before = message.role if message.joins else ""
         with suppress(ValueError):  # heavier than all that may be stored
-            self._counted[key] = counted
-        return counted
+            self._read_before[key] = messages
+        return messages
 
     def _message(self, message: PromptMessage, framed: bool) -> tuple[PromptBlock, ...]:
         """The first block carries what frames the message, the last one a mark on the message as a whole."""

@@ -233,8 +233,8 @@ class Provider:
             return http_reply(violation.status, JSON_REPLY, (api.error_body(violation),), say.wire)
         assert prompt is not None  # what is not refused has one
         if received.counts:
-            counted = jsontext.write({"input_tokens": prompt.tokens, **api.counting_fields})
-            return http_reply(200, JSON_REPLY, (counted,), say.wire)
+            count = jsontext.write({"input_tokens": prompt.tokens, **api.counting_fields})
+            return http_reply(200, JSON_REPLY, (count,), say.wire)
         say = api.adapt(say, received.json)
         owner = f"{received.credential}\0{received.model}"
         usage = self._cache.charge(owner, prompt, self._rule(received.model))
@@ -263,13 +263,15 @@ class Provider:
         if not received.dialect:
             folder, _, name = received.path.rpartition("/")
             if received.method == "GET" and any(folder == api.path for api in APIS.values()):
-                stored = self._stored.get(received.storage_key(name))
-                if stored is not None:
-                    return Send(body=jsontext.write({key: value for key, value in stored.items() if key != "input"}))
+                earlier = self._stored.get(received.storage_key(name))
+                if earlier is not None:
+                    return Send(body=jsontext.write({key: value for key, value in earlier.items() if key != "input"}))
             return _not_served(405 if received.path in ROUTES or received.path == MODELS[1] else 404, received)
         if received.violation or received.counts:
             return self.default
         session = self._sessions.get(received.credential, ())
+        if not session:
+            return self.default
         turn = received.headers.get(TURN_HEADER, "")
         k = int(turn) if turn.isdecimal() else _answers_in(received)
         return session[k] if k < len(session) else self.default

@@ -204,8 +204,8 @@ class SummaryCosts:
         self.accepted += not record.rejected
         if record.rejected:
             self.rejected_because[record.rejected] += 1
-            spent = record.spent
-            self.rejected_bill.add(Usage(spent.prompt, spent.cached, spent.written, spent.completion))
+            cost = record.spent
+            self.rejected_bill.add(Usage(cost.prompt, cost.cached, cost.written, cost.completion))
         if record.kind == "digest":
             self.digests += 1
         else:

@@ -75,12 +75,12 @@ class PlanObserver(Addon):
 
     async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
         """Count the usage of the round before, and the recalls that were answered for this one."""
-        sent = exchange.upstream_request
-        rounds = self.rounds.get(sent.client_request.conversation or "") if sent is not None else None
-        if sent is None or rounds is None or len(exchange.rounds) <= len(rounds.usage):
+        request = exchange.upstream_request
+        rounds = self.rounds.get(request.client_request.conversation or "") if request is not None else None
+        if request is None or rounds is None or len(exchange.rounds) <= len(rounds.usage):
             return
         rounds.usage.append(exchange.rounds[-1].usage or Usage(0, 0, 0, 0))
-        answers = sent.planned.context.answers if sent.planned is not None else ()
+        answers = request.planned.context.answers if request.planned is not None else ()
         rounds.answered += sum(answer.succeeded for answer in answers)
         rounds.refused += sum(not answer.succeeded for answer in answers)
 
@@ -117,8 +117,12 @@ class Player:
         the list of models, which is no request of a turn."""
         if received.method == "GET":
             return None
-        if received.dialect and received.violation is None and (written := _written(received, self._count)) is not None:
-            return Say(written)
+        if (
+            received.dialect
+            and received.violation is None
+            and (text := _summary_for(received, self._count)) is not None
+        ):
+            return Say(text)
         credential, turn = received.credential, received.headers.get(TURN_HEADER, "")
         before = self.received.get(credential, [])
         is_round = bool(before) and before[-1].headers.get(TURN_HEADER) == turn
@@ -132,13 +136,13 @@ class Player:
 
     def _calls(self, received: Received, turn: int, run: str, answer: Sequence[Part]) -> list[dict[str, Any]]:
         """The recalls of a turn, before it is answered as recorded."""
-        planned = self._observer.newest[run]
-        if planned is None:
+        request = self._observer.newest[run]
+        if request is None:
             return []
         refs = refs_named(received.body.decode("utf-8", "replace"))  # what the model can know
         recalls = [part.text for part in _parts(received) if part.kind == "call" and part.tool == RECALL]
         calls: list[dict[str, Any]] = []
-        for need in needed(planned.context.conversation, planned.plan.edits, answer):
+        for need in needed(request.context.conversation, request.plan.edits, answer):
             digest = sha256(f"{turn} {need.ref}".encode()).digest()
             is_due = int.from_bytes(digest[:8], "big") < self._refetch * 2**64
             if is_due and need.ref in refs and len(calls) < self.MOST:
@@ -156,7 +160,7 @@ class Player:
         self.received.pop(credential, None)
 
 
-def _written(received: Received, count: Counter) -> str | None:
+def _summary_for(received: Received, count: Counter) -> str | None:
     """The summary or the digest that a request asks for; None where it asks for none."""
     lead = received.json.get(DIALECTS[received.dialect].fields.lead)
     instructions = lead if isinstance(lead, str) else next((part.text for part in _parts(received)), "")
@@ -178,6 +182,8 @@ def _parts(received: Received) -> Iterator[Part]:
 
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
+_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol")
+"""Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
     "breakpoint": {"breakpoints": True},
@@ -235,12 +241,12 @@ class SummaryObserver:
     batch: int
     """So many tokens have to go for each summary; 0 where only digests are wanted."""
 
-    async def written(self, key: Key) -> tuple[Sequence[SummaryRecord], SummaryCost]:
+    async def results(self, key: Key) -> tuple[Sequence[SummaryRecord], SummaryCost]:
         """The summaries and digests of a conversation, those rejected too, once nothing is being written any more, and
         what all have cost."""
         await self.maker.settled()
-        spent = await self.store.spent(key)
-        costs = (spent.get(kind, SummaryCost()) for kind in ("compaction", "digest"))
+        by_kind = await self.store.spent(key)
+        costs = (by_kind.get(kind, SummaryCost()) for kind in ("compaction", "digest"))
         return await self.store.summaries(key), sum(costs, SummaryCost())
 
 
@@ -320,24 +326,19 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
         if not upstream:
             provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
             upstream = (await parts.enter_async_context(await start(provider))).url
-        chosen: dict[str, Any] = {
+        values: dict[str, Any] = {
             # the provider here stands for one elsewhere
             "upstreams": ({"name": "default", "url": upstream, "local": None if options.upstream else False},),
             "store": options.store or f"sqlite:///{folder}/replay.db",
-            "preset": options.preset,
+            **{name: getattr(options, name) for name in _SETTINGS},
             "presets": options.own,
-            "aim": options.aim,
-            "context_tokens": options.context_tokens,
-            "keep": options.keep,
-            "window": options.window,
             "models": overrides,
-            "text_protocol": options.text_protocol,
             "summarizers": ({"model": options.summary_model},),
             "planning_timeout": _PLANNING_TIMEOUT,
             "cold_process": False,  # it decides the same, and is for others who wait, of whom there are none
         }
         try:
-            settings = _OwnSettings(port=0, log_level="error", **chosen)
+            settings = _OwnSettings(port=0, log_level="error", **values)
         except ValidationError as error:
             faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
             raise ConfigurationError("; ".join(faults)) from error

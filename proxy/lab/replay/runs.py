@@ -65,19 +65,19 @@ async def replay(
     accounting = _Accounting(environment, run, session)
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
-    requests_read: list[tuple[Conversation, Sequence[Edit]] | None] = []
+    views: list[tuple[Conversation, Sequence[Edit]] | None] = []
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         accounting.add_request(report, body, await ask(body, numbered))
         await accounting.add_summaries(report)
         report.each_request[-1] = replace(report.each_request[-1], input_bill=report.input_bill)
-        requests_read.append(None)
-        if planned := environment.observer.newest.get(run):
+        views.append(None)
+        if request := environment.observer.newest.get(run):
             # a copy: what was looked up in the conversation is not stored with it
-            requests_read[-1] = (replace(planned.context.conversation), planned.plan.edits)
-            report.aim = planned.context.plan_settings.aim
+            views[-1] = (replace(request.context.conversation), request.plan.edits)
+            report.aim = request.context.plan_settings.aim
         progress()
-    await asyncio.to_thread(_add_visibility, environment.count, session, report, requests_read)
+    await asyncio.to_thread(_add_visibility, environment.count, session, report, views)
     return report
 
 
@@ -85,13 +85,13 @@ def _add_visibility(
     count: TokenCounter,
     session: Session,
     report: Report,
-    requests_read: Sequence[tuple[Conversation, Sequence[Edit]] | None],
+    views: Sequence[tuple[Conversation, Sequence[Edit]] | None],
 ) -> None:
     """Judge what was in sight by each request as the model first read it; None where it went as the client sent it."""
     answers = session.replies(count)
     has_calls = any(part.kind == "call" for answer in answers for part in answer)
     report.protocol = "tools" if has_calls else "text"
-    for end, request, answer in zip(session.turns, requests_read, answers, strict=True):
+    for end, request, answer in zip(session.turns, views, answers, strict=True):
         conversation, edits = request or (session.conversation(count, end), ())
         tally(conversation, edits, answer, report.used_by_later_turns)
         report.needs.add(conversation, edits, answer)
@@ -119,7 +119,7 @@ class _Accounting:
         self._steps = 0
         self._tokens = 0
         self._summaries: Sequence[SummaryRecord] = ()
-        self._spent = SummaryCost()
+        self._costs = SummaryCost()
 
     def add_request(self, report: Report, body: Json, reply: ClientReply) -> None:
         if reply.usage is None:
@@ -156,24 +156,24 @@ class _Accounting:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
         is there for the next one, and comes out the same every time."""
         observer = self._environment.summaries
-        planned = self._environment.observer.newest.get(self._run)
-        if observer is None or planned is None:
+        request = self._environment.observer.newest.get(self._run)
+        if observer is None or request is None:
             return
-        key = planned.context.key
-        old, before = {record.id for record in self._summaries}, self._spent
-        self._summaries, self._spent = await observer.written(key)
+        key = request.context.key
+        old, before = {record.id for record in self._summaries}, self._costs
+        self._summaries, self._costs = await observer.results(key)
         new = [record for record in self._summaries if record.id not in old]
         for record in new:
             report.summaries.add(record)
-        wanted = [] if new else planned.plan.wants
+        wanted = [] if new else request.plan.wants
         report.summaries.failed += any(observer.maker.state(key, want.first) == "failed" for want in wanted)
         digests = tuple(record.content for record in self._summaries if record.kind == "digest" and record.content)
-        adopted = sum(edit.text.startswith(digests) for edit in planned.plan.new if edit.by == "digest")
-        report.summaries.adopted += planned.plan.adopted + adopted
+        adopted = sum(edit.text.startswith(digests) for edit in request.plan.new if edit.by == "digest")
+        report.summaries.adopted += request.plan.adopted + adopted
         moment = Moment(report.requests, int(report.each_request[-1].tokens_sent.with_))
         is_answered = any(record.kind == "compaction" for record in new)
-        report.summaries.note(moment, is_answered, planned.plan.adopted > 0)
-        report.summaries.charge(before, self._spent)
+        report.summaries.note(moment, is_answered, request.plan.adopted > 0)
+        report.summaries.charge(before, self._costs)
         report.compare_bills()
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
@@ -278,8 +278,8 @@ class MarksAlone:
         """The body that would be sent in the place of this request."""
         api, options = DIALECTS[self.dialect], PlanOptions(Preset(()), self.prices, recall=False)
         settings = assemble(api, request, conversation, self.count, options).settings
-        planned = plan(conversation, settings, state=self._state)
-        self._state = planned.state
-        rendering = render(self.dialect, request, conversation, planned)
-        body: Json = orjson.loads(body_of(api, request, planned, rendering, marks=settings.marks))
+        result = plan(conversation, settings, state=self._state)
+        self._state = result.state
+        rendering = render(self.dialect, request, conversation, result)
+        body: Json = orjson.loads(body_of(api, request, result, rendering, marks=settings.marks))
         return body
