@@ -80,21 +80,6 @@ class EditSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class OriginalText:
-    """The text behind a reference; where it stands for nothing, `error` says so."""
-
-    JSON: ClassVar = ("ref", "found", "text")
-
-    ref: str
-    text: str | None
-    error: str = ""
-
-    @property
-    def found(self) -> bool:
-        return self.text is not None
-
-
-@dataclass(frozen=True, slots=True)
 class InputBill:
     """Dollars for the input of one request, as the client wrote it and as it is sent."""
 
@@ -238,11 +223,10 @@ def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
     return {"nothing_cached": bill(0), "all_cached": bill(1)}
 
 
-def original_text(body: bytes, ref: str) -> OriginalText:
-    """The text behind a reference in this request. Raises ValueError where the body is not a request."""
-    text = original(compact(body, policies=()).conversation, read(json.dumps({"ref": ref})).ref)
-    error = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
-    return OriginalText(ref, text, "" if text is not None else error)
+def original_text(body: bytes, ref: str) -> str | None:
+    """The text behind a reference in this request; None where it has none. Raises ValueError where the body is no
+    request."""
+    return original(compact(body, policies=()).conversation, read(json.dumps({"ref": ref})).ref)
 
 
 def _verdict(result: Compacted) -> str:
@@ -437,10 +421,10 @@ def _print_original(file: str, model: str, ref: str, html: str | None, as_json: 
     with refusing():
         if html is not None:
             raise ValueError("--html shows the whole request; give it without --ref")
-        original = original_text(request_from(file, model), ref)
+        text = original_text(request_from(file, model), ref)
         if as_json:
-            print_json(values_of(original))
-        if original.text is None:
-            raise ValueError(original.error)
+            print_json({"ref": ref, "found": text is not None, "text": text})
+        if text is None:
+            raise ValueError(f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has")
     if not as_json:
-        sys.stdout.buffer.write(original.text.encode("utf-8", "surrogatepass"))
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
