@@ -175,12 +175,12 @@ def as_csv(report: UsageReport) -> str:
     table.writeheader()
     for row in report.rows:
         prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
-        cells = {"tenant": _cell(row.tenant), report.by: _cell(row.name), **_fields(row), "prefixes": prefixes}
+        cells = {"tenant": _csv_safe(row.tenant), report.by: _csv_safe(row.name), **_fields(row), "prefixes": prefixes}
         table.writerow(cells)
     return text.getvalue()
 
 
-def _cell(text: str) -> str:
+def _csv_safe(text: str) -> str:
     """Text on one line that a spreadsheet does not take for a formula."""
     clean = "".join(character if character.isprintable() else "?" for character in text)
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
