@@ -27,14 +27,11 @@ class Loop:
     model: str
     requests: int
     cache_marks: bool
-    about: str
 
 
 LOOPS: Mapping[str, Loop] = {
-    "read-loop": Loop(True, "gpt-5.4", 80, True, "one new file read with each request, chat completions"),
-    "claude-loop": Loop(
-        False, "claude-opus-5-5", 40, False, "the same in Messages, by a client that sets no cache marks"
-    ),
+    "read-loop": Loop(True, "gpt-5.4", 80, True),
+    "claude-loop": Loop(False, "claude-opus-5-5", 40, False),
 }
 _TOOLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "read_file": ("Read a text file of the workspace and return its content.", {"path": "string"}),

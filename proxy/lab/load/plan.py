@@ -118,23 +118,8 @@ _ANSWER = 300
 """Tokens that an answer is taken to have."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedCost:
-    requests: int
-    prompt_tokens: int
-    dollars: float | None
-    """Without any cache; None where the prices are not known."""
-    model: str
-
-    def __str__(self) -> str:
-        bill = f"the prices of {self.model} are not known"
-        if self.dollars is not None:
-            bill = f"up to ${self.dollars:,.2f} at the prices of {self.model}, less what its cache saves"
-        return f"about {self.requests:,} requests with {self.prompt_tokens:,} prompt tokens: {bill}"
-
-
-def expected_cost(plan: LoadPlan) -> ExpectedCost:
-    """Of all requests of a plan: at its rate, or as replies of a second allow."""
+def expected_cost(plan: LoadPlan) -> str:
+    """The cost of a plan without any cache, in words: at its rate, or as replies of a second allow."""
     rate = plan.rate or plan.concurrency / _REPLY_SECONDS
     if plan.think and not plan.rate:
         rate = min(rate, plan.conversations / (plan.think + _REPLY_SECONDS))
@@ -143,9 +128,11 @@ def expected_cost(plan: LoadPlan) -> ExpectedCost:
     turns = requests / plan.conversations
     prompt = fmean(_prompt(script, plan.begin_at, turns) for script in plan.scripts)
     model = str(plan.scripts[0].fields["model"])
-    prices, tokens = prices_for(model), round(prompt * requests)
-    usage = Usage(prompt=round(prompt), cached=0, written=0, completion=_ANSWER)
-    return ExpectedCost(requests, tokens, prices.cost(usage).total * requests if prices.listed else None, model)
+    prices, bill = prices_for(model), f"the prices of {model} are not known"
+    if prices.listed:
+        dollars = prices.cost(Usage(round(prompt), 0, 0, _ANSWER)).total * requests
+        bill = f"up to ${dollars:,.2f} at the prices of {model}, less what its cache saves"
+    return f"about {requests:,} requests with {round(prompt * requests):,} prompt tokens: {bill}"
 
 
 def _prompt(script: SessionScript, begin_at: float, turns: float) -> float:
