@@ -185,11 +185,11 @@ class _View:
         brings = {
             at: {item for item in away if item in hidden.text} for at, hidden in enumerate(self._hidden) if hidden.ref
         }
-        left = set[str]().union(*brings.values())
-        while left:
-            best = max(brings, key=lambda at: (len(brings[at] & left), at))
-            yield Need(self._hidden[best].ref, tuple(sorted(brings[best] & left)))
-            left -= brings[best]
+        missing = set[str]().union(*brings.values())
+        while missing:
+            best = max(brings, key=lambda at: (len(brings[at] & missing), at))
+            yield Need(self._hidden[best].ref, tuple(sorted(brings[best] & missing)))
+            missing -= brings[best]
 
 
 def tally(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[Part], visibility: Visibility) -> None:

@@ -58,8 +58,8 @@ def bars(drawn: Sequence[Bar], width: int, plain: bool) -> Iterator[Text]:
         line = Text(f"{bar.place:>9}  {label:<18} {before:>8,} {new:<10}  ")
         room = max(10, width - len(line))
         whole = round(max(before, after) * room / scale)
-        sent = min(whole, round(after * room / scale))
-        picture = solid * sent + light * (whole - sent) or (sliver if before else "")
+        size = min(whole, round(after * room / scale))
+        picture = solid * size + light * (whole - size) or (sliver if before else "")
         yield line.append_text(Text(picture, style=STYLES.get(bar.kind, "")))
 
 

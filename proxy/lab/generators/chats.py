@@ -138,12 +138,12 @@ class _Talk:
 
     def answer(self, begin: str, tokens: int) -> str:
         """Paragraphs of about so many tokens; now and then one is a list."""
-        paragraphs, left = [begin], tokens - self.count(begin)
-        while left > 0:
-            sentences = list(self._sentences(min(left, self.random.randint(50, 140))))
+        paragraphs, rest = [begin], tokens - self.count(begin)
+        while rest > 0:
+            sentences = list(self._sentences(min(rest, self.random.randint(50, 140))))
             is_list = len(sentences) > 2 and self.random.random() < 0.2
             paragraphs.append("\n".join(f"- {each}" for each in sentences) if is_list else " ".join(sentences))
-            left -= self.count(paragraphs[-1])
+            rest -= self.count(paragraphs[-1])
         return "\n\n".join(paragraphs)
 
     def _sentences(self, tokens: int) -> Iterator[str]:

@@ -106,14 +106,14 @@ def _choose(lines: Sequence[_Line], room: int, count: Count) -> list[_Line]:
     names = {line: identifiers_in(line.text) for line in lines}
     weights = {name: log2(1 + times) for name, times in Counter(n for each in names.values() for n in each).items()}
     costs = {line: count(line.text) + 2 for line in lines}
-    left, chosen, covered = list(lines), set[_Line](), set[str]()
+    rest, chosen, covered = list(lines), set[_Line](), set[str]()
     for line in lines:
         if line.is_open:
             room, covered = room - costs[line], covered | names[line]
             chosen.add(line)
-    while left := [line for line in left if costs[line] <= room and line not in chosen and names[line] - covered]:
-        worths = {line: sum(weights[name] for name in sorted(names[line] - covered)) for line in left}
-        best = max(left, key=lambda line: worths[line] / (costs[line] + _LINE))
+    while rest := [line for line in rest if costs[line] <= room and line not in chosen and names[line] - covered]:
+        worths = {line: sum(weights[name] for name in sorted(names[line] - covered)) for line in rest}
+        best = max(rest, key=lambda line: worths[line] / (costs[line] + _LINE))
         room, covered = room - costs[best], covered | names[best]
         chosen.add(best)
     return [line for line in lines if line in chosen]

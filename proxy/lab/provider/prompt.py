@@ -151,5 +151,5 @@ def part_piece(
         text = plain.pop(texts[plain.pop("type")])
         return PromptPiece("text", text, plain or None, marks=marks_of(part))
     tokens = sizes.get(part["type"])
-    counted = (jsontext.write(plain).decode(),) if tokens is None else ()
-    return PromptPiece(part["type"], "", plain, counted, tokens or 0, marks=marks_of(part))
+    texts_to_count = (jsontext.write(plain).decode(),) if tokens is None else ()
+    return PromptPiece(part["type"], "", plain, texts_to_count, tokens or 0, marks=marks_of(part))

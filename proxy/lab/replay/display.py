@@ -34,14 +34,14 @@ class Column(NamedTuple):
 
     head: str
     path: str
-    written: Callable[[Any], str]
+    form: Callable[[Any], str]
 
     def cell(self, row: object) -> str:
-        return self.written(attrgetter(self.path)(row))
+        return self.form(attrgetter(self.path)(row))
 
 
-def _pair(written: Callable[[float], str]) -> Callable[[Compared], str]:
-    return lambda both: f"{written(both.with_)}/{written(both.without)}"
+def _pair(form: Callable[[float], str]) -> Callable[[Compared], str]:
+    return lambda both: f"{form(both.with_)}/{form(both.without)}"
 
 
 def _bills(bill: ComparedBill) -> str:
@@ -90,7 +90,7 @@ _NEEDS = (
     Column("needs", "needs.share_out_of_sight", _share),
     Column("edits", "needs.share_edits_out_of_sight", _share),
 )
-_NEEDS_TOGETHER = tuple(Column(head, path.removeprefix("needs."), written) for head, path, written in _NEEDS)
+_NEEDS_TOGETHER = tuple(Column(head, path.removeprefix("needs."), form) for head, path, form in _NEEDS)
 """Beside every bill: what it was paid for with."""
 _LOST = Column("lost", "used_by_later_turns.all.lost", _count)
 

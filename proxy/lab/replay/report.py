@@ -210,8 +210,8 @@ class Report(_Costs):
     @property
     def faults(self) -> int:
         """The number of faults, of which one is too many."""
-        sent = self.validity_errors + self.unanswered + self.undeclared_prefix_changes + self.failed_open
-        return sent + self.used_by_later_turns.all.lost + self.recalls.refused
+        of_requests = self.validity_errors + self.unanswered + self.undeclared_prefix_changes + self.failed_open
+        return of_requests + self.used_by_later_turns.all.lost + self.recalls.refused
 
     @property
     def group(self) -> str:

@@ -156,11 +156,11 @@ def _entries(body: Json) -> list[Json]:
     messages = []
     for i, message in enumerate(body["messages"]):
         content = blocks(message["content"])
-        left = [block for j, block in enumerate(content) if (i, j) not in without]
-        if len(left) == len(content):
+        others = [block for j, block in enumerate(content) if (i, j) not in without]
+        if len(others) == len(content):
             messages.append(message)
-        elif left:
-            messages.append({**message, "content": left})
+        elif others:
+            messages.append({**message, "content": others})
     return [*system, *messages]
 
 
