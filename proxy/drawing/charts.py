@@ -21,11 +21,11 @@ MARKS: Mapping[str, tuple[str, float]] = {
 """How a word about the prefix is drawn: by the class of its colour, and by its height."""
 _TALL = 100
 _APART = 0.14
-"""Between two columns, of the width of one."""
+"""Space between two columns, as a share of the width of one."""
 _FEWEST = 12
-"""Columns that a picture has room for, so that none is a wall."""
+"""A picture has room for so many columns, so that a single one does not fill it."""
 _EDGE = 0.04
-"""So near to an end, a word would stand out beyond it."""
+"""Words that are nearer to an end of the picture (as a share of its width) are aligned with it."""
 
 
 def bar(before: float, after: float, scale: float, name: str) -> Markup:
@@ -149,11 +149,11 @@ def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
 # --- the lines of a picture: what each is called, its bar, and its figures ---
 
 FOLDED = 40
-"""A longer list is folded."""
+"""Lines above which a list is folded."""
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """A name from outside, not too long."""
+    """The text, cut after so many characters."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 

@@ -60,7 +60,7 @@ from proxy.lab.request_file import content_of, request_in
 from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
 _SOME_PLACES = 3
-"""So many places of what a pattern names are in a sentence."""
+"""Places of a pattern that a sentence lists."""
 
 
 @dataclass(frozen=True, slots=True)
