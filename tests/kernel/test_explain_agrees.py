@@ -50,7 +50,7 @@ async def test_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dialec
     assert sent == json.loads(dry.body)
     assert dry.plan.edits
     assert bool(dry.plan.marks) == (dialect != "openai_chat")
-    explanation = explained(body, "coding-agent", calibration=1.0)
+    explanation = explained(body, "coding-agent")
     tokens = explanation.tokens
     assert headers["x-narrows-tokens-before"] == str(tokens.before)
     assert headers["x-narrows-tokens-after"] == str(tokens.after)

@@ -22,7 +22,7 @@ from proxy.addons.pages.summaries import statuses_in
 from proxy.identity.who import Grant
 from proxy.memory import Key
 from proxy.telemetry.metrics import MINUTES, AnswerCounts
-from proxy.usage.query import UsageQuery, read_usage
+from proxy.usage.report import UsageQuery, read_usage
 
 DAYS = 30
 """Days of the live page, today included."""

@@ -12,14 +12,17 @@ Laws
   Intervals of the rows by distance are those of each row alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 
-from proxy.drawing.figures import counted
-from proxy.lab.agree.asking import Answers, ComparedTurn, WithNarrows
-from proxy.lab.agree.turns import DISTANCES
+from rich.console import Console
+
+from proxy.console.output import plain_table, print_last_line, printable
+from proxy.drawing.figures import counted, money, percent
+from proxy.lab.agree.asking import DISTANCES, Answers, ComparedTurn, WithNarrows
 
 Z = 1.96
 """Of a 95 % interval."""
@@ -33,7 +36,6 @@ _EXAMPLES = 12
 _LONGEST = 160
 Verdict = Literal["loss", "no loss seen", "undecided"]
 Same = Callable[[ComparedTurn, WithNarrows], tuple[float, float]]
-"""How far two answers without Narrows agree, and how far the one with Narrows agrees with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Agreement:
     high: float
     """The 95 % interval of the difference."""
     by_sessions: bool
-    """Whether that is so wide because sessions differ: then more of them would say more than more turns."""
+    """True where that is so wide because sessions differ: then more of them would say more than more turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +69,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class PresetAgreement:
-    """What came of one preset."""
-
     preset: str
     verdict: Verdict
     words: str
-    """The verdict in a sentence."""
     action: Agreement
     """The same tools, targets and kinds of change; prose by its names and words."""
     tools: Agreement
-    """The same tools alone."""
     by_distance: dict[str, Agreement]
     recalled: int
     """Turns at which the model recalled something first."""
@@ -96,7 +94,6 @@ class AgreeReport:
     seed: int
     sessions: int
     turns: int
-    """All requests of the sessions."""
     turns_shortened: int
     """Those that any preset shortens: samples are drawn from these."""
     planned_samples: int
@@ -153,7 +150,7 @@ def by_tools(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
 
 
 def preset_agreement(preset: str, at: int, samples: Sequence[ComparedTurn], names: Sequence[str]) -> PresetAgreement:
-    """What came of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
+    """Agreement of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
     rows = [(sample, sample.with_[at]) for sample in samples]
 
     def of(same: Same, distance: str = "") -> Agreement:
@@ -194,7 +191,7 @@ def _verdict(action: Agreement) -> Verdict:
 
 
 def _words(verdict: Verdict, preset: str, action: Agreement, sessions: int) -> str:
-    """What the samples carry, and no more."""
+    """The verdict in words: no more than the samples carry."""
     of = f"{counted(action.samples, 'turn')} of {counted(sessions, 'session')}"
     low, high, shift = _points(action.low), _points(action.high), _points(action.difference)
     beyond = (
@@ -248,3 +245,83 @@ def _points(share: float) -> str:
 def _short(action: object) -> str:
     text = " ".join(str(action).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+_LAST_LINE = """
+    model with itself: how often two replies to the same request agree, which is the model's noise; with Narrows: how
+    often a reply to the shortened request agrees with them; difference: the second minus the first, in turns of
+    100; last checkpoint: requests since the prefix was rewritten.
+"""
+HEADS = ("turns", "model with itself", "with Narrows", "difference", "95 % interval")
+
+
+def print_agreement(console: Console, report: AgreeReport) -> None:
+    console.print(_lead(report), soft_wrap=True)
+    for each in report.presets if report.samples else ():
+        console.print()
+        console.print(each.words, soft_wrap=True)
+        grid = plain_table(each.preset, *HEADS)
+        for label, figures in _rows(each).items():
+            grid.add_row(label, *_cells(figures))
+        console.print(grid)
+        console.print(_beside(each), soft_wrap=True)
+        for example in each.examples[:3]:
+            place = f"{printable(example.session, 60)}, request {example.request}"
+            console.print(f"  {place}: {printable(example.without)} | with: {printable(example.with_)}", soft_wrap=True)
+    console.print()
+    for note in _notes(report):
+        console.print(note, soft_wrap=True)
+    if report.samples:
+        print_last_line(console, _LAST_LINE)
+
+
+def _rows(each: PresetAgreement) -> Mapping[str, Agreement]:
+    distances = {f"last checkpoint: {name}": agreement for name, agreement in each.by_distance.items()}
+    return {"next action": each.action, "tools alone": each.tools, **distances}
+
+
+def _cells(figures: Agreement) -> list[str]:
+    interval = f"{_signed(figures.low)} to {_signed(figures.high)}"
+    shares = (percent(figures.noise), percent(figures.with_))
+    return [f"{figures.samples:,}", *shares, _signed(figures.difference), interval]
+
+
+def _lead(report: AgreeReport) -> str:
+    sessions = counted(report.sessions, "session")
+    if not report.turns_shortened:
+        return (
+            f"Nothing to compare: of {report.turns:,} requests of {sessions} Narrows shortens none, "
+            "so the model reads what the client wrote."
+        )
+    if not report.samples:
+        return f"Nothing was compared: at no sampled turn of {sessions} did all answers come."
+    what = f"{counted(report.samples, 'sampled turn')} of {sessions}, asked of {printable(report.model)} at"
+    place = printable(urlsplit(report.upstream).netloc)
+    return f"{what} {place}: twice with what the client wrote, and once with what Narrows makes of it."
+
+
+def _beside(each: PresetAgreement) -> str:
+    shares = f"{each.calls:,} of {each.action.samples:,} turns call tools; {each.shortened:,} were sent shortened"
+    recalls = (
+        f"{each.recalls:,} recalls were answered first, at {each.recalled:,} turns" if each.recalls else "no recalls"
+    )
+    return f"{shares}; {recalls}. Differences are in turns of 100; rows by distance are intervals of each row alone."
+
+
+def _notes(report: AgreeReport) -> Iterator[str]:
+    if report.stopped:
+        yield report.stopped
+    if report.turns_shortened:
+        others = report.turns - report.turns_shortened
+        yield (
+            f"Samples are drawn (seed {report.seed}) from the {report.turns_shortened:,} of {report.turns:,} requests "
+            f"that are shortened; of the other {others:,} the model reads what the client wrote."
+        )
+    if report.left_out:
+        yield f"{report.left_out:,} turns are left out, as an answer did not come: {printable(report.first_failure)}"
+    if report.samples:
+        yield f"{report.requests:,} requests to the model, recalls and summaries included: {money(report.dollars)}."
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f}"

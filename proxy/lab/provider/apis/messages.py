@@ -1,7 +1,11 @@
-"""The Messages API: how its replies are written (types of the official SDK: Message, RawMessageStreamEvent)."""
+"""The Messages API: how its requests are read as a prompt, and its replies written.
+
+Types of the official SDK: Message, RawMessageStreamEvent.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from multidict import MultiMapping
@@ -10,13 +14,20 @@ from policies.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from policies.money.prices import RESERVE
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import Json, ModelReply, Say, call_texts, pieces_of
-from proxy.lab.provider.api import Api
-from proxy.lab.provider.client import ANYTHING, MARK, ClientApi, marked, newest_marked
-from proxy.lab.provider.messages import thinking
-from proxy.lab.provider.messages.blocks import blocks, messages_of
-from proxy.lab.provider.messages.rules import CHECKS, COUNTING_CHECKS
-from proxy.lab.provider.prompt import PromptMessage, PromptPiece, marks_of, tool_piece, unmarked
-from proxy.lab.provider.rules import Violation, mapping
+from proxy.lab.provider.api import ANYTHING, MARK, Api, ClientApi, Violation, mapping, marked, newest_marked
+from proxy.lab.provider.apis import messages_rules as rules
+from proxy.lab.provider.apis.messages_rules import CHECKS, COUNTING_CHECKS, blocks
+from proxy.lab.provider.prompt import (
+    FILE,
+    IMAGE,
+    PromptMessage,
+    PromptPiece,
+    call_piece,
+    marks_of,
+    part_piece,
+    tool_piece,
+    unmarked,
+)
 from proxy.lab.provider.signatures import sign, thought_in
 
 STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
@@ -50,36 +61,31 @@ class AnthropicMessages(Api):
     checks = CHECKS
     counting_checks = COUNTING_CHECKS
     request_id_header = "request-id"
+    has_top_mark = True
 
     def missing_header(self, body: Json, headers: MultiMapping[str]) -> Violation | None:
-        return thinking.missing_header(body, headers)
+        return rules.missing_header(body, headers)
 
     def overflow(self, tokens: int, window: int) -> Violation:
         return Violation(f"prompt is too long: {tokens} tokens > {window} maximum", "messages")
 
     def error_body(self, violation: Violation) -> bytes:
-        """The message names the parameter."""
         error = {"type": ERROR_TYPES.get(violation.status, "invalid_request_error"), "message": violation.message}
         return jsontext.write({"type": "error", "error": error})
 
     def entries(self, body: Json) -> list[Json]:
-        return thinking.entries(body)
+        return _entries(body)
 
     def messages(self, entry: Json) -> Iterator[PromptMessage]:
-        return messages_of(entry)
+        return _messages_of(entry)
 
     def tool(self, definition: Json) -> PromptPiece:
-        """A server tool as it stands."""
         plain = unmarked(definition)
         if "input_schema" in plain:
             plain.pop("type", None)
             renamed = {"parameters" if key == "input_schema" else key: value for key, value in plain.items()}
             plain = {"type": "function", "function": renamed}
         return tool_piece(plain, marks_of(definition))
-
-    def top_mark(self, body: Json) -> frozenset[str]:
-        """Automatic caching: the mark comes to stand at the last block that can carry it."""
-        return marks_of(body)
 
     def adapt(self, say: Say, body: Json) -> Say:
         """A model whose thinking is enabled thinks first, and one whose thinking is disabled does not."""
@@ -111,6 +117,64 @@ class AnthropicMessages(Api):
         return [_recorded(blocks(message["content"])) for message in history if message["role"] == "assistant"]
 
 
+# --- as a prompt ---
+
+_TEXTS = {"text": "text"}
+_SIZES = {"image": IMAGE, "document": FILE}
+
+
+def _messages_of(message: Json) -> Iterator[PromptMessage]:
+    """The prompt of a message: tool results become messages of the role `tool`, as in the other APIs."""
+    content = blocks(message["content"])
+    if message["role"] != "user":
+        yield PromptMessage(message["role"], tuple(map(_piece, content)), joins=True)
+        return
+    for is_result, run in groupby(content, lambda block: bool(block["type"] == "tool_result")):
+        if not is_result:
+            yield PromptMessage("user", tuple(map(_piece, run)), joins=True)
+            continue
+        for block in run:
+            extras = {"is_error": True} if block.get("is_error") else {}
+            pieces = tuple(map(_piece, blocks(block.get("content"))))
+            yield PromptMessage("tool", pieces, block["tool_use_id"], extras, marks_of(block))
+
+
+def _piece(block: Json) -> PromptPiece:
+    if block["type"] == "tool_use":
+        return call_piece(block["id"], block["name"], jsontext.write(block["input"]).decode(), marks_of(block))
+    if block["type"] == "thinking":
+        return PromptPiece("thinking", thought_in(block["signature"]), markable=False)
+    if block["type"] == "redacted_thinking":
+        return PromptPiece("redacted_thinking", beside=block["data"], markable=False)
+    return part_piece(block, _TEXTS, _SIZES)
+
+
+def _entries(body: Json) -> list[Json]:
+    """The system text and the messages, as the model is shown them: without the thoughts that are dropped."""
+    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    without = frozenset(rules.dropped(body))
+    messages = []
+    for i, message in enumerate(body["messages"]):
+        content = blocks(message["content"])
+        others = [block for j, block in enumerate(content) if (i, j) not in without]
+        if len(others) == len(content):
+            messages.append(message)
+        elif others:
+            messages.append({**message, "content": others})
+    return [*system, *messages]
+
+
+# --- as a reply ---
+
+
+def _input_transformations(body: Json, headers: MultiMapping[str]) -> dict[str, Any]:
+    """The field of the reply that lists the thoughts that were left out, where the request may have it."""
+    if not rules.has_controls(headers):
+        return {}
+    entry = {"type": "thinking_dropped", "reason": "prefix_binding_mismatch"}
+    return {"input_transformations": [{**entry, "path": f"messages.{i}.content.{j}"} for i, j in rules.dropped(body)]}
+
+
 def _message(reply: ModelReply, content: list[Json], stop_reason: str | None, completion: int) -> dict[str, Any]:
     return {
         "id": reply.id("msg_"),
@@ -121,7 +185,7 @@ def _message(reply: ModelReply, content: list[Json], stop_reason: str | None, co
         "stop_reason": stop_reason,
         "stop_sequence": None,
         "usage": _usage(reply, completion) | {"service_tier": "standard"},
-        **thinking.input_transformations(reply.request, reply.headers),
+        **_input_transformations(reply.request, reply.headers),
     }
 
 
@@ -130,7 +194,7 @@ def _stop_reason(reply: ModelReply) -> str:
 
 
 def _usage(reply: ModelReply, completion: int) -> dict[str, Any]:
-    """What was read from the cache or written to it is not counted as input."""
+    """Tokens read from the cache or written to it are not counted as input."""
     return {
         "input_tokens": reply.usage.prompt - reply.usage.cached - reply.usage.written,
         "cache_creation_input_tokens": reply.usage.written,
@@ -142,7 +206,7 @@ def _usage(reply: ModelReply, completion: int) -> dict[str, Any]:
 
 def _content(reply: ModelReply) -> Iterator[Json]:
     omitted = mapping(reply.request.get("thinking")).get("display") == "omitted"
-    prefix = thinking.bound_prefix(reply.request)[0] if reply.say.thinking else None
+    prefix = rules.bound_prefix(reply.request)[0] if reply.say.thinking else None
     for thought in reply.say.thinking:
         signature = sign(thought, str(prefix) if prefix else "")
         block = {"type": "thinking", "thinking": "" if omitted else thought, "signature": signature}
