@@ -15,7 +15,7 @@ from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Admission, Pressure, open_files
 from proxy.kernel.gateway import Gateway
-from proxy.kernel.modes import Prepare
+from proxy.kernel.prepare import Prepare
 from proxy.kernel.services import Controls, Services
 from proxy.kernel.wire.downstream import Listener
 from proxy.telemetry import Telemetry

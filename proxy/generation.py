@@ -21,10 +21,8 @@ from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
 from proxy.kernel.gateway import Gateway
-from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.prepare import Compactor
-from proxy.kernel.services import CompactionServices, Controls, Services
+from proxy.kernel.prepare import Compactor, Holdout, Prepare, by_mode, relayed
+from proxy.kernel.services import CompactionServices, Controls, KernelParts, Services
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog

@@ -12,10 +12,11 @@ each request makes all of them: one is made in a tenth of a dataclass's time.
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
+from multidict import CIMultiDict
 
 from policies.context import Aim
 from policies.dialects import Added, Consent, Dialect, Request
@@ -31,6 +32,7 @@ from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
+from proxy.config import Settings
 from proxy.config.rules import Mode
 from proxy.identity.who import Identity
 from proxy.memory import Key
@@ -71,6 +73,21 @@ class Proof(NamedTuple):
     """The headers."""
     is_plain_key: bool = True
     """Whether the credential is a plain API key, and no token of a sign-in or subscription."""
+
+
+class RequestHead(Struct, frozen=True):
+    """The head of a request, read but for the length of its body. As a rule all requests of a connection have one."""
+
+    lines: tuple[tuple[bytes, bytes], ...]
+    wishes: RequestOptions
+    conversation: str | None
+    """The id that a header gives the conversation."""
+    access: Identity
+    settings: Settings
+    """Under which it was read."""
+    proof: Proof
+    forwarded: CIMultiDict[str]
+    """The headers that go upstream, but for the length of the body. To be copied, never changed."""
 
 
 class ClientRequest(Struct, frozen=True):
@@ -179,6 +196,27 @@ class PlannedRequest(Struct, frozen=True):
         return self.plan.state.step == 0
 
 
+class Notes(Struct, frozen=True):
+    """What counts of a request once its upstream answers: for its record, for its bill, and for what is sent next."""
+
+    record: StepRecord | None = None
+    """What is remembered of it."""
+    supersedes: bool = False
+    """Whether it takes the place of one that its upstream refused."""
+    left_out: bool = False
+    """Whether what only a verified credential may cause was left out: nothing was claimed, adopted or begun for it."""
+    may_overflow: bool = False
+    """Whether its upstream may find it too long, and something smaller may be sent then."""
+    continues: "tuple[UpstreamRequest, int] | None" = None
+    """In a later round of its reply, the request of the first one, and the tokens of the answer that earlier rounds
+    took."""
+    arm: Arm = ""
+    """Of a holdout: in which one its conversation is."""
+
+
+NO_NOTES = Notes()
+
+
 class UpstreamRequest(Struct, frozen=True):
     """A request ready to go upstream."""
 
@@ -190,32 +228,34 @@ class UpstreamRequest(Struct, frozen=True):
     """Headers that go upstream beside the client's own."""
     planned: PlannedRequest | None = None
     """None where the request was not read, or planning failed."""
-    record: StepRecord | None = None
-    """What is remembered of it."""
-    recalls: bool = False
-    """Whether its reply may hold recall calls to be answered here."""
-    tokens_sent: int = 0
-    """Tokens of `body`."""
     marks: MarkStyle = ""
     """The kind of cache marks of ours that `body` has; "" where it has none."""
-    continues: "tuple[UpstreamRequest, int] | None" = None
-    """In a later round of its reply, the request of the first one, and the tokens of the answer that earlier rounds
-    took."""
-    supersedes: bool = False
-    """Whether it takes the place of one that its upstream refused."""
-    left_out: bool = False
-    """Whether what only a verified credential may cause was left out: nothing was claimed, adopted or begun for it."""
-    arm: Arm = ""
-    """Of a holdout: in which one its conversation is."""
     model: str | None = ""
     """Of a request that is not planned, where it is known; None where it is not billed either."""
-    may_overflow: bool = False
-    """Whether its upstream may find it too long, and something smaller may be sent then."""
+    notes: Notes = NO_NOTES
+
+    def noting(self, **changes: Any) -> "UpstreamRequest":
+        """The same request with other notes."""
+        return structs.replace(self, notes=structs.replace(self.notes, **changes))
+
+    @property
+    def recalls(self) -> bool:
+        """Whether its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
+        if self.planned is None:
+            return False
+        return self.notes.may_overflow if self.client_request.is_dry else self.planned.context.tool is not None
+
+    @property
+    def tokens_sent(self) -> int:
+        """Tokens of the request as it is sent; 0 where it was not planned."""
+        if self.planned is None:
+            return 0
+        return self.planned.tokens_received if self.client_request.is_dry else self.planned.tokens_sent
 
     @property
     def may_change(self) -> bool:
         """Whether it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
-        return not self.client_request.is_dry or self.arm == "holdout"
+        return not self.client_request.is_dry or self.notes.arm == "holdout"
 
 
 class ReplyRound(Struct, frozen=True):

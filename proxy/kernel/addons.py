@@ -16,6 +16,7 @@ Laws
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -26,18 +27,19 @@ from policies.money.bills import RequestBill
 from proxy.config.routes import Route
 from proxy.identity.who import IDENTITY, Identity
 from proxy.kernel.admission import VISIT, Visit
-from proxy.kernel.head import RequestHead
 from proxy.kernel.wire.downstream import Upload
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, RequestHead, UpstreamRequest
 from proxy.telemetry import Telemetry
-from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.model_lists import Reach
 from proxy.upstreams.upstream import Upstream
+
+if TYPE_CHECKING:
+    from proxy.telemetry.spans import RequestSpans
 
 # --- an exchange: one request that has reached Narrows, and what became of it ---
 # It is filled in on its way, stage by stage, and complete once the request is over.
 
-_UNKNOWN, _UNTRACED = Route(DEFAULT), RequestTrace()
+_UNKNOWN = Route(DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ class Exchange:
     usage_option: UsageOption | None = None
     """The one by which usage is asked for that the client has not asked for."""
 
-    trace: RequestTrace = field(default=_UNTRACED)
+    trace: "RequestSpans | None" = None
+    """Where traces are asked for."""
     upstream: str = ""
     """The name of the upstream that is asked."""
     upstream_request: UpstreamRequest | None = None

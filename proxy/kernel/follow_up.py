@@ -1,5 +1,5 @@
 """What follows once the upstream answers a planned request: it is remembered and learned from, and sent again where its
-reply goes on after a recall or where it was too long.
+reply goes on after a recall or where it was too long. Only `next_round` may raise.
 """
 
 from msgspec import structs
@@ -9,9 +9,8 @@ from policies.dialects.overflow import Overflow
 from policies.model.edits import Insert
 from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
-from proxy.kernel.outgoing import in_arm, retried
 from proxy.kernel.plan import step_record
-from proxy.kernel.prepare import Compactor
+from proxy.kernel.prepare import Compactor, in_arm, retried
 from proxy.kernel.understand import RequestParser
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import PlannedRequest, UpstreamRequest
@@ -38,6 +37,9 @@ class FollowUp:
         self._writers = writers
 
     async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
+        """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
+        Where another process may serve the next request of the conversation, it finds from then on what was decided for
+        this one."""
         client_request, planned = upstream_request.client_request, upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return upstream_request
@@ -47,7 +49,7 @@ class FollowUp:
         try:
             self._store_sent(upstream_request, planned)
             await self._store.settle(planned.context.key)
-            summary = self._writers.begin(planned) if upstream_request.left_out else ""
+            summary = self._writers.begin(planned) if upstream_request.notes.left_out else ""
         except Exception as error:  # law 6: the reply has come, and goes to the client
             self._telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)
             return upstream_request
@@ -57,7 +59,7 @@ class FollowUp:
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         """Write behind the request what was sent."""
-        client_request, record = upstream_request.client_request, upstream_request.record
+        client_request, record = upstream_request.client_request, upstream_request.notes.record
         context, is_sent = planned.context, not client_request.is_dry and record is not None
         self._writer.own(context.live, client_request.sender.owner)
         if record is None or not is_sent:
@@ -71,14 +73,15 @@ class FollowUp:
                 context.conversation,
                 None if planned.plan.shed else planned.plan.state,
                 record,
-                supersedes=upstream_request.supersedes,
+                supersedes=upstream_request.notes.supersedes,
             )
-        first, _ = upstream_request.continues or (None, 0)
-        if first is not None and first.planned is not None and first.record is not None:
-            self._writer.continued(context.live, first.planned.context.fingerprint, first.record, record)
+        first, _ = upstream_request.notes.continues or (None, 0)
+        if first is not None and first.planned is not None and first.notes.record is not None:
+            self._writer.continued(context.live, first.planned.context.fingerprint, first.notes.record, record)
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
-        """The request of the next round: what the client sent, the recall calls of the model, and the answers."""
+        """The request of the next round, for a choice that is pending: what the client sent, the recall calls of the
+        model, and the answers. `upstream_request` is that of the first one."""
         client_request, first, result = upstream_request.client_request, upstream_request.planned, reply.result(choice)
         assert first is not None
         in_progress, compactor = ReplyInProgress(result.text, result.rounds), self._compactor
@@ -94,7 +97,7 @@ class FollowUp:
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
-        return structs.replace(following, body=body, continues=(upstream_request, spent))
+        return structs.replace(following.noting(continues=(upstream_request, spent)), body=body)
 
     async def _unplanned(
         self, upstream_request: UpstreamRequest, first: PlannedRequest, in_progress: ReplyInProgress
@@ -110,30 +113,32 @@ class FollowUp:
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
         answered = structs.replace(first, context=structs.replace(context, answers=answers))
-        return structs.replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
+        first_round = upstream_request.noting(record=None)
+        return structs.replace(first_round, body=body, headers=headers, planned=answered, marks="")
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
-        """The request of the first round, smaller: what was decided for it before counts no more."""
+        """Learn that its upstream finds it too long. What may be sent in its place, strictly smaller; None where there
+        is no such thing, or it is the request of a later round. What was decided for it before counts no more."""
         planned, compactor = upstream_request.planned, self._compactor
         if planned is None or not upstream_request.may_change:
             return None
         try:
             compactor.learned.note_overflow(upstream_request, overflow)
-            if upstream_request.arm == "holdout":
+            if upstream_request.notes.arm == "holdout":
                 return await self._taken_out(upstream_request)
-            smaller = await compactor.planner.plan_smaller(planned) if upstream_request.continues is None else None
-            if smaller is None:
+            if upstream_request.notes.continues is not None:
                 return None
-            if upstream_request.left_out:
+            if (smaller := await compactor.planner.plan_smaller(planned)) is None:
+                return None
+            if upstream_request.notes.left_out:
                 smaller = await compactor.derived(smaller)
             if await compactor.is_verified(smaller):
                 await self._store.supersede(smaller.context.key, step_record(smaller, compactor.clock()))
-            sendable = compactor.sendable(smaller)
-            sendable = structs.replace(sendable, supersedes=True, left_out=upstream_request.left_out)
+            sendable = compactor.sendable(smaller, left_out=upstream_request.notes.left_out, supersedes=True)
         except Exception as error:  # law 6: the client gets the upstream's error then
             self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             return None
-        return retried(upstream_request, structs.replace(sendable, arm=upstream_request.arm))
+        return retried(upstream_request, sendable.noting(arm=upstream_request.notes.arm))
 
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
@@ -145,7 +150,8 @@ class FollowUp:
         return retried(upstream_request, in_arm(compacted, "left"))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
-        """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
+        """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
+        reply."""
         result, planned = reply.result(choice), upstream_request.planned
         if not upstream_request.recalls or planned is None:
             return
@@ -161,6 +167,7 @@ class FollowUp:
         self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
+        """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
         planned = upstream_request.planned
         if planned is not None and 200 <= status < 300 and reply.usage is not None:
             self._compactor.learned.note_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)

@@ -9,7 +9,7 @@ Laws
 import asyncio
 import re
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
@@ -25,11 +25,10 @@ from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.identity.place import has_other_name
 from proxy.kernel.addons import Exchange, RelayedRequest
 from proxy.kernel.admission import VISIT
-from proxy.kernel.head import forwarded_headers
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.receive import named_model, receive
+from proxy.kernel.receive import forwarded_headers, named_model, receive
 from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
+from proxy.kernel.services import KernelParts
 from proxy.kernel.wire.responder import Responder, between_events
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest, request_id
 from proxy.upstreams.upstream import READABLE, CutError
@@ -265,7 +264,7 @@ class Flow:
         exchange, responder, settings = self._exchange, self._responder, self._parts.settings
         tells_waiting = settings.summary_comments and settings.summary_wait > 0 and not client_request.only_counts
         began = perf_counter()
-        with exchange.trace.plan():
+        with exchange.trace.plan() if exchange.trace is not None else nullcontext():
             waiting = responder.early.waiting if tells_waiting else None
             upstream_request = await self._parts.prepare(client_request, waiting)
         exchange.upstream_request = upstream_request

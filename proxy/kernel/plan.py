@@ -25,15 +25,14 @@ from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record, untouched_before
 from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.presets import Preset
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from policies.rules.base import ConfiguredPolicy
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.cold import FEWEST_BYTES, ColdProcess
-from proxy.kernel.learned import Learned
-from proxy.kernel.turns import Deadline, Turns
-from proxy.kernel.understand import Understanding
+from proxy.kernel.cold import FEWEST_BYTES, ColdProcess, Deadline, Turns
+from proxy.kernel.understand import Learned, Understanding
 from proxy.memory import UNTOUCHED, Key
 from proxy.memory.cached import NO_LOOKUP, CachedStore
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
@@ -94,7 +93,8 @@ class Planner:
         memory = (await self._store.look_up(live.key, anchors)).memory if is_unknown else Memory()
         if conversation.previous_anchor in memory.steps:
             return None
-        context, memory = await self._writers.before_plan(context, None, memory)
+        if _asks_models(context.preset):
+            context, memory = await self._writers.before_plan(context, None, memory)
         can_summarize = context.plan_settings.summarizing is not None
         if memory.summaries or (can_summarize and not is_quiet(conversation, context.plan_settings)):
             return None
@@ -125,7 +125,7 @@ class Planner:
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> PlannedRequest:
         """The plan, with what the store and the background writers have for it."""
-        if not context.client_request.is_dry:
+        if not context.client_request.is_dry and _asks_models(context.preset):
             context, memory = await self._writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)
         # once the provider has forgotten the prompt, a rewrite costs nothing
@@ -166,6 +166,11 @@ class Planner:
             sent_last=not context.exchanges_complete
             and context.live.sent_last(before, self._store.announcements.foreign_exchanges()),
         )
+
+
+def _asks_models(preset: Preset) -> bool:
+    """Whether it has a model write summaries or digests."""
+    return preset.summarizes or preset.digests is not None
 
 
 # --- where a plan is made, and what is read ahead once a reply is on its way ---

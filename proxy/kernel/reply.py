@@ -12,19 +12,21 @@ Laws
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import NamedTuple, Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, NamedTuple
 
 from policies.dialects import ChoiceResult, Reply
 from policies.dialects.events import is_plain
-from policies.dialects.overflow import Overflow
 from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.addons import Exchange
+from proxy.kernel.follow_up import FollowUp
 from proxy.requests import ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
-from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.upstream import CutError, UpstreamReply
+
+if TYPE_CHECKING:
+    from proxy.telemetry.spans import RequestSpans
 
 STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20
@@ -40,31 +42,6 @@ class SentRequest(NamedTuple):
 
 Send = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[SentRequest]]
 """Sends a request upstream, as the round of this number of its reply."""
-
-
-class Compaction(Protocol):
-    """What follows up a request that was planned. Only `next_round` may raise."""
-
-    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """The request of the next round, for a choice that is pending. `upstream_request` is that of the first one."""
-
-    async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow, /) -> UpstreamRequest | None:
-        """Learn that its upstream finds it too long. What may be sent in its place, strictly smaller; None where there
-        is no such thing, or it is the request of a later round."""
-
-    async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
-        """Store the recall exchange of a choice that is over, or that there is none."""
-
-    async def answered(self, upstream_request: UpstreamRequest, status: int, /) -> UpstreamRequest:
-        """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
-        Where another process may serve the next request of the conversation, it finds from then on what was decided for
-        this one."""
-
-    def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
-
-    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
-        """That upstream took the request without cache marks of ours, and not with them."""
 
 
 class WatchedReply:
@@ -128,11 +105,11 @@ class WatchedReply:
 class RecallLoop:
     def __init__(
         self,
-        compaction: Compaction | None,
+        compaction: FollowUp | None,
         send: Send,
         upstream_request: UpstreamRequest,
         reply: Reply,
-        trace: RequestTrace,
+        trace: "RequestSpans | None",
         ended: list[ReplyRound],
     ) -> None:
         self._compaction = compaction
@@ -233,8 +210,9 @@ class RecallLoop:
         compaction, choice = self._compaction, self.reply.pending[0]
         assert compaction is not None  # else nothing is recalled
         try:
-            self._trace.round_over(self.reply.usage)
-            with self._trace.recall():
+            if self._trace is not None:
+                self._trace.round_over(self.reply.usage)
+            with self._trace.recall() if self._trace is not None else nullcontext():
                 following = await compaction.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."

@@ -16,9 +16,10 @@ from policies.dialects.overflow import STATUSES, Overflow, overflow_in
 from proxy.errors import ApiError
 from proxy.identity.credential import seconds_of
 from proxy.kernel.addons import Exchange
-from proxy.kernel.outgoing import without_marks
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.reply import STREAM, Compaction, SentRequest
+from proxy.kernel.follow_up import FollowUp
+from proxy.kernel.prepare import without_marks
+from proxy.kernel.reply import STREAM, SentRequest
+from proxy.kernel.services import KernelParts
 from proxy.requests import UpstreamRequest
 from proxy.sse import Copy, data, decoded
 from proxy.telemetry import Telemetry
@@ -48,14 +49,17 @@ class Sender:
     ) -> UpstreamReply:
         """The reply to a request. Raises ApiError where none came."""
         exchange = self._exchange
-        trace, is_chat = exchange.trace, exchange.kind == "chat"
-        trace.call(upstream.host, exchange.route.dialect if is_chat else "", model, headers)
+        trace = exchange.trace
+        if trace is not None:
+            trace.call(upstream.host, exchange.route.dialect if exchange.kind == "chat" else "", model, headers)
         try:
             reply = await upstream.send(method, exchange.rest, headers, body, model)
         except ApiError as error:
-            trace.replied(0, error.code)
+            if trace is not None:
+                trace.replied(0, error.code)
             raise
-        trace.replied(reply.status)
+        if trace is not None:
+            trace.replied(reply.status)
         exchange.upstream_status = reply.status
         await self._parts.addons.answered(exchange, reply.status, reply.headers)
         return reply
@@ -142,7 +146,7 @@ class Sending:
         self,
         send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
         note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]],
-        compaction: Compaction | None,
+        compaction: FollowUp | None,
         telemetry: Telemetry,
         upstream_request: UpstreamRequest,
         round_: int,
@@ -159,7 +163,7 @@ class Sending:
         compaction = self._compaction
         try:
             sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
-            if compaction is not None and (sent.reply.status >= 400 or self._upstream_request.may_overflow):
+            if compaction is not None and (sent.reply.status >= 400 or self._upstream_request.notes.may_overflow):
                 sent = await settled(compaction, self._telemetry, sent, self._round, self._attempt)
         except BaseException:
             await self.__aexit__()
@@ -177,7 +181,7 @@ class Sending:
 
 
 async def settled(
-    compaction: Compaction, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
+    compaction: FollowUp, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
 ) -> SentRequest:
     """What counts of a request that was sent, and of those that were sent in its place."""
     marked: UpstreamRequest | None = None
@@ -237,7 +241,7 @@ async def _overflow_of(sent: SentRequest) -> Overflow | None:
         return None
     if reply.status != 200:
         return overflow_in(reply.status, await error_of(reply))
-    may_be = reply.kind in (STREAM, "application/json") and request.may_overflow
+    may_be = reply.kind in (STREAM, "application/json") and request.notes.may_overflow
     return overflow_in(200, await _beginning(reply)) if may_be else None
 
 

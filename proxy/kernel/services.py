@@ -1,4 +1,4 @@
-"""What addons are opened with: what the kernel of one generation has."""
+"""What the kernel of one generation has: what addons are opened with, and what every exchange needs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -8,10 +8,11 @@ from typing import Any, Protocol
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
 from proxy.config import Settings
+from proxy.kernel.addons import Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
-from proxy.kernel.prepare import Compactor
+from proxy.kernel.prepare import Compactor, Prepare
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
@@ -90,3 +91,18 @@ class Services:
     """The addons that are open, by name."""
     billed: list[Callable[[Key, Labels, SummaryCost], None]] = field(default_factory=list)
     """Are told what each summary has cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParts:
+    """What every exchange needs, made once for all under the same settings."""
+
+    settings: Settings
+    upstreams: Upstreams
+    prepare: Prepare
+    compaction: FollowUp | None
+    """Follows up the requests that were planned; None where none ever is."""
+    telemetry: Telemetry
+    secret: bytes
+    admission: Admission
+    addons: Addons

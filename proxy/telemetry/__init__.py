@@ -11,13 +11,16 @@ import os
 import sys
 from collections.abc import Mapping
 from time import monotonic, time
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Usage
 from proxy.telemetry.log import LogWriter, logger
 from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.tracing import Tracing, open_tracing
+from proxy.telemetry.tracing import open_tracing
+
+if TYPE_CHECKING:
+    from proxy.telemetry.spans import Tracing
 
 QUIET = 60.0
 """Seconds without another of its kind after which a line is logged again that stands for a series."""
@@ -28,7 +31,7 @@ class Telemetry:
 
     def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
         self.metrics = Metrics()
-        self.tracing = Tracing()
+        self.tracing: Tracing | None = None
         self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
         self.log = logger(level, self._writer)
         self._last_shed: dict[str, float] = {}
@@ -42,7 +45,8 @@ class Telemetry:
 
     def close(self) -> None:
         """Write what waits, and send it."""
-        self.tracing.close()
+        if self.tracing is not None:
+            self.tracing.close()
         self._writer.close()
 
     def request(self, fields: Mapping[str, Any]) -> None:

@@ -25,7 +25,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from policies.dialects import DIALECTS
 from policies.money.prices import Usage
 from policies.tools.kinds import RECALL
-from proxy.telemetry.tracing import RequestTrace, Tracing
 
 METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
 ERROR, SCHEME, SERVER, PORT = "error.type", "url.scheme", "server.address", "server.port"
@@ -56,7 +55,7 @@ _CLOSING_SECONDS = 2.0
 _QUIET = 60.0
 
 
-class OpenTelemetry(Tracing):
+class Tracing:
     """Spans go out in batches, from a thread; what waits is bounded, and trouble with it is one line a minute."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
@@ -69,16 +68,20 @@ class OpenTelemetry(Tracing):
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("narrows", version("narrows"))
 
-    def request(self, method: str, route: str, headers: MultiMapping[str]) -> RequestTrace:
-        return _Spans(self._tracer, method if method in _METHODS else "_OTHER", route, headers)
+    def request(self, method: str, route: str, headers: MultiMapping[str]) -> "RequestSpans":
+        """Begin the trace of a request that came with these headers."""
+        return RequestSpans(self._tracer, method if method in _METHODS else "_OTHER", route, headers)
 
     def close(self) -> None:
+        """Send what is left, for a moment at most."""
         closing = Thread(target=self._provider.shutdown, name="tracing", daemon=True)
         closing.start()
         closing.join(_CLOSING_SECONDS)
 
 
-class _Spans(RequestTrace):
+class RequestSpans:
+    """The trace of one request that goes upstream."""
+
     def __init__(self, tracer: Tracer, method: str, route: str, headers: MultiMapping[str]) -> None:
         carrier = {name: ",".join(headers.getall(name)) for name in _PARENTS if name in headers}
         self._tracer = tracer
@@ -93,9 +96,11 @@ class _Spans(RequestTrace):
         self._client: Span | None = None
 
     def plan(self) -> AbstractContextManager[object]:
+        """The request is planned within."""
         return self._part("narrows.plan", {})
 
     def recall(self) -> AbstractContextManager[object]:
+        """A recall of the model is answered within."""
         return self._part(f"execute_tool {RECALL}", {OPERATION: "execute_tool", TOOL: RECALL, TOOL_KIND: "datastore"})
 
     @contextmanager
@@ -110,6 +115,8 @@ class _Spans(RequestTrace):
             span.end()
 
     def call(self, host: str, api: str, model: str, headers: CIMultiDict[str]) -> None:
+        """The upstream is asked, with these headers, which from now on name this call as their parent. `api`: ""
+        where the request is relayed or counted."""
         self.round_over(None)
         address, _, port = host.rpartition(":")
         attributes: dict[str, str | int] = {METHOD: self._method, SERVER: address or host}
@@ -126,10 +133,12 @@ class _Spans(RequestTrace):
         _W3C.inject(headers, set_span_in_context(self._client, Context()))
 
     def replied(self, status: int, error: str = "") -> None:
+        """The head of the upstream's reply is here, or none came because of an error."""
         if self._client is not None:
             _note(self._client, status, error, status >= 400)
 
     def round_over(self, usage: Usage | None) -> None:
+        """The upstream's reply is over, and was billed so."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -145,6 +154,7 @@ class _Spans(RequestTrace):
         client.end()
 
     def end(self, fields: Mapping[str, Any], usage: Usage | None) -> None:
+        """The request is over, and so is the last round."""
         self.round_over(usage)
         values = {name: fields[field] for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})

@@ -99,7 +99,7 @@ class LearnedCaches:
     def note(self, upstream_request: UpstreamRequest, usage: Usage) -> str:
         """Take notice of a reply. Returns what it shows where that has now been seen often enough: `longer` or
         `shorter` (the lifetime), `uncached`, `unmarked` (read without marks) or `least` (read below it); else ""."""
-        planned, record = upstream_request.planned, upstream_request.record
+        planned, record = upstream_request.planned, upstream_request.notes.record
         is_extended = upstream_request.headers.get("x-narrows-prefix") == "extended"
         if planned is None or planned.previous is None or record is None or not is_extended:
             return ""

@@ -14,9 +14,8 @@ from proxy.config import Settings
 from proxy.identity.who import Identity
 from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.learned import Learned
 from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
-from proxy.kernel.understand import Assembler, RequestParser, Understanding
+from proxy.kernel.understand import Assembler, Learned, RequestParser, Understanding
 from proxy.lab import sessions
 from proxy.memory import Store, open_store
 from proxy.memory.cached import CachedStore, StoreWriter

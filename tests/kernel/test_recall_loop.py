@@ -14,12 +14,11 @@ from proxy.errors import FailedError, RefusedError
 from proxy.identity.who import Identity
 from proxy.kernel.reply import RecallLoop, SentRequest
 from proxy.requests import ClientRequest, RequestOptions, UpstreamRequest
-from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.upstream import CutError
 from tests.kit.replies import DONE, chunk, entry, made
 
 FIRST = UpstreamRequest(
-    ClientRequest("openai_chat", b"{}", Identity("", "t", ""), None, RequestOptions("on")), b"first", {}, recalls=True
+    ClientRequest("openai_chat", b"{}", Identity("", "t", ""), None, RequestOptions("on")), b"first", {}
 )
 CALL = [chunk({"content": "Let me see. "}), chunk(made(entry())), chunk({}, "tool_calls"), DONE]
 ANSWER = [chunk({"content": "It is 42."}, name="two"), chunk({}, "stop", name="two"), DONE]
@@ -54,7 +53,7 @@ class Rounds:
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         if self.fault is not None:
             raise self.fault
-        return UpstreamRequest(upstream_request.client_request, b"second", {}, recalls=True)
+        return UpstreamRequest(upstream_request.client_request, b"second", {})
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         assert upstream_request is FIRST
@@ -74,7 +73,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
         sent.append(upstream_request.body)
         yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
-    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), RequestTrace(), []), sent  # type: ignore[arg-type]
+    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), None, []), sent  # type: ignore[arg-type]
 
 
 async def received(loop: RecallLoop, first: Any) -> list[bytes]:

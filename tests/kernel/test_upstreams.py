@@ -21,8 +21,7 @@ from proxy.config import Settings
 from proxy.config.upstreams import UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
-from proxy.kernel.learned import Learned
-from proxy.kernel.understand import Assembler
+from proxy.kernel.understand import Assembler, Learned
 from proxy.upstreams.outbound import Outbound
 from proxy.upstreams.price_book import PriceBook
 from proxy.upstreams.table import chosen

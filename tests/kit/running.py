@@ -18,7 +18,7 @@ from yarl import URL
 from proxy.app import App
 from proxy.config import Settings
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.modes import relayed
+from proxy.kernel.prepare import relayed
 from proxy.kernel.services import CompactionServices
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting

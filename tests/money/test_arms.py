@@ -7,7 +7,7 @@ import pytest
 
 from policies.money.arms import FEWEST, ArmCounts, arm_counts, measured_saving
 from policies.money.bills import Arm, BillSums, ConversationRow, Labels
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.memory import Key
 
 LABELS = Labels(tenant="t", owner="o", model="m", preset="p", api="openai_chat")

@@ -29,11 +29,11 @@ from proxy.config.routes import COMPRESS, RETRIEVE
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.head import MODES, RequestHead
-from proxy.kernel.wire.downstream import SERVER, Upload, read_head
+from proxy.kernel.receive import MODES, read_head
+from proxy.kernel.wire.downstream import SERVER, Upload
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
 from proxy.memory.store_access import StoreAccess
-from proxy.requests import RequestOptions
+from proxy.requests import RequestHead, RequestOptions
 
 _AT_ONCE = 2
 """Requests that are shortened at the same time: each takes a thread."""

@@ -13,14 +13,17 @@ class RequestReports(Addon):
         self._telemetry = telemetry
 
     async def admit(self, exchange: Exchange) -> None:
+        if (tracing := self._telemetry.tracing) is None:
+            return
         path = f"/v1{exchange.rest.partition('?')[0]}"
         route, request = path if path in ROUTES else "/v1/*", exchange.request
-        exchange.trace = self._telemetry.tracing.request(request.method, route, request.headers)
+        exchange.trace = tracing.request(request.method, route, request.headers)
 
     async def finished(self, exchange: Exchange) -> None:
         line, metrics = fields_of(exchange), self._telemetry.metrics
         usage = exchange.reader.usage if exchange.kind == "chat" and exchange.reader is not None else None
-        exchange.trace.end(line, usage)
+        if exchange.trace is not None:
+            exchange.trace.end(line, usage)
         metrics.count("requests", line["mode"], f"{exchange.status // 100}xx")
         if exchange.trouble:
             metrics.count("trouble", exchange.trouble)

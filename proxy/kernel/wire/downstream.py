@@ -21,8 +21,7 @@ from policies.dialects import DEFAULT, DIALECTS, Dialect
 from proxy.config import Settings
 from proxy.errors import ApiError, too_large
 from proxy.kernel.admission import UNPACKED, VISIT, Admission, Visit
-from proxy.kernel.head import RequestHead, head_of
-from proxy.requests import request_id
+from proxy.requests import RequestHead, request_id
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.telemetry.record import ID_HEADER
 from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
@@ -432,13 +431,3 @@ class Connection(web.RequestHandler):
         response.headers[ID_HEADER] = request_id()
         response.force_close()
         return response
-
-
-def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> RequestHead:
-    """The head of a request, which its connection remembers. Raises ApiError."""
-    connection = request.protocol
-    before = connection.head if isinstance(connection, Connection) else None
-    head = head_of(request, before, settings, secret)
-    if isinstance(connection, Connection):
-        connection.head = head
-    return head
