@@ -58,33 +58,30 @@ class Breaker:
         self._trial = trial
         self._changed = changed
         self._clock = clock
-        self._failures = 0
+        self.failures = 0
+        """Failures in a row."""
         self._failing_since = 0.0
-        self._open = False
+        self.is_open = False
+        """Whether nothing passes but a trial."""
         self._paused_until = 0.0
         self.fault = ""
         """What failed last."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether nothing passes but a trial."""
-        return self._open
-
-    @property
     def is_paused(self) -> bool:
         """Whether nothing would pass now."""
-        return self._open and self._clock() < self._paused_until
+        return self.is_open and self._clock() < self._paused_until
 
     @property
     def pause_left(self) -> float:
         """Seconds until something may pass."""
-        return max(0.0, self._paused_until - self._clock()) if self._open else 0.0
+        return max(0.0, self._paused_until - self._clock()) if self.is_open else 0.0
 
     def admits(self) -> bool:
         """Whether the caller may try now; where the breaker is open, that is the trial."""
         if self.is_paused:
             return False
-        if self._open:
+        if self.is_open:
             self._paused_until = self._clock() + self._trial
         return True
 
@@ -93,20 +90,20 @@ class Breaker:
         self._paused_until = 0.0
 
     def succeeded(self) -> None:
-        self._failures = 0
-        if self._open:
-            self._open = False
+        self.failures = 0
+        if self.is_open:
+            self.is_open = False
             self._changed(False)
 
     def failed(self, fault: str = "") -> None:
         now, self.fault = self._clock(), fault
-        if not self._failures:
+        if not self.failures:
             self._failing_since = now
-        self._failures += 1
+        self.failures += 1
         self._paused_until = now + self._options.pause
         lasting = now - self._failing_since >= self._options.lasting
-        if not self._open and self._failures >= self._options.failures and lasting:
-            self._open = True
+        if not self.is_open and self.failures >= self._options.failures and lasting:
+            self.is_open = True
             self._changed(True)
 
 

@@ -9,11 +9,8 @@ All of it is data: what makes these values is in kernel/. They are structs becau
 each request makes all of them: one is made in a tenth of a dataclass's time.
 """
 
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from msgspec import Struct, field, structs
 from multidict import CIMultiDict
@@ -38,13 +35,6 @@ from proxy.identity.who import Identity
 from proxy.memory import Key
 from proxy.memory.cached import StoreLookup
 from proxy.memory.conversation import LiveConversation, ParsedRequest
-
-
-def request_id() -> str:
-    """A UUID of version 7: in the order of their ids requests are in the order of their times."""
-    chance = secrets.randbits(74)
-    first, last = chance >> 62, chance & (1 << 62) - 1
-    return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
 
 
 class RequestOptions(NamedTuple):
@@ -116,15 +106,6 @@ class ClientRequest(Struct, frozen=True):
     """Whether it is planned for what would become of it: it goes as the client wrote it, and nobody else learns of the
     plan."""
 
-    @property
-    def only_counts(self) -> bool:
-        return self.counting is not None
-
-    @property
-    def owner_there(self) -> str:
-        """What its credential is called at its upstream: one that this knows may be unknown to another."""
-        return f"{self.sender.owner} {self.upstream}"
-
 
 class RequestContext(Struct, frozen=True, kw_only=True):
     """A request, parsed, with all that it is planned under."""
@@ -167,11 +148,6 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     def key(self) -> Key:
         return self.live.key
 
-    @property
-    def exchanges_complete(self) -> bool:
-        """False where the store could not say all recall exchanges."""
-        return self.lookup.complete
-
 
 class PlannedRequest(Struct, frozen=True):
     """A request and its plan. Tokens are exact ones of the vocabulary, not calibrated."""
@@ -190,10 +166,8 @@ class PlannedRequest(Struct, frozen=True):
     """Whether it is certain without the store that this process sent that request, and the last one of its reply. Only
     looked into where the store did not say all."""
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing had to be decided, so that nothing was planned and nothing is stored."""
-        return self.plan.state.step == 0
+    is_quiet: bool
+    """Whether nothing had to be decided, so that nothing was planned and nothing is stored."""
 
 
 class Notes(Struct, frozen=True):
@@ -201,6 +175,8 @@ class Notes(Struct, frozen=True):
 
     record: StepRecord | None = None
     """What is remembered of it."""
+    recalls: bool = False
+    """Whether its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
     supersedes: bool = False
     """Whether it takes the place of one that its upstream refused."""
     left_out: bool = False
@@ -237,13 +213,6 @@ class UpstreamRequest(Struct, frozen=True):
     def noting(self, **changes: Any) -> "UpstreamRequest":
         """The same request with other notes."""
         return structs.replace(self, notes=structs.replace(self.notes, **changes))
-
-    @property
-    def recalls(self) -> bool:
-        """Whether its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
-        if self.planned is None:
-            return False
-        return self.notes.may_overflow if self.client_request.is_dry else self.planned.context.tool is not None
 
     @property
     def tokens_sent(self) -> int:

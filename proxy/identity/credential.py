@@ -118,37 +118,42 @@ _LIMITED, _LONGEST_LIMIT = 60.0, 86_400.0
 
 
 class CredentialStates:
-    """What the upstream last answered to each credential through this process, by a keyed hash of the credential."""
+    """By owner; and by owner and upstream, as a credential that one upstream knows may be unknown to another."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._accepted: LRUCache[str, bool] = LRUCache(_OWNERS)
         self._blocked_until: LRUCache[str, float] = LRUCache(_OWNERS)
 
-    def note(self, owner: str, status: int, retry_after: float | None = None) -> None:
+    def note(self, owner: str, status: int, retry_after: float | None = None, upstream: str = "") -> None:
         """Remember an answer. `retry_after`: the seconds that it asks for."""
-        if 200 <= status < 300:
-            self._accepted[owner] = True
-            if self._blocked_until.get(owner) == math.inf:
-                del self._blocked_until[owner]
-        elif status in (401, 403):
-            self._accepted.pop(owner, None)
-            self._blocked_until[owner] = math.inf
-        elif status == 429:
-            until = self._clock() + min(_LIMITED if retry_after is None else retry_after, _LONGEST_LIMIT)
-            self._blocked_until[owner] = max(until, self._blocked_until.get(owner, 0.0))
+        for name in {owner, _at(owner, upstream)}:
+            if 200 <= status < 300:
+                self._accepted[name] = True
+                if self._blocked_until.get(name) == math.inf:
+                    del self._blocked_until[name]
+            elif status in (401, 403):
+                self._accepted.pop(name, None)
+                self._blocked_until[name] = math.inf
+            elif status == 429:
+                until = self._clock() + min(_LIMITED if retry_after is None else retry_after, _LONGEST_LIMIT)
+                self._blocked_until[name] = max(until, self._blocked_until.get(name, 0.0))
 
-    def is_accepted(self, owner: str) -> bool:
+    def is_accepted(self, owner: str, upstream: str = "") -> bool:
         """Whether the upstream took the credential, and has not refused it since."""
-        return owner in self._accepted
+        return _at(owner, upstream) in self._accepted
 
-    def is_refused(self, owner: str) -> bool:
+    def is_refused(self, owner: str, upstream: str = "") -> bool:
         """Whether the upstream refused the credential, and has not taken it since."""
-        return self._blocked_until.get(owner) == math.inf
+        return self._blocked_until.get(_at(owner, upstream)) == math.inf
 
     def is_blocked(self, owner: str) -> bool:
         """Whether nothing may be asked with it: it was refused, and not accepted since, or is over its rate limit."""
         return self._blocked_until.get(owner, 0.0) > self._clock()
+
+
+def _at(owner: str, upstream: str) -> str:
+    return f"{owner} {upstream}" if upstream else owner
 
 
 def seconds_of(retry_after: str | None) -> float | None:

@@ -153,14 +153,14 @@ class FollowUp:
         """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
         reply."""
         result, planned = reply.result(choice), upstream_request.planned
-        if not upstream_request.recalls or planned is None:
+        if not upstream_request.notes.recalls or planned is None:
             return
         context = planned.context
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
         together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
-        complete = context.exchanges_complete  # else nobody may take these for all
+        complete = context.lookup.complete  # else nobody may take these for all
         context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)
         if result.rounds:
             await self._writer.store_exchange(context.key, exchange)

@@ -29,8 +29,9 @@ from proxy.kernel.receive import forwarded_headers, named_model, receive
 from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
 from proxy.kernel.services import KernelParts
+from proxy.kernel.wire.downstream import request_id
 from proxy.kernel.wire.responder import Responder, between_events
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest, request_id
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.upstreams.upstream import READABLE, CutError
 
 PREFIX = "/v1"
@@ -255,25 +256,25 @@ class Flow:
             return await self._relay(exchange.relayed)
         assert exchange.client_request is not None
         upstream_request = await self._prepare(exchange.client_request)
-        if exchange.client_request.only_counts:
+        if exchange.client_request.counting is not None:
             return await self._count(upstream_request)
         return await self._chat(upstream_request)
 
     async def _prepare(self, client_request: ClientRequest) -> UpstreamRequest:
         """What goes upstream. Raises ApiError where a policy wants the request to fail."""
         exchange, responder, settings = self._exchange, self._responder, self._parts.settings
-        tells_waiting = settings.summary_comments and settings.summary_wait > 0 and not client_request.only_counts
+        tells_waiting = settings.summary_comments and settings.summary_wait > 0 and client_request.counting is None
         began = perf_counter()
         with exchange.trace.plan() if exchange.trace is not None else nullcontext():
             waiting = responder.early.waiting if tells_waiting else None
             upstream_request = await self._parts.prepare(client_request, waiting)
         exchange.upstream_request = upstream_request
         if exchange.asks_usage:
-            if upstream_request.planned is None and not client_request.only_counts:
+            if upstream_request.planned is None and client_request.counting is None:
                 exchange.model = await named_model(client_request.body)
             option = DIALECTS[client_request.dialect].usage_option
             is_asked = option is not None and option.ask(client_request.body) is not None
-            exchange.usage_option = option if is_asked and not client_request.only_counts else None
+            exchange.usage_option = option if is_asked and client_request.counting is None else None
         exchange.visit.end_planning()
         exchange.added_ms = ms_since(began)
         exchange.headers = upstream_request.headers
@@ -285,7 +286,7 @@ class Flow:
     async def _chat(self, upstream_request: UpstreamRequest) -> web.StreamResponse:
         exchange, responder, send = self._exchange, self._responder, self._send
         reply = exchange.reader = self._reader(upstream_request)
-        send.is_read = responder.has_begun or upstream_request.recalls or exchange.usage_option is not None
+        send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
         if send.is_read:
             loop = RecallLoop(self._parts.compaction, send, upstream_request, reply, exchange.trace, exchange.rounds)
             return await self._chat_in_rounds(loop)
@@ -300,7 +301,7 @@ class Flow:
     def _reader(self, upstream_request: UpstreamRequest) -> Reply:
         """A fresh reader of the reply."""
         exchange = self._exchange
-        rounds = self._parts.settings.recall_rounds if upstream_request.recalls else None
+        rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
         reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
         wishes = (exchange.usage_option, exchange.listener, exchange.reply)
         return WatchedReply(reply, exchange) if any(each is not None for each in wishes) else reply

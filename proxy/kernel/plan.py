@@ -162,8 +162,9 @@ class Planner:
             rendering=rendering,
             tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
+            is_quiet=result.state.step == 0,
             previous=memory.steps.get(before) or context.live.sent_before(conversation),
-            sent_last=not context.exchanges_complete
+            sent_last=not context.lookup.complete
             and context.live.sent_last(before, self._store.announcements.foreign_exchanges()),
         )
 
@@ -314,7 +315,7 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):
         return "checkpoint:recall"
     # where neither the store nor this process can say all, there may be an exchange that is missing here
-    certain = context.exchanges_complete or planned.sent_last
+    certain = context.lookup.complete or planned.sent_last
     return "checkpoint:replayed" if word == "extended" and not certain else word
 
 

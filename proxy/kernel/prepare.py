@@ -79,7 +79,7 @@ class Compactor:
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         """The request that goes upstream; of one that only counts, nothing is remembered. Raises ApiError where a stale
         summary is to be an error, and whatever goes wrong."""
-        if client_request.only_counts:
+        if client_request.counting is not None:
             return await self._counted(client_request)
         planned = await self.plan(client_request)
         return await self.unread(client_request) if planned is None else await self.compacted(planned, waiting)
@@ -108,9 +108,9 @@ class Compactor:
     async def is_verified(self, planned: PlannedRequest) -> bool:
         """Whether the credential of this request is verified."""
         client_request = planned.context.client_request
-        there = client_request.owner_there
-        if self._states.is_accepted(there) or self._states.is_refused(there):
-            return self._states.is_accepted(there)
+        at = client_request.sender.owner, client_request.upstream
+        if self._states.is_accepted(*at) or self._states.is_refused(*at):
+            return self._states.is_accepted(*at)
         return await self._store.is_owner(planned.context.key, client_request.sender.owner)
 
     def sendable(self, planned: PlannedRequest, *, left_out: bool, supersedes: bool = False) -> UpstreamRequest:
@@ -139,6 +139,7 @@ class Compactor:
             marks=context.plan_settings.marks if planned.plan.marks else "",
             notes=Notes(
                 record=record,
+                recalls=context.tool is not None,
                 left_out=left_out,
                 supersedes=supersedes,
                 may_overflow=self.learned.may_overflow(context, planned.tokens_sent),
@@ -218,7 +219,7 @@ class Compactor:
 def _has_texts_of_models(planned: PlannedRequest) -> bool:
     """Whether a model writes, or has written, anything for it."""
     preset, plan = planned.context.preset, planned.plan
-    is_written = bool(planned.memory.digests) or plan.adopted or plan.state.use is not NO_USE
+    is_written = bool(planned.memory.digests) or plan.adopted or plan.state.use != NO_USE
     return is_written or preset.summarizes or preset.digests is not None
 
 
@@ -470,7 +471,7 @@ def observing(compactor: Compactor) -> Prepare:
 
     async def observe(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         dry = structs.replace(client_request, is_dry=True)
-        if not client_request.only_counts:
+        if client_request.counting is None:
             planned = await compactor.plan(dry)
             return await compactor.unread(dry) if planned is None else compactor.observed(planned)
         counted = await compactor.prepare(dry)
@@ -495,8 +496,8 @@ class HeldOut:
             if not needs_room and not planned.context.live.sent_before(planned.context.conversation) is not None:
                 return self._held_out(planned)
             needs_room = True
-            planned = None if client_request.only_counts else await compactor.plan(client_request)
-        if client_request.only_counts:
+            planned = None if client_request.counting is not None else await compactor.plan(client_request)
+        if client_request.counting is not None:
             return await compactor.prepare(client_request)
         if planned is None:
             return await compactor.unread(client_request)
@@ -506,9 +507,9 @@ class HeldOut:
         """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply
         may hold recalls."""
         client_request = planned.context.client_request
-        if client_request.only_counts:
+        if client_request.counting is not None:
             headers = self._compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
         held_out = in_arm(self._compactor.observed(planned), "holdout")
         may_overflow = self._compactor.learned.may_overflow(planned.context, planned.tokens_received)
-        return held_out.noting(may_overflow=may_overflow)
+        return held_out.noting(may_overflow=may_overflow, recalls=may_overflow)

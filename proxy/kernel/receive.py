@@ -26,6 +26,7 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.config.routes import spoken
 from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
+from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
 from proxy.identity.permissions import check_model, check_path
@@ -59,16 +60,16 @@ async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestH
     access, named, others = head.access, "", list[str]()
     has_models = access.key is not None and bool(access.key.models)
     is_ruled = any(rule.model for rule in settings.rules)
-    if deployment or has_models or is_ruled or upstreams.needs_model(route.dialect):
+    if deployment or has_models or is_ruled or route.dialect in upstreams.need_model:
         named, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
     model = deployment or named
     options = options_of(head.wishes, settings, route.dialect, access, model)
     if has_models:
         check_model(access, model, *others)
     allowed = access.key.upstreams if access.key is not None else ()
-    spends = _spends(parts, exchange)
+    spends = _spends(parts, access)
     upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
-    if deployment and not upstream.has_deployments:
+    if deployment and MODEL not in upstream.url:
         check_named(deployment, named)
     is_accepted = exchange.visit.is_accepted(access.owner)
     return ClientRequest(
@@ -108,7 +109,7 @@ async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
     request, settings = exchange.request, parts.settings
     upload = Upload(request, settings.body_timeout) if request.body_exists else None
     access = who(request, settings, parts.secret)
-    reach = Reach(parts.upstreams, settings.rules, access, spoken(request.headers), _spends(parts, exchange))
+    reach = Reach(parts.upstreams, settings.rules, access, spoken(request.headers), _spends(parts, access))
     if lists := reach.lists(request.method, exchange.rest):
         exchange.relayed = RelayedRequest(reach, upload, lists)
         return
@@ -123,7 +124,7 @@ async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
     exchange.upstream = upstream.name
     if access.key is not None and upstream.row.has_key:
         check_path(request.method, exchange.rest)
-    if exchange.deployment and not upstream.has_deployments and named:
+    if exchange.deployment and MODEL not in upstream.row.url and named:
         check_named(exchange.deployment, named)
     exchange.relayed = RelayedRequest(reach, upload, (), upstream, body, model)
 
@@ -137,7 +138,7 @@ async def _body_and_model(
     has_models = access.key is not None and bool(access.key.models)
     if deployment:
         check_model(access, deployment)
-    depends = parts.upstreams.needs_model(dialect) and not deployment
+    depends = dialect in parts.upstreams.need_model and not deployment
     depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
     depends = depends or exchange.listener is not None
     is_json = "json" in exchange.request.headers.get("Content-Type", "").lower()
@@ -151,13 +152,12 @@ async def _body_and_model(
     return raw, named
 
 
-def _spends(parts: KernelParts, exchange: Exchange) -> bool:
+def _spends(parts: KernelParts, access: Identity) -> bool:
     """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there are
     none, for this machine."""
-    access = exchange.access
-    if not parts.upstreams.has_keys or (access is not None and access.key is not None):
+    if not parts.upstreams.has_keys or access.key is not None:
         return True
-    return parts.settings.auth == "passthrough" and who(exchange.request, parts.settings, parts.secret).is_here
+    return parts.settings.auth == "passthrough" and access.is_here
 
 
 # --- which models a request names, before anything else is read of it ---

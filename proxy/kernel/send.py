@@ -69,7 +69,7 @@ class Sender:
         exchange, client_request = self._exchange, upstream_request.client_request
         exchange.upstream_request, body, planned = upstream_request, upstream_request.body, upstream_request.planned
         model = client_request.model or (planned.context.request.model if planned else exchange.model)
-        upstream = self._parts.upstreams[client_request.upstream]
+        upstream = self._parts.upstreams.by_name[client_request.upstream]
         option = exchange.usage_option if model not in upstream.without_usage else None
         asking = option.ask(body) if option is not None else None
         unchanged = asking is None and (body is client_request.body or body == client_request.body)
@@ -103,8 +103,8 @@ class Sender:
     async def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with what the reply's headers say now."""
         client_request, states = upstream_request.client_request, self._parts.admission.states
-        for name in (client_request.sender.owner, client_request.owner_there):
-            states.note(name, reply.status, seconds_of(reply.headers.get("Retry-After")))
+        retry_after = seconds_of(reply.headers.get("Retry-After"))
+        states.note(client_request.sender.owner, reply.status, retry_after, client_request.upstream)
         if upstream_request.planned is not None and self._parts.compaction is not None:
             upstream_request = await self._parts.compaction.answered(upstream_request, reply.status)
         return upstream_request

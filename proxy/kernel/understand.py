@@ -304,7 +304,7 @@ class Assembler:
         if consent is None:
             return None
         learned, reserve = self._learned.window(client_request, request.model), request.reserve
-        if client_request.only_counts:  # it has no field for it: what the newest other one said counts
+        if client_request.counting is not None:  # it has no field for it: what the newest other one said counts
             reserve = reserve or live.reserve
         else:
             live.reserve = reserve

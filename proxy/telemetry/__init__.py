@@ -9,9 +9,8 @@ Laws
 
 import os
 import sys
-from collections.abc import Mapping
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TextIO
+from time import monotonic
+from typing import TYPE_CHECKING, TextIO
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Usage
@@ -32,29 +31,21 @@ class Telemetry:
     def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
         self.metrics = Metrics()
         self.tracing: Tracing | None = None
-        self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
-        self.log = logger(level, self._writer)
+        self.writer = LogWriter(format_, sys.stderr if stream is None else stream)
+        self.log = logger(level, self.writer)
         self._last_shed: dict[str, float] = {}
         self._last_write_trouble = -QUIET
-        self._logs_info, self._logs_debug = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
 
     def start(self) -> None:
         """Write lines in a thread from now on, until `close`, and send traces where these are asked for."""
-        self._writer.start()
+        self.writer.start()
         self.tracing = open_tracing(os.environ, self.log)
 
     def close(self) -> None:
         """Write what waits, and send it."""
         if self.tracing is not None:
             self.tracing.close()
-        self._writer.close()
-
-    def request(self, fields: Mapping[str, Any]) -> None:
-        """Log one request that was answered, or whose client left."""
-        is_page = fields["route"] not in ("chat", "count", "relay")
-        if self._logs_debug if is_page else self._logs_info:
-            level = "debug" if is_page else "info"
-            self._writer.put({**fields, "event": "request", "level": level, "timestamp": time()})
+        self.writer.close()
 
     def shed(self, reason: str, **fields: int) -> None:
         """Count a request for which nothing new was planned, and log the first of a series."""

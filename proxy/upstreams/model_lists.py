@@ -54,7 +54,7 @@ class Reach(NamedTuple):
     def upstream_of(self, api: str, model: str) -> Upstream:
         """Where a request in this API to this model goes; "" where no model is known. Raises ApiError."""
         row = row_for(self.upstreams.rows, self.rules, self.access, api, model, spends=self.spends)
-        return self.upstreams[row.name]
+        return self.upstreams.by_name[row.name]
 
     def _api_of(self, model: str) -> str:
         """The first of the APIs in which this model is served; the first one where none is."""

@@ -27,13 +27,20 @@ from yarl import URL
 
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
-from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.sse import ENCODINGS
 from proxy.telemetry import Telemetry
-from proxy.upstreams.connector import TRIAL_MARGIN, AddressCheck, PausedError, UpstreamConnector, trouble
-from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
-from proxy.upstreams.outbound import Outbound, trust
+from proxy.upstreams.connections import (
+    HEADER_LIMIT,
+    LINE_LIMIT,
+    TRIAL_MARGIN,
+    PausedError,
+    UnreceivedError,
+    UpstreamConnector,
+    only_fresh_connections,
+    trouble,
+)
+from proxy.upstreams.outbound import AddressCheck, Outbound, trust
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Body = bytes | AsyncIterable[bytes | memoryview] | None
@@ -54,6 +61,11 @@ _ONE_WRITE = 2**20
 
 class CutError(Exception):
     """The upstream stopped in the middle of its reply."""
+
+
+def text(raw: bytes) -> str:
+    """Header text, from which the writer of heads makes the same bytes again."""
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def end_to_end(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMultiDict[str]:
@@ -100,6 +112,8 @@ class UpstreamReply:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = end_to_end(response.raw_headers)
+        self.kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        """The media type, without parameters."""
         self.received_encoding = self.encoding
         """The Content-Encoding in which the body arrives; `encoding` is the one in which it goes on."""
         self._ahead: deque[bytes] = deque()
@@ -139,11 +153,6 @@ class UpstreamReply:
         """The Content-Encoding in which the body goes on, "" where there is none."""
         value = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         return "" if value == "identity" else value
-
-    @property
-    def kind(self) -> str:
-        """The media type, without parameters."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     def rewrite(self, length: int | None = None) -> None:
         """Take out the headers that describe the bytes: the body goes on decoded and perhaps changed, with `length`
@@ -199,8 +208,6 @@ class Upstream:
         trusted = trust(row, settings.ca_bundle) if row.ca or settings.ca_bundle else True
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))  # from here on nothing fails
         self._telemetry, self.address = telemetry, AddressCheck(row, telemetry)
-        self.has_deployments = MODEL in row.url
-        """Whether its paths say which model is asked."""
         self.host = URL(base).authority
         self.without_usage: LRUCache[str, bool] = LRUCache(1_024)
         """The models of which it takes no question for the usage of a stream."""
@@ -245,7 +252,9 @@ class Upstream:
         except ApiError as error:
             metrics.count("upstream_requests", self.name, error.code)
             raise
-        self.address.note(rest, reply.status)
+        self._health.note(reply.status)
+        if self.address.is_doubtful:
+            self.address.note(rest, reply.status)
         metrics.count("upstream_requests", self.name, str(reply.status))
         metrics.observe("time_to_first_byte_seconds", perf_counter() - began, self.name)
         return reply
@@ -275,7 +284,6 @@ class Upstream:
             response.close()
             self._health.note(0)
             raise ApiError(502, f"The upstream {self.host} sent something that is not HTTP.", "upstream_garbled")
-        self._health.note(response.status)
         return UpstreamReply(response, self.host)
 
     async def _send(

@@ -73,7 +73,7 @@ class PassThrough(Addon):
     named: str = "c1"
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        if client_request.only_counts:
+        if client_request.counting is not None:
             return await relayed(client_request)
         headers = {
             "x-narrows-mode": "untouched",

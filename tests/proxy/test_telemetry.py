@@ -332,7 +332,7 @@ def test_x9_lines_keep_their_order_and_trouble_does_not_wait_for_others(
     monkeypatch.setattr("proxy.telemetry.log._BATCH_SECONDS", 60)
     reader, telemetry = log
     reader.reads.set()
-    telemetry.request(line(ms=1.23456))
+    telemetry.writer.put({**line(ms=1.23456), "event": "request", "level": "info", "timestamp": time.time()})
     telemetry.log.info("second")
     telemetry.log.error("third", exc_info=LookupError("a body"))
     for _ in range(1000):

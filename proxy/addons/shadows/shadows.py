@@ -222,7 +222,7 @@ class Shadows(Addon):
             headers[name] = ",".join(words if value in words else [*words, value])
         headers["Accept-Encoding"] = "identity"
         context = sample.planned.context
-        upstream = self._services.upstreams[context.client_request.upstream]
+        upstream = self._services.upstreams.by_name[context.client_request.upstream]
         if key := self._keys[upstream.name]:
             name, before = DIALECTS[dialect].http.key
             headers[name] = before + key

@@ -7,11 +7,14 @@ Laws
 """
 
 import asyncio
+import secrets
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
+from uuid import UUID
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
@@ -21,10 +24,10 @@ from policies.dialects import DEFAULT, DIALECTS, Dialect
 from proxy.config import Settings
 from proxy.errors import ApiError, too_large
 from proxy.kernel.admission import UNPACKED, VISIT, Admission, Visit
-from proxy.requests import RequestHead, request_id
+from proxy.requests import RequestHead
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.telemetry.record import ID_HEADER
-from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
+from proxy.upstreams.connections import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 from proxy.upstreams.upstream import UpstreamReply
 
 SERVER = {"Server": "narrows"}
@@ -270,6 +273,13 @@ class Early(Response):
         if self.prepared:
             lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
             await self.write(lines.encode() + b"\n")
+
+
+def request_id() -> str:
+    """A UUID of version 7: in the order of their ids requests are in the order of their times."""
+    chance = secrets.randbits(74)
+    first, last = chance >> 62, chance & (1 << 62) - 1
+    return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
 
 
 def header_safe(value: str) -> str:
