@@ -31,7 +31,8 @@ from policies.model.conversation import Conversation, Message
 from policies.model.converse import converse
 from policies.model.tokens import Calibration, Counter, encoding_for
 from policies.money.budget import NO_MARK, Budget, BudgetLimits
-from policies.money.prices import Prices
+from policies.money.caches import MINUTE
+from policies.money.prices import Prices, Usage
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
@@ -52,7 +53,7 @@ from proxy.memory.conversation import (
 from proxy.memory.conversations import Conversations
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import policy_of
-from proxy.upstreams.price_book import LearnedCaches, PriceBook
+from proxy.upstreams.price_book import PriceBook
 
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
@@ -107,7 +108,8 @@ class Understanding:
         received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         if received is None:
             return None
-        await self._price_book.settle(received.request.model, client_request.upstream)
+        if client_request.upstream in self._price_book.local:
+            await self._price_book.settle(received.request.model, client_request.upstream)
         live = self._store.conversations.of(received.key)
         if is_dry is not None and is_dry(live.key):
             client_request = structs.replace(client_request, is_dry=True)
@@ -442,6 +444,9 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
 
 _SECONDS = 3_600.0
 """Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""
+_MODELS = 1_024
+_STREAK = 5
+"""Replies in a row that must show the same of a cache before it is believed."""
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 _NEAR = 0.5
@@ -493,12 +498,12 @@ class Learned:
         self._calibrates = settings.calibrate
         self._prices_of = price_book.prices
         self.caches = LearnedCaches()
-        self._ratios: LRUCache[str, float] = LRUCache(1024)
+        self._ratios: LRUCache[str, float] = LRUCache(_MODELS)
         """Of counts, by model."""
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
-        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
+        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
         """The upstreams that answered 400 to cache marks of ours, and for which models."""
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
@@ -567,3 +572,51 @@ class Learned:
 
 def _served_by(client_request: ClientRequest, model: str) -> tuple[str, str, str]:
     return client_request.sender.tenant, client_request.upstream, model
+
+
+class LearnedCaches:
+    """Where the usage of replies is not what the table of caches has foretold, by model and upstream."""
+
+    def __init__(self) -> None:
+        self._streaks: LRUCache[tuple[str, str, str], int] = LRUCache(_MODELS)
+        self._seconds: LRUCache[tuple[str, str], float] = LRUCache(_MODELS)
+        self._pauses: LRUCache[tuple[str, str, str], float] = LRUCache(_MODELS)
+        """The shortest of each streak."""
+        self._reporting: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
+        """Those that have reported cached tokens: of others nobody knows what they have forgotten."""
+
+    def lifetime(self, model: str, upstream: str, usual: float) -> float:
+        """Seconds of disuse after which the cache has forgotten a prompt."""
+        return self._seconds.get((model, upstream), usual)
+
+    def note(self, upstream_request: UpstreamRequest, usage: Usage) -> str:
+        """Take notice of a reply. Returns what it shows where that has now been seen often enough: `longer` or
+        `shorter` (the lifetime), `uncached`, `unmarked` (read without marks) or `least` (read below it); else ""."""
+        planned, record = upstream_request.planned, upstream_request.notes.record
+        is_extended = upstream_request.headers.get("x-narrows-prefix") == "extended"
+        if planned is None or planned.previous is None or record is None or not is_extended:
+            return ""
+        context = planned.context
+        name = (context.request.model, upstream_request.client_request.upstream)
+        if usage.cached > 0:
+            self._reporting[name] = True
+        rule, pause = context.plan_settings.cache, record.at - planned.previous.at
+        kind, differs = "uncached", usage.cached == 0
+        if rule.mark and not context.plan_settings.prices.breakpoints:  # it has none, and so has the one before
+            kind, differs = "unmarked", usage.cached > 0
+        elif usage.prompt < rule.least:
+            kind, differs = "least", usage.cached > 0
+        elif context.conversation.steps < 3:  # the first request gets no mark of ours
+            return ""
+        elif pause > self.lifetime(*name, context.lifetime):
+            kind, differs = "longer", usage.cached > 0
+        elif pause > MINUTE:
+            kind, differs = "shorter", differs and name in self._reporting
+        streak = self._streaks[*name, kind] = self._streaks.get((*name, kind), 0) + 1 if differs else 0
+        if streak:
+            pause = self._pauses[*name, kind] = min(
+                pause, self._pauses.get((*name, kind), pause) if streak > 1 else pause
+            )
+        if streak >= _STREAK and kind in ("longer", "shorter"):
+            self._seconds[name] = pause
+        return kind if streak == _STREAK else ""

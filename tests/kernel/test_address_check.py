@@ -121,7 +121,7 @@ def test_an_upstream_that_has_answered_is_where_it_should_be() -> None:
     one, log = check("https://gateway.example/openai")
     for target, status in (("/models", 404), ("/chat/completions", 401), ("/chat/completions?a=b", 200)):
         one.note(target, status)
-    one.note("/chat/completions", 404)  # an unknown model
+    assert not one.is_doubtful  # so a 404 is about an unknown model
     assert lines(log) == []
 
 

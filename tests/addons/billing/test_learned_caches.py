@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from policies.money.prices import Usage
-from proxy.upstreams.price_book import LearnedCaches
+from proxy.kernel.understand import LearnedCaches
 
 
 def _note(caches: LearnedCaches, pause: float, cached: int) -> str:
