@@ -26,7 +26,6 @@ _CLOSING_SECONDS = 1.0
 _LOOK = 0.005
 """Seconds between two looks at the event loop."""
 _FIXED = ("host", "port", "workers", "log_level", "log_format")
-"""Settings that a reload does not change."""
 
 
 class App:
@@ -36,7 +35,6 @@ class App:
         self._lasting = lasting
         self.telemetry = lasting.telemetry
         self.base_url = ""
-        """What a client sets as its base_url, once it listens."""
         self._generation = generation
         self._leaving = lasting.leaving
         self._one_at_a_time = asyncio.Lock()
@@ -150,7 +148,6 @@ class App:
         return await self._generation.gateway(request)
 
     async def _leave(self, generation: Generation) -> None:
-        """Let go of a generation once its last request has ended."""
         await generation.gateway.finished()
         try:
             await generation.close()
@@ -160,14 +157,12 @@ class App:
             del self._leaving[generation]
 
     def _declare(self) -> None:
-        """Report which settings count."""
         metrics = self.telemetry.metrics
         metrics.build.clear()
         metrics.build.labels(version("narrows"), self.settings.digest).set(1)
         metrics.running.set_function(lambda: sum(each.gateway.running for each in (self._generation, *self._leaving)))
 
     async def _listen_as(self, worker: Worker) -> None:
-        """Listen at the sockets of this worker."""
         await self._runner.setup()
         for listening in worker.team.listening[worker.number]:
             await web.SockSite(self._runner, listening, backlog=BACKLOG).start()

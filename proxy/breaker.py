@@ -19,9 +19,7 @@ class BreakerOptions:
     """When a breaker opens, and for how long."""
 
     failures: int
-    """Failures in a row that open it."""
     pause: float
-    """Seconds for which it is open."""
     effect: str
     """What its log line says of that."""
     lasting: float = 0.0
@@ -39,7 +37,6 @@ BREAKERS: Mapping[str, BreakerOptions] = {
     "limits": BreakerOptions(1, 5.0, "each process counts the use of keys by itself"),
     "upstream": BreakerOptions(5, 2.0, "requests are refused at once meanwhile", lasting=5.0),
 }
-"""One entry for each thing that may fail."""
 
 
 class Breaker:
@@ -59,22 +56,18 @@ class Breaker:
         self._changed = changed
         self._clock = clock
         self.failures = 0
-        """Failures in a row."""
         self._failing_since = 0.0
         self.is_open = False
         """Whether nothing passes but a trial."""
         self._paused_until = 0.0
         self.fault = ""
-        """What failed last."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing would pass now."""
         return self.is_open and self._clock() < self._paused_until
 
     @property
     def pause_left(self) -> float:
-        """Seconds until something may pass."""
         return max(0.0, self._paused_until - self._clock()) if self.is_open else 0.0
 
     def admits(self) -> bool:
@@ -121,7 +114,6 @@ class _ChangeLog:
         self._later: asyncio.TimerHandle | None = None
 
     def note(self, breaker: Breaker) -> None:
-        """It has opened or closed."""
         self._openings += breaker.is_open
         left = self._quiet_until - time.monotonic()
         if left <= 0 or not self._openings:

@@ -55,8 +55,6 @@ _UNHURRIED = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lasting:
-    """What stays while settings come and go."""
-
     telemetry: Telemetry
     admission: Admission
     controls: Controls = field(default_factory=Controls)
@@ -90,7 +88,6 @@ class Generation:
 
     @classmethod
     async def open(cls, settings: Settings, lasting: Lasting, before: "Generation | None" = None) -> Self:
-        """Make everything. `before`: what serves until then, where there is something. Raises ConfigurationError."""
         async with AsyncExitStack() as parts:
             services = await _services(settings, lasting, before.services if before is not None else None, parts)
             addons = await _addons(services, lasting.beside)
@@ -121,12 +118,10 @@ class Generation:
         return self.services.store is not None and not self.services.store.shared
 
     async def close(self) -> None:
-        """Let go of everything; nothing runs any more."""
         await self.parts.aclose()
 
 
 async def _services(settings: Settings, lasting: Lasting, before: Services | None, parts: AsyncExitStack) -> Services:
-    """What the kernel has, and addons are opened with. Raises ConfigurationError."""
     telemetry, worker = lasting.telemetry, lasting.worker
     is_first = worker is None or worker.number == 0
     upstreams = await Upstreams.open(settings, telemetry, looks=is_first)  # one warning is enough
@@ -166,7 +161,6 @@ async def _addons(services: Services, beside: Sequence[Addon]) -> Addons:
 
 
 async def _compaction(services: Services, store: Store, patience: float | None) -> CompactionServices:
-    """What compacts, what writes summaries, and what deletes. Raises ConfigurationError."""
     settings, telemetry, parts = services.settings, services.telemetry, services.parts
     forgets, states, price_book = services.forgets, services.admission.states, services.price_book
     _check_prices(settings)
@@ -229,8 +223,6 @@ def _prepare(services: Services, compaction: CompactionServices) -> Prepare:
 
 
 def _look_after(services: Services, compaction: CompactionServices) -> None:
-    """Delete what others who share the store have deleted; trim the store now and then, one in Redis only where the
-    settings say how much it may hold."""
     settings, store, deletion = services.settings, compaction.access.store, compaction.deletion
     if store.shared:
 

@@ -51,7 +51,6 @@ class RequestOptions(NamedTuple):
     record: bool | None = None
     """Whether a rule wants it recorded."""
     upstream: str = ""
-    """The one that a rule names."""
     keep: Patterns = ()
     """What is to stay as it is, besides what the settings say."""
 
@@ -60,7 +59,6 @@ class Proof(NamedTuple):
     """With what the client proves itself to the upstream: summaries are asked for in its name."""
 
     auth: Mapping[str, str]
-    """The headers."""
     is_plain_key: bool = True
     """Whether the credential is a plain API key, and no token of a sign-in or subscription."""
 
@@ -71,7 +69,6 @@ class RequestHead(Struct, frozen=True):
     lines: tuple[tuple[bytes, bytes], ...]
     wishes: RequestOptions
     conversation: str | None
-    """The id that a header gives the conversation."""
     access: Identity
     settings: Settings
     """Under which it was read."""
@@ -81,8 +78,6 @@ class RequestHead(Struct, frozen=True):
 
 
 class ClientRequest(Struct, frozen=True):
-    """A request as its client sent it, decoded from its Content-Encoding."""
-
     dialect: str
     body: bytes
     sender: Identity
@@ -96,7 +91,6 @@ class ClientRequest(Struct, frozen=True):
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
     upstream: str = ""
-    """The name of the upstream that it goes to."""
     model: str = ""
     """The model that it asks, where somebody had to know that before it was read: of the body, or of a deployment."""
     may_plan: bool = True
@@ -115,18 +109,13 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     live: LiveConversation
     """What is remembered of the conversation."""
     received: ParsedRequest
-    """What the client sent."""
     request: Request
     """The same with earlier recall exchanges put back in their places: what is planned."""
     conversation: Conversation
     exchanges: Mapping[str, Sequence[Insert]] = field(default_factory=dict)
-    """The recall exchanges behind earlier replies, by the anchor of what the client had sent."""
     lookup: StoreLookup
-    """What the store was asked for them."""
     exchange_lost: bool
-    """Whether a recall exchange could not be put back behind the newest reply."""
     answers: Sequence[RecallAnswer]
-    """The recall calls that this very request answers."""
     plan_settings: PlanSettings
     tool: Added | None
     """The recall tool and its place in the body; None where it cannot be added."""
@@ -174,7 +163,6 @@ class Notes(Struct, frozen=True):
     """What counts of a request once its upstream answers: for its record, for its bill, and for what is sent next."""
 
     record: StepRecord | None = None
-    """What is remembered of it."""
     recalls: bool = False
     """Whether its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
     supersedes: bool = False
@@ -187,21 +175,17 @@ class Notes(Struct, frozen=True):
     """In a later round of its reply, the request of the first one, and the tokens of the answer that earlier rounds
     took."""
     arm: Arm = ""
-    """Of a holdout: in which one its conversation is."""
 
 
 NO_NOTES = Notes()
 
 
 class UpstreamRequest(Struct, frozen=True):
-    """A request ready to go upstream."""
-
     client_request: ClientRequest
     body: bytes
     headers: Mapping[str, str]
     """The x-narrows headers of the reply."""
     upstream_headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers that go upstream beside the client's own."""
     planned: PlannedRequest | None = None
     """None where the request was not read, or planning failed."""
     marks: MarkStyle = ""
@@ -232,6 +216,5 @@ class ReplyRound(Struct, frozen=True):
 
     request: UpstreamRequest
     status: int
-    """The upstream's; 0 where no reply came."""
     usage: Usage | None
     """None where the provider has not reported any."""

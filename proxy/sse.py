@@ -31,16 +31,13 @@ class Events:
 
     @property
     def rest(self) -> bytes:
-        """The bytes received of an event that is not complete yet."""
         return bytes(self._held)
 
     @property
     def size(self) -> int:
-        """How many bytes `rest` has."""
         return len(self._held)
 
     def ends_with(self, chunk: bytes) -> bool:
-        """Whether a chunk that comes now consists of whole events, as most do."""
         return not self._held and chunk.endswith(_ENDS)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -204,11 +201,9 @@ class Copy:
 
     @property
     def amid(self) -> bool:
-        """Whether an event has begun that is not complete."""
         return bool(self._events and self._events.size)
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the reply, as they were on the wire."""
         if self.trouble:
             return
         try:
@@ -224,7 +219,6 @@ class Copy:
             self.trouble = type(error).__name__
 
     def _read(self, events: bytes) -> None:
-        """Whole events, or none."""
         if not events:
             return
         self._last = events

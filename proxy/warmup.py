@@ -38,13 +38,11 @@ _GROWTH = 2**25
 
 
 def load() -> None:
-    """Load the usual vocabulary and the list of prices."""
     Counter()
     prices_for("")
 
 
 async def warm_up() -> None:
-    """Load what requests need; from then on collect all garbage only where nobody waits."""
     await asyncio.to_thread(load)
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
     gc.enable()
@@ -82,7 +80,6 @@ def trim() -> None:
 
 
 async def trim_now_and_then() -> None:
-    """Give back free pages whenever the process has grown."""
     last = now = _resident()
     while now:
         if now > last + _GROWTH:

@@ -90,7 +90,6 @@ def digests_of(credential: str) -> Collection[str]:
 
 
 def owner_of(secret: bytes, credential: str) -> str:
-    """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
     return hash_of(secret, f"originals\0{credential}")[:24]
 
 
@@ -100,7 +99,6 @@ def name_of(secret: bytes, person: str) -> str:
 
 
 def hash_of(secret: bytes, text: str) -> str:
-    """The keyed hash of a text, in hexadecimal."""
     return (_keyed_hash if len(text) <= _LONGEST_KEY else _keyed_hash.__wrapped__)(secret, text)
 
 
@@ -112,7 +110,6 @@ def _keyed_hash(secret: bytes, text: str) -> str:
 # --- what upstreams last answered to each credential through this process, by a keyed hash of the credential ---
 
 _OWNERS = 65_536
-"""Credentials whose states are remembered."""
 _LIMITED, _LONGEST_LIMIT = 60.0, 86_400.0
 """Seconds in which nothing is asked after a 429 that does not say how long, and at most."""
 
@@ -144,11 +141,9 @@ class CredentialStates:
         return _at(owner, upstream) in self._accepted
 
     def is_refused(self, owner: str, upstream: str = "") -> bool:
-        """Whether the upstream refused the credential, and has not taken it since."""
         return self._blocked_until.get(_at(owner, upstream)) == math.inf
 
     def is_blocked(self, owner: str) -> bool:
-        """Whether nothing may be asked with it: it was refused, and not accepted since, or is over its rate limit."""
         return self._blocked_until.get(owner, 0.0) > self._clock()
 
 

@@ -32,7 +32,6 @@ T = TypeVar("T")
 COOKIE = "narrows_admin"
 """The cookie of a browser that has shown the `admin_token`."""
 COOKIE_SECONDS = 12 * 3600
-"""How long it counts."""
 _COOKIE_LENGTH = 96
 Action = Literal[
     "conversations", "figures", "delete anywhere", "originals", "artifacts", "metrics", "reload", "summarize"
@@ -46,13 +45,10 @@ class Grant(Struct, frozen=True):
     owner: str | None = None
 
     def visible(self, owned: Iterable[tuple[str, T]]) -> list[T]:
-        """What of this, each with its owner, may be seen."""
         return [each for owner, each in owned if self.owner in (None, owner)]
 
 
 class Identity(Struct, frozen=True):
-    """Who asks."""
-
     credential: str
     """The client's own; with a key of this gateway, what stands for the name of that key; "" for none."""
     tenant: str
@@ -110,7 +106,6 @@ def who(request: web.BaseRequest, settings: Settings, secret: bytes) -> Identity
 
 
 def _tokens(request: web.BaseRequest, credential: str, settings: Settings, secret: bytes) -> Collection[str]:
-    """Which of the operator's tokens a request shows; of the admin token, where it only reads, also the cookie."""
     tokens = (("admin", settings.admin_token), ("metrics", settings.metrics_token))
     shows = [name for name, token in tokens if token is not None and _is_token(token, credential)]
     if "admin" not in shows and settings.admin_token is not None and _has_cookie(request, settings, secret):
@@ -207,4 +202,3 @@ GUARDS: Mapping[Action, Guard] = {
         "A reload needs the `admin_token`, or a request from this machine, by address and without a credential.",
     ),
 }
-"""Each action that is not everybody's."""

@@ -97,7 +97,6 @@ class Exchange:
     rest: str = ""
     """The target as it came, after /v1."""
     deployment: str = ""
-    """The model that the path names."""
     kind: str = "other"
     """chat, count, relay, compress or page, once it is let in."""
     answer: Callable[[], Awaitable[web.StreamResponse]] | None = None
@@ -121,52 +120,39 @@ class Exchange:
     # what addons want of it
 
     asks_usage: bool = False
-    """Whether the upstream is to be asked for its usage where the client has not."""
     listener: Callable[[bytes], None] | None = None
     """Hears each event of the reply, or the body of one that is not streamed, as the upstream has sent it."""
     reply: HeldReply | None = None
-    """The reply as the client receives it, where somebody wants it."""
     own_headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that a response has, too, which no upstream begins."""
 
     # what becomes of it
 
     usage_option: UsageOption | None = None
-    """The one by which usage is asked for that the client has not asked for."""
 
     trace: "RequestSpans | None" = None
     """Where traces are asked for."""
     upstream: str = ""
-    """The name of the upstream that is asked."""
     upstream_request: UpstreamRequest | None = None
-    """What was sent last."""
     upstream_status: int = 0
-    """The status that the upstream answered last; 0 as long as there is none."""
     rounds: list[ReplyRound] = field(default_factory=list)
-    """The rounds of the reply that are over."""
     reader: Reply | None = None
-    """Reads the reply, once there is one."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """What Narrows says of it, in the x-narrows headers of the reply."""
     bill: RequestBill | None = None
     status: int = 0
     """The client's."""
     is_whole: bool = False
-    """Whether the reply was passed on to its end."""
     replied: int = 0
     """Bytes of the reply on the wire."""
     added_ms: float = 0.0
-    """Milliseconds for planning."""
     ms: float = 0.0
-    """Milliseconds for all."""
     trouble: str = ""
-    """The code of the error that the client has read, or `client_left`."""
     unread: str = ""
     """Why the reply could not be read while it was forwarded."""
 
     @property
     def access(self) -> Identity | None:
-        """Who asks, where the entrance has looked."""
         return self.request.get(IDENTITY)
 
     @property
@@ -190,8 +176,6 @@ class Exchange:
 
 
 class Addon:
-    """One that wants to know nothing."""
-
     async def admit(self, exchange: Exchange, /) -> None:
         """Whether its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
 

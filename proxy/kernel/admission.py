@@ -64,8 +64,6 @@ class Peer(Struct, frozen=True):
 
 
 class Pool:
-    """An amount of one thing that all clients share."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
@@ -124,7 +122,6 @@ class Pressure:
         return self._is_late
 
     def apply(self, patience: float) -> None:
-        """Planning may take so many seconds longer."""
         self._slow = _SLOW + patience
 
     def begin(self, visit: object, client: Peer, is_accepted: bool = True) -> bool:
@@ -170,7 +167,6 @@ class Visit:
         self._requests = self._bytes = self._receiving = 0
 
     def enter(self) -> None:
-        """Take the place of a request. Raises ApiError where there is none."""
         if not self._requests:
             whose = self._admission.requests.take(self._client, 1)
             if whose:
@@ -221,7 +217,6 @@ class Visit:
         return self._admission.unpacking
 
     def close(self) -> None:
-        """The request is over, and what it had is free."""
         admission = self._admission
         admission.pressure.end(self)
         if self._requests:
@@ -294,7 +289,6 @@ class Admission:
     # Requests, and the bytes of their bodies
 
     def visit(self, request: web.BaseRequest) -> Visit:
-        """A request has come; its connection is not closed to make room until the visit is."""
         connection = request.protocol
         self._idle.pop(connection, None)
         client = Peer(
@@ -313,7 +307,6 @@ class Admission:
         return True
 
     def refusal(self, pool: Literal["requests", "bytes"], whose: Whose) -> ApiError:
-        """The response to a request for which there is no room."""
         self._telemetry.metrics.count("refused", pool, whose)
         now, name = self._clock(), f"{pool} {whose}"
         if now - self._last_refusals.get(name, -QUIET) >= QUIET:
@@ -331,7 +324,6 @@ class Admission:
     # Connections
 
     def connected(self, connection: web.RequestHandler, address: str) -> None:
-        """A connection was accepted: others are closed where these are too many."""
         network, pool = _network(address), self._connections
         if pool.take(Peer(network), 1):
             pool.count(Peer(network), 1)
@@ -354,7 +346,6 @@ class Admission:
             self._idle.pop(connection, None)
 
     def set_idle(self, connection: web.RequestHandler) -> None:
-        """Nothing runs on a connection any more."""
         if connection in self._addresses:  # else it is closed
             self._idle[connection] = None
 

@@ -55,7 +55,6 @@ class Turns:
     def __init__(self, at_once: int) -> None:
         self._free = at_once
         self._waiting: dict[_Owner, deque[asyncio.Future[None]]] = {}
-        """By owner; who had a turn goes to the end."""
         self._last = False, ""
 
     async def take(self, name: str, seconds: float, is_accepted: bool = True) -> bool:
@@ -84,7 +83,6 @@ class Turns:
         return True
 
     def give(self) -> None:
-        """End a turn."""
         while self._waiting:
             other = (each for each in self._waiting if each[0] != self._last[0])
             another = (each for each in self._waiting if each != self._last)
@@ -128,7 +126,6 @@ class Deadline:
         self._is_left = False
 
     def leave(self) -> None:
-        """The client has left."""
         self._is_left = True
 
     def __call__(self) -> bool:
@@ -157,14 +154,12 @@ _PATIENCE = 20.0
 _FAREWELL = 1.0
 """Seconds in which the process must end a replay whose client has left."""
 _DISUSE = 300.0
-"""Seconds without a replay after which the process ends."""
 _PAUSE = 30.0
 """Seconds without a process after one failed."""
 _LEAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Tells the process that nobody waits for its answer any more; where there is no such signal, it ends."""
 _PROGRAM = f"from {__name__} import serve; serve()"
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT")
-"""The variables that a Python needs to start."""
 
 
 class ColdProcess:
@@ -296,7 +291,6 @@ def _kill(process: Popen[bytes]) -> None:
 
 
 def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory) -> bytes:
-    """A job for the process."""
     try:  # in a fifth of the time
         packed: bytes | Sequence[Message] = msgspec.msgpack.encode(messages)
     except UnicodeEncodeError:  # there are lone surrogates

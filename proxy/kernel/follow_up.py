@@ -58,7 +58,6 @@ class FollowUp:
         return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-summary": summary})
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
-        """Write behind the request what was sent."""
         client_request, record = upstream_request.client_request, upstream_request.notes.record
         context, is_sent = planned.context, not client_request.is_dry and record is not None
         self._writer.own(context.live, client_request.sender.owner)

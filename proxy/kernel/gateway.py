@@ -41,7 +41,6 @@ _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _NOT_RELAYED = frozenset({"TRACE", "PURGE"})
 """Methods by which an upstream would return a credential in its reply, or take Narrows for an administrator."""
 _FAREWELL_SECONDS = 2.0
-"""How long requests that are ended at shutdown have to say so to their clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +134,11 @@ class Gateway:
         self._is_quiet.set()
 
     async def _quiet_within(self, seconds: float) -> None:
-        """Wait until nothing runs, for so long at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_quiet.wait()
 
     async def _answer(self, exchange: Exchange, responder: Responder) -> web.StreamResponse:
-        """The answer, or an error response where there is none."""
         try:
             return await self._run(exchange, responder)
         except ApiError as error:
@@ -177,7 +174,6 @@ class Gateway:
 
 
 def _read_target(exchange: Exchange) -> None:
-    """Read what is asked. Raises ApiError."""
     request = exchange.request
     try:
         _check_head(request)
@@ -249,7 +245,6 @@ class Flow:
         self._send = Sender(parts, exchange)
 
     async def run(self) -> web.StreamResponse:
-        """Serve the request. Raises ApiError."""
         exchange = self._exchange
         await exchange.receive()
         if exchange.relayed is not None:
@@ -299,7 +294,6 @@ class Flow:
             self._end_round(upstream_request, reply, status)
 
     def _reader(self, upstream_request: UpstreamRequest) -> Reply:
-        """A fresh reader of the reply."""
         exchange = self._exchange
         rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
         reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
@@ -338,7 +332,6 @@ class Flow:
             self._end_round(loop.upstream_request, loop.reply, loop.status)
 
     def _end_round(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
-        """The last round of a reply is over."""
         if self._parts.compaction is not None:
             self._parts.compaction.learn(upstream_request, reply, status)
         self._exchange.rounds.append(ReplyRound(upstream_request, status, reply.usage))

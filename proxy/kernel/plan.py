@@ -178,7 +178,6 @@ def _asks_models(preset: Preset) -> bool:
 
 
 Work = tuple[str, Request, Conversation, PlanSettings, Memory]
-"""A request in its API, its conversation, and what it is planned under."""
 
 
 class PlanRuns:
@@ -190,7 +189,6 @@ class PlanRuns:
         self._turns = Turns(1)
         """Of large replays in threads: the interpreter works on one at a time anyway."""
         self._ahead: asyncio.Task[None] | None = None
-        """Reads what a later request may ask of a history that is new here."""
 
     async def run(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory

@@ -106,7 +106,6 @@ class Compactor:
         return self.sendable(planned, left_out=left_out)
 
     async def is_verified(self, planned: PlannedRequest) -> bool:
-        """Whether the credential of this request is verified."""
         client_request = planned.context.client_request
         at = client_request.sender.owner, client_request.upstream
         if self._states.is_accepted(*at) or self._states.is_refused(*at):
@@ -114,7 +113,6 @@ class Compactor:
         return await self._store.is_owner(planned.context.key, client_request.sender.owner)
 
     def sendable(self, planned: PlannedRequest, *, left_out: bool, supersedes: bool = False) -> UpstreamRequest:
-        """The request as it goes upstream."""
         context, client_request = planned.context, planned.context.client_request
         summary = self._writers.report(planned) if _has_texts_of_models(planned) else ""
         record, headers = self.record_and_headers(planned)
@@ -147,7 +145,6 @@ class Compactor:
         )
 
     def record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
-        """What is remembered of the step, and the headers of its reply."""
         record = step_record(planned, self.clock())
         return record, reply_headers(planned, prefix_outcome(planned, record))
 
@@ -202,7 +199,6 @@ class Compactor:
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
 
     def observed(self, planned: PlannedRequest) -> UpstreamRequest:
-        """The client's own bytes, and what would have become of them."""
         context, client_request = planned.context, planned.context.client_request
         record, headers = self.record_and_headers(planned)
         if not planned.plan.shed:
@@ -239,9 +235,7 @@ def is_underivable(planned: PlannedRequest) -> bool:
 # --- what the reply to a request warns of: the words of the header x-narrows-warning ---
 
 _FEWEST_HIDDEN = 3
-"""Actions that needed something out of sight before that is warned of."""
 _IN_A_ROW = 3
-"""Requests in a row for which room was made: then what cannot be taken away is looked at."""
 
 
 class ReplyWarnings:
@@ -252,7 +246,6 @@ class ReplyWarnings:
         self._context_tokens_of = context_tokens_of
 
     def header(self, planned: PlannedRequest) -> dict[str, str]:
-        """The header for a request; none where there is nothing to warn of."""
         context = planned.context
         limit = self._context_tokens_of(context.client_request)
         hides = planned.plan.edits and context.tool is None and not context.client_request.is_dry
@@ -351,7 +344,6 @@ def in_arm(upstream_request: UpstreamRequest, arm: Arm) -> UpstreamRequest:
 
 
 def retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamRequest:
-    """What is sent in the place of a request that was too long, with what its reply says of that."""
     warnings = [smaller.headers.get("x-narrows-warning", ""), "overflow-retried"]
     headers = {**smaller.headers, "x-narrows-ms": refused.headers.get("x-narrows-ms", "")}
     return structs.replace(smaller, headers=headers | warning_header(warnings))
@@ -408,7 +400,6 @@ class Holdout:
     secret: bytes = field(repr=False)
 
     def arm(self, key: Key) -> Arm:
-        """The arm in which a conversation is, unless it leaves that."""
         return "" if not self.share else "holdout" if self.has(key) else "on"
 
     def has(self, key: Key) -> bool:
@@ -430,7 +421,6 @@ async def bypassed(client_request: ClientRequest, waiting: Waiting | None = None
 
 
 def by_mode(compactor: Compactor, holdout: Holdout, telemetry: Telemetry) -> Prepare:
-    """Prepares each request in its own mode."""
     modes: Mapping[str, Prepare] = {
         "on": FailOpen(HeldOut(compactor, holdout) if holdout.share else compactor.prepare, telemetry),
         "observe": FailOpen(observing(compactor), telemetry),

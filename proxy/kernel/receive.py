@@ -105,7 +105,6 @@ def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: I
 
 
 async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
-    """Find where a request goes that is relayed. Raises ApiError."""
     request, settings = exchange.request, parts.settings
     upload = Upload(request, settings.body_timeout) if request.body_exists else None
     access = who(request, settings, parts.secret)
@@ -186,7 +185,6 @@ _FALLBACKS = frozenset(
 _UNREADABLE = frozenset({"route", "preset", "user_config", "router_settings_override", "litellm_params"})
 """OpenRouter's, where the upstream alone knows which models they mean; LiteLLM's, which can give a name another one."""
 _AROUND = frozenset({"extra_body", "provideroptions", "provider_options", "gateway", "plugins", "orq"})
-"""Objects in which these fields may stand."""
 _ROUTING = _FALLBACKS | _UNREADABLE | _AROUND
 _ROUTING_HEADERS = ("x-portkey-config", "helicone-fallbacks", "x-litellm-model")
 _LONGEST = 10_000
@@ -261,7 +259,6 @@ def _others(value: object) -> Iterator[str]:
 
 
 def _names(value: object) -> Iterator[str]:
-    """The models in the value of such a field."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -291,7 +288,6 @@ _NO_WISHES, _MODES = RequestOptions("on"), {str(mode): mode for mode in MODES}
 
 
 def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> RequestHead:
-    """The head of a request, which its connection remembers. Raises ApiError."""
     connection = request.protocol if isinstance(request.protocol, Connection) else None
     before = connection.head if connection is not None else None
     lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
@@ -386,7 +382,6 @@ SESSIONS: tuple[tuple[str, str | None], ...] = (
 
 
 def is_name(value: str) -> bool:
-    """Whether a header may name a conversation."""
     return 0 < len(value) <= LONGEST and value.isprintable()
 
 

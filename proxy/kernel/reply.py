@@ -118,15 +118,12 @@ class RecallLoop:
         self._first = upstream_request
         self._remembered: set[int] = set()
         self.upstream_request = upstream_request
-        """The request that was sent last."""
         self.reply = reply
         self.status = 0
         """The upstream's status in the current round; 0 as long as it has not replied."""
         self._ended = ended
-        """The rounds that another one followed."""
 
     def begin(self, sent: SentRequest) -> None:
-        """The first round was answered."""
         self._first = self.upstream_request = sent.request
         self.status = sent.reply.status
 

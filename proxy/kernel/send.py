@@ -86,7 +86,6 @@ class Sender:
         return reply
 
     def _headers(self, upstream_request: UpstreamRequest, suffix: str, unchanged: bool) -> CIMultiDict[str]:
-        """The headers that go upstream."""
         assert self._exchange.head is not None
         headers = self._exchange.head.forwarded.copy()
         for name in () if unchanged else _DESCRIBES_BYTES:
@@ -124,13 +123,10 @@ async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:
 #   Only the beginning of a reply is waited for, only where its prompt may be too long, and not for long.
 
 _LONGEST_ERROR = 2**20
-"""Bytes of an error that are read to learn what the upstream refuses."""
 _LONGEST_BEGINNING = 64 * 2**10
-"""Bytes of a reply that succeeds by its head, read to learn whether it holds an error alone."""
 _PATIENCE = 5.0
 """Seconds for that."""
 _EMPTY = (b'"response.created"', b'"response.queued"', b'"response.in_progress"', b'"ping"')
-"""Types of events that come before the prompt was looked at."""
 _TYPE_WITHIN = 200
 """Bytes of an event in which its type is looked for."""
 
@@ -234,7 +230,6 @@ async def _refuses_marks(sent: SentRequest) -> bool:
 
 
 async def _overflow_of(sent: SentRequest) -> Overflow | None:
-    """What the reply says of a prompt that is too long."""
     request, reply = sent
     is_ours = request.planned is not None and request.may_change
     if not is_ours or reply.status not in STATUSES or reply.received_encoding not in READABLE:
@@ -246,7 +241,6 @@ async def _overflow_of(sent: SentRequest) -> Overflow | None:
 
 
 async def error_of(reply: UpstreamReply) -> bytes:
-    """The body of an error; empty where it does not come in time."""
     body = b""
     with suppress(ValueError, TimeoutError):
         async with asyncio.timeout(_PATIENCE):

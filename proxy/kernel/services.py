@@ -29,10 +29,7 @@ from proxy.upstreams.table import Upstreams
 
 @dataclass(slots=True)
 class Controls:
-    """What a running Narrows lets its pages do, as long as it runs."""
-
     ready: bool = True
-    """Whether new requests are welcome: false from the beginning of a shutdown."""
     scrape: Callable[[], Awaitable[bytes]] | None = None
     """The metrics of all workers, where there are several."""
     reload: Callable[[], Awaitable[str]] | None = None
@@ -42,8 +39,6 @@ class Controls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionServices:
-    """What there is where requests are compacted."""
-
     access: StoreAccess
     compactor: Compactor
     follow_up: FollowUp
@@ -88,9 +83,7 @@ class Services:
     parts: AsyncExitStack
     """Closes what is opened, the last first."""
     opened: dict[str, Any] = field(default_factory=dict)
-    """The addons that are open, by name."""
     billed: list[Callable[[Key, Labels, SummaryCost], None]] = field(default_factory=list)
-    """Are told what each summary has cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,6 @@ _UNPROVEN_BYTES = 2**20
 """A larger request is only remembered for a credential that an upstream has accepted."""
 
 _RESTORED_BYTES = 8 * 2**20
-"""What is remembered of what was put back in one conversation."""
 
 _Kind = tuple[str, str, str | None, bool]
 """API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
@@ -148,7 +147,6 @@ class Understanding:
         )
 
     def anew(self, context: RequestContext) -> RequestContext | None:
-        """The same request under what its upstream has said since."""
         is_restored = context.request is not context.received.request
         parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
         assembly = self._assembler.assemble(context.client_request, context.live, parsed, restored=is_restored)
@@ -286,14 +284,11 @@ class RequestParser:
 
 
 class Assembler:
-    """Assembles what requests are planned under."""
-
     def __init__(self, settings: Settings, price_book: PriceBook, learned: "Learned") -> None:
         self._settings, self.prices_of, self._learned = settings, price_book.prices, learned
         self._rows = {row.name: row for row in settings.upstream_rows}
         limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
-        """By upstream; also for a request of which no upstream is known."""
         self._presets, self._stale = settings.all_presets(), settings.stale
 
     def assemble(
@@ -461,7 +456,6 @@ class LearnedWindow:
     prompt: int | None = None
     """The most tokens of a prompt; None where that follows from the window."""
     with_answer: bool = False
-    """Whether what a request allows for the answer counts against the window."""
 
     def after(self, overflow: Overflow, sent: int) -> "LearnedWindow":
         """With what is said of a prompt that had about so many tokens. The newest word on the window counts."""
@@ -499,15 +493,12 @@ class Learned:
         self._prices_of = price_book.prices
         self.caches = LearnedCaches()
         self._ratios: LRUCache[str, float] = LRUCache(_MODELS)
-        """Of counts, by model."""
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
-        """The upstreams that answered 400 to cache marks of ours, and for which models."""
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
-        """What the upstream of a request has said of this model's window."""
         return self._windows.get(_served_by(client_request, model)) if self._windows else None
 
     def calibration(self, live: LiveConversation, model: str) -> Calibration:
@@ -517,7 +508,6 @@ class Learned:
         return (upstream, model) in self._refused_marks
 
     def note_refused_marks(self, upstream_request: UpstreamRequest) -> None:
-        """This model gets no cache marks of ours at its upstream any more."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
         self._refused_marks[upstream_request.client_request.upstream, model] = True
@@ -537,7 +527,6 @@ class Learned:
         self._windows[_served_by(client_request, model)] = before.after(overflow, sent)
 
     def note_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
-        """The provider took a request that was sent with `sent` counted tokens, and reported so many."""
         client_request, model = planned.context.client_request, planned.context.request.model
         if (learned := self.window(client_request, model)) is not None:
             left = learned.above(reported if self._calibrates else sent)

@@ -42,7 +42,6 @@ class Telemetry:
         self.tracing = open_tracing(os.environ, self.log)
 
     def close(self) -> None:
-        """Write what waits, and send it."""
         if self.tracing is not None:
             self.tracing.close()
         self.writer.close()

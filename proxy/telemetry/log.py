@@ -20,11 +20,9 @@ import structlog
 from proxy.telemetry.record import DOLLARS, in_words
 
 Line = MutableMapping[str, Any]
-"""The fields of a log line."""
 _BATCH_SECONDS = 0.1
 """How long a line may wait for others to be written with."""
 _MOST_LINES = 10_000
-"""Lines that wait while nobody reads the log; later ones are lost, and counted."""
 _FULL_SECONDS = 0.02
 """How long anybody but the thread waits for a log that is full."""
 _CLOSING_SECONDS = 1.0
@@ -53,7 +51,6 @@ class LogWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, as far as somebody reads it."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._has_trouble.set()
@@ -62,7 +59,6 @@ class LogWriter:
         self.flush()
 
     def put(self, line: Line) -> None:
-        """Take a line in: the fields of an event."""
         if len(self._lines) >= _MOST_LINES:
             self._lost += 1
             return
@@ -120,7 +116,6 @@ def _for_people(line: Line, console: structlog.dev.ConsoleRenderer) -> str:
 
 
 def _file(stream: TextIO) -> int | None:
-    """The file of a stream; None where it is in memory."""
     try:
         return stream.fileno()
     except io.UnsupportedOperation:

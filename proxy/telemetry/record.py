@@ -5,11 +5,9 @@ from typing import Any
 
 ID_HEADER = "x-narrows-request-id"
 DOLLARS = frozenset({"baseline", "dollars", "paid", "saved"})
-"""Fields that are dollars, of which the log says millionths."""
 _LEAST = 0.0005
 """Dollars that are none on a terminal."""
 _DIGEST = 32
-"""Characters of the id of a conversation that no client has named: its first few tell it from others."""
 
 
 def in_words(line: Mapping[str, Any]) -> str:

@@ -50,7 +50,6 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"
 _W3C = TraceContextTextMapPropagator()
 _PARENTS = ("traceparent", "tracestate")
 _LONGEST = 100
-"""Characters of a name that a client has chosen."""
 _CLOSING_SECONDS = 2.0
 _QUIET = 60.0
 
@@ -69,19 +68,15 @@ class Tracing:
         self._tracer = self._provider.get_tracer("narrows", version("narrows"))
 
     def request(self, method: str, route: str, headers: MultiMapping[str]) -> "RequestSpans":
-        """Begin the trace of a request that came with these headers."""
         return RequestSpans(self._tracer, method if method in _METHODS else "_OTHER", route, headers)
 
     def close(self) -> None:
-        """Send what is left, for a moment at most."""
         closing = Thread(target=self._provider.shutdown, name="tracing", daemon=True)
         closing.start()
         closing.join(_CLOSING_SECONDS)
 
 
 class RequestSpans:
-    """The trace of one request that goes upstream."""
-
     def __init__(self, tracer: Tracer, method: str, route: str, headers: MultiMapping[str]) -> None:
         carrier = {name: ",".join(headers.getall(name)) for name in _PARENTS if name in headers}
         self._tracer = tracer
@@ -96,7 +91,6 @@ class RequestSpans:
         self._client: Span | None = None
 
     def plan(self) -> AbstractContextManager[object]:
-        """The request is planned within."""
         return self._part("narrows.plan", {})
 
     def recall(self) -> AbstractContextManager[object]:
@@ -133,7 +127,6 @@ class RequestSpans:
         _W3C.inject(headers, set_span_in_context(self._client, Context()))
 
     def replied(self, status: int, error: str = "") -> None:
-        """The head of the upstream's reply is here, or none came because of an error."""
         if self._client is not None:
             _note(self._client, status, error, status >= 400)
 
@@ -154,7 +147,6 @@ class RequestSpans:
         client.end()
 
     def end(self, fields: Mapping[str, Any], usage: Usage | None) -> None:
-        """The request is over, and so is the last round."""
         self.round_over(usage)
         values = {name: fields[field] for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})

@@ -39,9 +39,7 @@ LINE_LIMIT = 16 * 1024
 """The longest request line, status line or header, both ways."""
 HEADER_LIMIT = 256
 REQUEST_HEAD_LIMIT = 128 * 1024
-"""Bytes of a request's head."""
 _HEADS_LIMIT = 256 * 1024
-"""Bytes of a reply's head, and of what comes before it (status 100 to 199)."""
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r\n]")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _ACKNOWLEDGED = struct.Struct("<120xQ")
@@ -92,7 +90,6 @@ class UpstreamProtocol(ResponseHandler):
         self._acknowledged: int | None = None
 
     def set_response_params(self, **params: Any) -> None:
-        """A request is about to be sent."""
         self.requests += 1
         self._awaits_head, self._head, self._received = True, b"", 0
         self._acknowledged = self._acknowledged_bytes() if self.requests > 1 else None
@@ -137,7 +134,6 @@ class UpstreamProtocol(ResponseHandler):
             super().set_exception(exc, *cause)
 
     def _refuse(self) -> None:
-        """Take what has come for no reply."""
         if self.transport is not None:
             self.transport.close()
         self.set_exception(HttpProcessingError(code=400, message="not a reply"))
@@ -203,7 +199,6 @@ class UpstreamConnector(aiohttp.TCPConnector):
         return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """A connection of the pool that can be used."""
         while not fresh_only.get() and (connection := await super()._get(key, traces)) is not None:
             if _is_silent(connection):
                 return connection

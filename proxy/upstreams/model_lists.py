@@ -148,7 +148,6 @@ async def _ask(upstream: Upstream, target: str, headers: CIMultiDict[str]) -> li
 
 
 def _models_in(raw: bytes, encoding: str) -> list[Model]:
-    """The models of a list, as they came; some upstreams send them bare."""
     body = msgspec.json.decode(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
     models = body.get("data") if isinstance(body, dict) else body
     if not isinstance(models, list):
@@ -157,7 +156,6 @@ def _models_in(raw: bytes, encoding: str) -> list[Model]:
 
 
 def _no_list(upstreams: Sequence[Upstream], answers: Sequence[list[Model] | ApiError | int]) -> ApiError:
-    """The error where no upstream lists its models: that of the first one."""
     first = answers[0]
     if isinstance(first, ApiError):
         return first

@@ -101,7 +101,6 @@ def overrides_in(body: bytes) -> dict[str, Fields]:
 
 
 def _fields(model: object, shape: Shape) -> Fields:
-    """What of it is said, and can be."""
     window = _window(_member(model, shape.window))
     fields: Fields = {} if window is None else {"window": window}
     paid = _price(_member(model, shape.input))
@@ -173,7 +172,6 @@ class ModelLookup:
         price_book.ask_window = self.ask_window
 
     async def open(self) -> None:
-        """Look up once, and go on in the background."""
         await asyncio.gather(*map(self._look_up, self._upstreams))
         self._following = [asyncio.create_task(self._follow(each)) for each in self._upstreams]
 
@@ -229,7 +227,6 @@ class ModelLookup:
             self._log.info("models_looked_up", upstream=upstream.name, models=len(models))
 
     async def _listed(self, upstream: Upstream) -> Mapping[str, Fields]:
-        """What its lists say; nothing where they say nothing of use. Raises ApiError where there is none."""
         whole = [api.http.models.whole for api in DIALECTS.values() if api.label in upstream.row.apis]
         page = f"?{whole[0]}" if whole and all(whole) else ""
         for target in _TARGETS:

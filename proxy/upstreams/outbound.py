@@ -32,7 +32,6 @@ _OF_CLIENTS = {
 }
 """Headers by which clients say who they are, with hyphens alone between words."""
 _PARAMETERS = frozenset({"key", "api-key", "api_key", "apikey", "access_token", "token", "subscription-key", "sig"})
-"""Parameters by which clients may say it."""
 _NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
 """What a part of a path can be made of."""
 
@@ -70,7 +69,6 @@ class Outbound:
         return (path + way or "/") + (f"?{query}" if query else "")
 
     def dress(self, headers: CIMultiDict[str]) -> None:
-        """Put the row's headers and its key in the place of the client's."""
         if self.row.has_key:
             for name in [name for name in headers if re.sub("[^a-z0-9]", "-", name.lower()) in _OF_CLIENTS]:
                 headers.popall(name, None)
@@ -129,7 +127,6 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _name_in(field: str) -> str:
-    """The name of a parameter."""
     return unquote_plus(field.partition("=")[0]).lower()
 
 
@@ -141,17 +138,13 @@ def _name_in(field: str) -> str:
 _SECONDS = 5.0
 """For both looks together."""
 _CHATS = {api.http.path for api in DIALECTS.values()}
-"""What is asked below the URL."""
 
 
 class AddressCheck:
-    """Warns of one upstream."""
-
     def __init__(self, row: UpstreamRow, telemetry: Telemetry) -> None:
         self._row = row
         self._telemetry = telemetry
         self.is_doubtful = names_no_version(row.url) and MODEL not in row.url and not row.query
-        """Whether an answer may show that the URL lacks /v1."""
 
     def note(self, target: str, status: int) -> None:
         """Take notice of an answer to what was asked below the URL."""

@@ -31,7 +31,6 @@ class PriceBook:
         self._lists: dict[tuple[str, str], Overrides] = {}
         self.local = {row.name for row in settings.upstream_rows if row.is_local}
         self._windows: LRUCache[tuple[str, str], int | None] = LRUCache(_MODELS)
-        """Of models at local addresses, as far as their servers were asked."""
         self.ask_window: Callable[[str, str], Awaitable[None]] | None = None
         """Asks the server at a local address for the window of a model, which it then enters here."""
         for row in settings.upstream_rows:
@@ -59,7 +58,6 @@ class PriceBook:
             await self.ask_window(model, upstream)
 
     def take_window(self, model: str, upstream: str, window: int | None) -> None:
-        """The server says so; None where it says nothing of it."""
         self._windows[model, upstream] = window
         self._prices.pop((model, upstream), None)
         self.version += 1

@@ -23,14 +23,10 @@ from proxy.upstreams.upstream import Upstream
 _LOOK = 2.0
 """Seconds between two looks at a file with a key."""
 _CHOICES = 1_024
-"""Ways in which requests ask whose upstreams are remembered."""
 _LONGEST_MODEL = 128
-"""Characters of a model's name in an error."""
 
 
 class Upstreams:
-    """All upstreams, each with its row."""
-
     def __init__(self, upstreams: Sequence[Upstream], telemetry: Telemetry) -> None:
         self.by_name = {upstream.name: upstream for upstream in upstreams}
         self.rows = rows = [upstream.row for upstream in upstreams]
@@ -69,7 +65,6 @@ class Upstreams:
         return iter(self.by_name.values())
 
     async def _follow(self, upstream: Upstream) -> None:
-        """Look at the file with its key now and then; what is wrong with it is logged once."""
         trouble = ""
         while True:
             await asyncio.sleep(_LOOK)
@@ -136,7 +131,6 @@ def chosen(
 
 
 def _no_upstream(dialect: str, model: str | None, allowed: Collection[str], rule: str) -> ApiError:
-    """The error for a request that no upstream serves."""
     name = ascii(model)[1:-1][:_LONGEST_MODEL] if model else ""
     what = f"The model `{name}` is" if name else "This request is"
     api = DIALECTS[dialect].label

@@ -86,7 +86,6 @@ def end_to_end(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMulti
 
 
 def request_headers(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMultiDict[str]:
-    """The headers of a client's request that go upstream."""
     headers = end_to_end(raw, _NOT_FORWARDED.union(but))
     if len(headers) == len(set(map(str.lower, headers))):
         return headers
@@ -103,8 +102,6 @@ def readable_encodings(headers: CIMultiDict[str]) -> None:
 
 
 class UpstreamReply:
-    """The upstream's reply: its head, and the bytes of its body as they come."""
-
     def __init__(self, response: "aiohttp.ClientResponse | DirectReply", host: str) -> None:
         self._response = response
         self._host = host
@@ -113,7 +110,6 @@ class UpstreamReply:
         self.reason = response.reason or ""
         self.headers = end_to_end(response.raw_headers)
         self.kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        """The media type, without parameters."""
         self.received_encoding = self.encoding
         """The Content-Encoding in which the body arrives; `encoding` is the one in which it goes on."""
         self._ahead: deque[bytes] = deque()
@@ -140,12 +136,10 @@ class UpstreamReply:
 
     @property
     def sized(self) -> bool:
-        """Whether the head says how long the body is (or that there is none)."""
         return "Content-Length" in self.headers or self._response.method == "HEAD" or self.status in (204, 304)
 
     @property
     def delimited(self) -> bool:
-        """Whether the end of the body can be told from a lost connection."""
         return self.chunked or self.sized
 
     @property
@@ -185,7 +179,6 @@ class UpstreamReply:
                 yield chunk
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body, each piece as soon as it is here."""
         while self._ahead:
             yield self._ahead.popleft()
         try:

@@ -64,9 +64,7 @@ class _Generation:
     team: Team
     processes: list[_Process] = field(default_factory=list)
     brief_lives: list[int] = field(default_factory=list)
-    """How often in a row each worker has died at once."""
     due: dict[int, float] = field(default_factory=dict)
-    """When a worker that died is started again, by its number."""
 
     @property
     def listens(self) -> bool:
@@ -90,15 +88,12 @@ class Supervisor:
         self._run = run
         self._current: _Generation | None = None
         self._coming: _Generation | None = None
-        """The generation that is being started."""
         self._leaving: list[_Generation] = []
         self._counts: ParentCounts | None = None
         """What keys use, over all workers."""
         self._signals: list[int] = []
         self._stops = 0
-        """How often it was told to end."""
         self._trouble = ""
-        """Why the first workers could not be started."""
 
     def supervise(self, settings: Settings, greet: Callable[[], None]) -> None:
         """Run workers until told to end; `greet` is called once all listen. Raises ConfigurationError where they cannot
@@ -196,7 +191,6 @@ class Supervisor:
         return 0
 
     def _take_turns(self) -> None:
-        """All new workers listen: the old ones go."""
         if self._current is not None:
             self._order(self._current, RETIRE)
             self._current.due.clear()
@@ -281,7 +275,6 @@ class Supervisor:
         self._log.error("not_reloaded", reason=why)
 
     def _obey(self) -> None:
-        """Do what signals order."""
         signals, self._signals = self._signals, []
         for number in signals:
             if number in _ENDED or (number == signal.SIGHUP and terminal_is_gone()):

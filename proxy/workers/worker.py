@@ -33,7 +33,6 @@ is told or answered."""
 NUMBER = slice(1, 9)
 LONGEST_MESSAGE = 4_096
 _PATIENCE = 2.0
-"""Seconds that the other workers have to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class Worker:
         self._control.send(READY)
 
     def _hear(self) -> None:
-        """Take a message. Where the parent is gone, the worker retires."""
         message, files = b"", list[int]()
         try:
             message, files, _, _ = socket.recv_fds(self._control, LONGEST_MESSAGE, 1)
@@ -125,7 +123,6 @@ class Worker:
             self._control.send(COUNT + bytes(8) + message)
 
     async def scrape(self) -> bytes:
-        """The metrics of all workers."""
         answers = await self._ask_others(_METRICS)
         return await asyncio.to_thread(page, {self.number: self._packed_metrics(), **answers})
 
@@ -144,7 +141,6 @@ class Worker:
 
 
 def _answers(ours: socket.socket) -> Mapping[int, bytes]:
-    """What comes in time, until all who were asked have answered."""
     answers, until = dict[int, bytes](), time.monotonic() + _PATIENCE
     with ours, suppress(TimeoutError):
         while (left := until - time.monotonic()) > 0:

@@ -33,7 +33,6 @@ from proxy.upstreams.upstream import UpstreamReply
 SERVER = {"Server": "narrows"}
 """What our own responses say of who responds: no versions."""
 _LAST_WORDS_SECONDS = 1.0
-"""How long a client has to take the event that says why its reply breaks off."""
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
 _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
@@ -41,7 +40,6 @@ _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 _LONGEST_VALUE = 256
 """Characters of a header that says something of a request."""
 _EXPECTED = 2**16
-"""For a longer body there must be room before any of it is received."""
 _BLOCK = 2**19
 """Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
 gone. To join a MiB lets go of the interpreter, and then the event loop waits for it."""
@@ -99,7 +97,6 @@ class Upload:
         return raw, body
 
     async def _on_the_wire(self, limit: int) -> bytes:
-        """The bytes of the body as they come. Raises ApiError where there is no room for them."""
         visit, length = self.visit, self._request.content_length or 0
         if length > limit:
             raise too_large(limit)
@@ -190,7 +187,6 @@ class Response(web.StreamResponse):
     """Whether the stream can say why it breaks off."""
 
     async def _prepare_headers(self) -> None:
-        """Take back the headers that aiohttp adds."""
         added = [name for name in ("Server", "Content-Type") if name not in self.headers]
         await super()._prepare_headers()
         for name in added:
@@ -252,7 +248,6 @@ class Early(Response):
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Tell the client, at once and then every second, that it waits for a summary."""
 
         async def send_comments() -> None:
             with suppress(ConnectionError):  # that a client has left shows in what is written next
@@ -269,7 +264,6 @@ class Early(Response):
             await asyncio.wait({telling})
 
     async def declare(self, headers: Mapping[str, str]) -> None:
-        """Send in comments what can no longer be sent in headers, if the response has begun."""
         if self.prepared:
             lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
             await self.write(lines.encode() + b"\n")
@@ -326,7 +320,6 @@ class Listener(web.Server):
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """From now on the times are those of these settings, for new connections."""
         self._patience = settings.header_timeout
         self.stalled_seconds = _STALLED * settings.body_timeout
 
@@ -345,17 +338,13 @@ class Listener(web.Server):
 
 class Connection(web.RequestHandler):
     head: RequestHead | None = None
-    """That of the newest request."""
     _payload: StreamReader = EMPTY_PAYLOAD
-    """The newest body."""
     _unread = 0
-    """Bytes received of the next head."""
     has_too_many_chunks = False
     """Whether nothing more is received of the newest body because it comes in more chunks than are read."""
     _on_the_wire = 0
     """Bytes received of the newest body, as it is framed."""
     _is_too_long = False
-    """Whether the head that was being received is."""
 
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(listener, **options)

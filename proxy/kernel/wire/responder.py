@@ -23,7 +23,6 @@ from proxy.telemetry.record import ID_HEADER
 from proxy.upstreams.upstream import CutError, UpstreamReply
 
 _MUCH = 2**20
-"""Bytes of a refused body that are received in any case."""
 
 
 class Responder:
@@ -47,7 +46,6 @@ class Responder:
 
     @property
     def early(self) -> Early:
-        """The response to a client that may be told to wait."""
         if self._early is None:
             self._early = Early(self._request, self._exchange.request_id)
             self._early.headers.update(self._exchange.own_headers)
@@ -55,11 +53,9 @@ class Responder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the client was told to wait, so that its response has begun."""
         return self._early is not None and self._early.prepared
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
-        """Respond with an error in the form of the API: in the stream, where it has begun."""
         self._exchange.trouble = error.code
         if self.has_begun:
             self._exchange.status = self.early.status
@@ -83,13 +79,11 @@ class Responder:
             connection.stop_reading()
 
     def own(self, body: bytes) -> web.Response:
-        """A response in JSON that no upstream has made."""
         self._exchange.status, self._exchange.replied = 200, len(body)
         own = {"Content-Type": "application/json", ID_HEADER: self._exchange.request_id, **SERVER}
         return web.Response(body=body, headers={**own, **self._exchange.own_headers})
 
     async def begin(self, upstream_reply: UpstreamReply, headers: Mapping[str, str]) -> Relayed:
-        """Begin the response with what Narrows says of the request that was sent in the end."""
         self._exchange.headers = headers
         declared = {**headers, ID_HEADER: self._exchange.request_id}
         return await Relayed.begin(self._request, upstream_reply, declared)
