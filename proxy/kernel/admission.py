@@ -158,66 +158,58 @@ class Pressure:
 class Visit:
     """A request while it is here, and what of the pools it has."""
 
-    __slots__ = ("_admission", "_bytes", "_client", "_connection", "_receiving", "_requests")
+    __slots__ = ("_bytes", "_client", "_connection", "_receiving", "_requests", "admission")
 
     def __init__(self, admission: "Admission", client: Peer, connection: web.RequestHandler) -> None:
-        self._admission = admission
+        self.admission = admission
         self._client = client
         self._connection = connection
         self._requests = self._bytes = self._receiving = 0
 
     def enter(self) -> None:
         if not self._requests:
-            whose = self._admission.requests.take(self._client, 1)
+            whose = self.admission.requests.take(self._client, 1)
             if whose:
-                raise self._admission.refusal("requests", whose)
+                raise self.admission.refusal("requests", whose)
             self._requests = 1
 
     def expect(self, size: int) -> None:
         """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
-        admission = self._admission
+        admission = self.admission
         whose = admission.bytes.shortage(self._client, size) or admission.receiving.shortage(self._client, size)
         if whose:
             raise admission.refusal("bytes", whose)
 
     def hold(self, size: int) -> None:
         """So many bytes are in memory, until the end of the request. Raises ApiError where there is no room."""
-        whose = self._admission.bytes.take(self._client, size)
+        whose = self.admission.bytes.take(self._client, size)
         if whose:
-            raise self._admission.refusal("bytes", whose)
+            raise self.admission.refusal("bytes", whose)
         self._bytes += size
 
     def receive(self, size: int) -> None:
         """As `hold`, for bytes of a body of which more is to come."""
-        whose = self._admission.receiving.take(self._client, size)
+        whose = self.admission.receiving.take(self._client, size)
         if whose:
-            raise self._admission.refusal("bytes", whose)
+            raise self.admission.refusal("bytes", whose)
         self._receiving += size
         self.hold(size)
 
     def end_receiving(self) -> None:
         """All of the body has come, or no more does."""
         if self._receiving:
-            self._admission.receiving.count(self._client, -self._receiving)
+            self.admission.receiving.count(self._client, -self._receiving)
             self._receiving = 0
-
-    def is_accepted(self, owner: str) -> bool:
-        """Whether an upstream last accepted the credential of this owner."""
-        return self._admission.states.is_accepted(owner)
 
     def begin_planning(self, is_accepted: bool) -> bool:
         """Whether anything new may be planned for it. `is_accepted`: its credential was accepted."""
-        return self._admission.pressure.begin(self, self._client, is_accepted)
+        return self.admission.pressure.begin(self, self._client, is_accepted)
 
     def end_planning(self) -> None:
-        self._admission.pressure.end(self)
-
-    def unpacking(self) -> asyncio.Semaphore:
-        """Limits how many bodies become large at once."""
-        return self._admission.unpacking
+        self.admission.pressure.end(self)
 
     def close(self) -> None:
-        admission = self._admission
+        admission = self.admission
         admission.pressure.end(self)
         if self._requests:
             admission.requests.count(self._client, -self._requests)

@@ -26,7 +26,7 @@ from proxy.identity.place import has_other_name
 from proxy.kernel.addons import Exchange, RelayedRequest
 from proxy.kernel.admission import VISIT
 from proxy.kernel.receive import forwarded_headers, named_model, receive
-from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
+from proxy.kernel.reply import RecallLoop, is_stream, watched
 from proxy.kernel.send import Sender
 from proxy.kernel.services import KernelParts
 from proxy.kernel.wire.downstream import request_id
@@ -280,7 +280,9 @@ class Flow:
 
     async def _chat(self, upstream_request: UpstreamRequest) -> web.StreamResponse:
         exchange, responder, send = self._exchange, self._responder, self._send
-        reply = exchange.reader = self._reader(upstream_request)
+        rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
+        reader = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
+        reply = exchange.reader = watched(reader, exchange)
         send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
         if send.is_read:
             loop = RecallLoop(self._parts.compaction, send, upstream_request, reply, exchange.trace, exchange.rounds)
@@ -292,13 +294,6 @@ class Flow:
                 return await responder.pass_on_observed(upstream_reply, upstream_request.headers, reply)
         finally:
             self._end_round(upstream_request, reply, status)
-
-    def _reader(self, upstream_request: UpstreamRequest) -> Reply:
-        exchange = self._exchange
-        rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
-        reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
-        wishes = (exchange.usage_option, exchange.listener, exchange.reply)
-        return WatchedReply(reply, exchange) if any(each is not None for each in wishes) else reply
 
     async def _chat_in_rounds(self, loop: RecallLoop) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
@@ -356,7 +351,7 @@ class Flow:
                 if exchange.listener is None:
                     response = await responder.begin(upstream_reply, _RELAY_HEADERS)
                     return await responder.pass_on(response, upstream_reply.chunks(), None)
-                reader = WatchedReply(DIALECTS[exchange.route.dialect].reply(None), exchange)
+                reader = watched(DIALECTS[exchange.route.dialect].reply(None), exchange)
                 try:
                     return await responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, reader)
                 finally:

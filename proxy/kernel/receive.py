@@ -71,7 +71,7 @@ async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestH
     upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
     if deployment and MODEL not in upstream.url:
         check_named(deployment, named)
-    is_accepted = exchange.visit.is_accepted(access.owner)
+    is_accepted = parts.admission.states.is_accepted(access.owner)
     return ClientRequest(
         dialect=route.dialect,
         body=body,

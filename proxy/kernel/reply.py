@@ -11,13 +11,12 @@ Laws
   A round that fails is reported as if the first one had failed; no end is invented.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from policies.dialects import ChoiceResult, Reply
+from policies.dialects import Reply
 from policies.dialects.events import is_plain
-from policies.money.prices import Usage
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.addons import Exchange
 from proxy.kernel.follow_up import FollowUp
@@ -52,26 +51,6 @@ class WatchedReply:
         self._reply = reply
         self._exchange = exchange
 
-    @property
-    def usage(self) -> Usage | None:
-        return self._reply.usage
-
-    @usage.setter
-    def usage(self, usage: Usage | None) -> None:
-        self._reply.usage = usage
-
-    @property
-    def pending(self) -> Sequence[int]:
-        return self._reply.pending
-
-    @property
-    def over(self) -> Sequence[int]:
-        return self._reply.over
-
-    @property
-    def completion(self) -> int:
-        return self._reply.completion
-
     def feed(self, event: bytes, /) -> list[bytes]:
         exchange = self._exchange
         if exchange.listener is not None:
@@ -92,14 +71,14 @@ class WatchedReply:
             exchange.reply.add(pieces)
         return pieces
 
-    def resume(self, choice: int, /) -> None:
-        self._reply.resume(choice)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reply, name)
 
-    def result(self, choice: int, /) -> ChoiceResult:
-        return self._reply.result(choice)
 
-    def last_event(self, failure: bytes, /) -> bytes:
-        return self._reply.last_event(failure)
+def watched(reply: Reply, exchange: Exchange) -> Reply:
+    """The same reader, where nobody else wants to know of the reply."""
+    wishes = (exchange.usage_option, exchange.listener, exchange.reply)
+    return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply
 
 
 class RecallLoop:

@@ -8,6 +8,7 @@ Laws
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 
 from multidict import CIMultiDict
 
@@ -134,46 +135,38 @@ Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 """Sends a request once; the suffix tells its name from those of others of the same reply."""
 
 
+@dataclass(slots=True, eq=False)
 class Sending:
     """A request sent upstream, as a context that closes every reply to it; changed, and sent once more, where the
     upstream refuses it for that."""
 
-    def __init__(
-        self,
-        send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
-        note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]],
-        compaction: FollowUp | None,
-        telemetry: Telemetry,
-        upstream_request: UpstreamRequest,
-        round_: int,
-    ) -> None:
-        self._send = send
-        self._note = note
-        self._compaction = compaction
-        self._telemetry = telemetry
-        self._upstream_request = upstream_request
-        self._round = round_
-        self._replies: list[UpstreamReply] = []
+    send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]]
+    note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]]
+    compaction: FollowUp | None
+    telemetry: Telemetry
+    request: UpstreamRequest
+    round: int
+    replies: list[UpstreamReply] = field(default_factory=list)
 
     async def __aenter__(self) -> SentRequest:
-        compaction = self._compaction
+        compaction = self.compaction
         try:
-            sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
-            if compaction is not None and (sent.reply.status >= 400 or self._upstream_request.notes.may_overflow):
-                sent = await settled(compaction, self._telemetry, sent, self._round, self._attempt)
+            sent = await self._attempt(self.request, f"-{self.round}" if self.round else "")
+            if compaction is not None and (sent.reply.status >= 400 or self.request.notes.may_overflow):
+                sent = await settled(compaction, self.telemetry, sent, self.round, self._attempt)
         except BaseException:
             await self.__aexit__()
             raise
         return sent
 
     async def __aexit__(self, *_: object) -> None:
-        for reply in self._replies:
+        for reply in self.replies:
             reply.close()
 
     async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
-        reply = await self._send(request, suffix)
-        self._replies.append(reply)
-        return SentRequest(await self._note(request, reply), reply)
+        reply = await self.send(request, suffix)
+        self.replies.append(reply)
+        return SentRequest(await self.note(request, reply), reply)
 
 
 async def settled(

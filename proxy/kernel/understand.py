@@ -76,20 +76,13 @@ _Kind = tuple[str, str, str | None, bool]
 """API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
 
 
+@dataclass(frozen=True, slots=True)
 class Understanding:
-    def __init__(
-        self,
-        parser: "RequestParser",
-        store: CachedStore,
-        assembler: "Assembler",
-        price_book: PriceBook,
-        learned: "Learned",
-    ) -> None:
-        self._parser = parser
-        self._store = store
-        self._assembler = assembler
-        self._price_book = price_book
-        self._learned = learned
+    parser: "RequestParser"
+    store: CachedStore
+    assembler: "Assembler"
+    price_book: PriceBook
+    learned: "Learned"
 
     async def __call__(
         self,
@@ -104,24 +97,24 @@ class Understanding:
         whatever the store says by now."""
         dialect, body, tenant = client_request.dialect, client_request.body, client_request.sender.tenant
         named, is_accepted = client_request.conversation, client_request.is_accepted
-        received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
+        received = await self.parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         if received is None:
             return None
-        if client_request.upstream in self._price_book.local:
-            await self._price_book.settle(received.request.model, client_request.upstream)
-        live = self._store.conversations.of(received.key)
+        if client_request.upstream in self.price_book.local:
+            await self.price_book.settle(received.request.model, client_request.upstream)
+        live = self.store.conversations.of(received.key)
         if is_dry is not None and is_dry(live.key):
             client_request = structs.replace(client_request, is_dry=True)
-        assembly = self._assembler.assemble(client_request, live, received)
+        assembly = self.assembler.assemble(client_request, live, received)
         if assembly is None:
             return None
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
         if first is None and not client_request.is_dry and assembly.tool is not None:
-            exchanges, lookup = await self._store.exchanges(live, dialect, received.conversation)
+            exchanges, lookup = await self.store.exchanges(live, dialect, received.conversation)
         parsed, is_lost, answers = received, False, tuple[RecallAnswer, ...]()
         if exchanges or in_progress is not None:
             parsed, is_lost, answers = await self.restored(client_request, live, received, exchanges, in_progress)
-            assembly = self._assembler.assemble(client_request, live, parsed, restored=True)
+            assembly = self.assembler.assemble(client_request, live, parsed, restored=True)
             if assembly is None:
                 return None
         return RequestContext(
@@ -139,7 +132,7 @@ class Understanding:
             tool=assembly.tool,
             consent=assembly.consent,
             lifetime=assembly.lifetime,
-            calibration=self._learned.calibration(live, received.request.model),
+            calibration=self.learned.calibration(live, received.request.model),
             preset=assembly.preset,
             policy=assembly.policy,
             fingerprint=assembly.fingerprint,
@@ -149,10 +142,10 @@ class Understanding:
     def anew(self, context: RequestContext) -> RequestContext | None:
         is_restored = context.request is not context.received.request
         parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
-        assembly = self._assembler.assemble(context.client_request, context.live, parsed, restored=is_restored)
+        assembly = self.assembler.assemble(context.client_request, context.live, parsed, restored=is_restored)
         if assembly is None:
             return None
-        calibration = self._learned.calibration(context.live, parsed.request.model)
+        calibration = self.learned.calibration(context.live, parsed.request.model)
         return structs.replace(context, plan_settings=assembly.settings, calibration=calibration)
 
     async def restored(
@@ -176,7 +169,7 @@ class Understanding:
             named, tenant = client_request.conversation, client_request.sender.tenant
             kind = (client_request.dialect, whole.body, tenant)
             is_accepted = client_request.is_accepted
-            parsed = await self._parser.parse(*kind, named, restored=True, is_accepted=is_accepted) or received
+            parsed = await self.parser.parse(*kind, named, restored=True, is_accepted=is_accepted) or received
         return parsed, whole.lost, whole.answers
 
 

@@ -8,7 +8,6 @@ Laws
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -24,9 +23,8 @@ from proxy.errors import ApiError
 from proxy.identity.credential import auth_of
 from proxy.identity.permissions import check_model, may_ask
 from proxy.identity.who import Identity
-from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 from proxy.upstreams.table import Upstreams, row_for
-from proxy.upstreams.upstream import Upstream
+from proxy.upstreams.upstream import Upstream, document, models_in
 
 _PATH = "/models"
 _SECONDS = 2.0
@@ -133,26 +131,18 @@ async def _ask(upstream: Upstream, target: str, headers: CIMultiDict[str]) -> li
     """The models of one upstream; what went wrong, or the status, where it lists none."""
     try:
         async with asyncio.timeout(_SECONDS):
-            with closing(await upstream.send("GET", target, headers, None)) as reply:
-                raw = await reply.read_ahead(_MOST_BYTES) if reply.status == 200 else b""
-        if reply.status != 200:
-            return reply.status
-        return await asyncio.to_thread(_models_in, raw, reply.encoding)
+            status, content = await document(upstream, "GET", target, headers, most=_MOST_BYTES)
+        if status != 200:
+            return status
+        models = models_in(content)[:_MOST_MODELS]
+        return [each for each in models if isinstance(each, dict) and isinstance(each.get("id"), str)]
     except TimeoutError:
         message = f"The upstream {upstream.host} did not list its models in {_SECONDS:g} s."
         return ApiError(504, message, "upstream_timeout")
     except ApiError as error:
         return error
-    except (msgspec.DecodeError, RecursionError, TooLargeError, UndecodableError):
+    except (ValueError, RecursionError):
         return ApiError(502, f"The upstream {upstream.host} sent no list of models.", "upstream_garbled")
-
-
-def _models_in(raw: bytes, encoding: str) -> list[Model]:
-    body = msgspec.json.decode(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
-    models = body.get("data") if isinstance(body, dict) else body
-    if not isinstance(models, list):
-        raise msgspec.DecodeError
-    return [each for each in models[:_MOST_MODELS] if isinstance(each, dict) and isinstance(each.get("id"), str)]
 
 
 def _no_list(upstreams: Sequence[Upstream], answers: Sequence[list[Model] | ApiError | int]) -> ApiError:

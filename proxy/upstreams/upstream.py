@@ -12,13 +12,15 @@ Laws
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from math import ceil
 from string import ascii_lowercase, ascii_uppercase
 from time import perf_counter
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import msgspec
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
 from cachetools import LRUCache
@@ -28,7 +30,7 @@ from yarl import URL
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.errors import ApiError
-from proxy.sse import ENCODINGS
+from proxy.sse import ENCODINGS, TooLargeError, decoded
 from proxy.telemetry import Telemetry
 from proxy.upstreams.connections import (
     HEADER_LIMIT,
@@ -370,6 +372,38 @@ class DirectClient:
             connection.close()
             raise
         return DirectReply(connection, method, message, content)
+
+
+async def document(
+    upstream: Upstream,
+    method: str,
+    target: str,
+    headers: CIMultiDict[str],
+    body: bytes | None = None,
+    *,
+    most: int,
+    beside: bool = False,
+) -> tuple[int, Any]:
+    """The status of an answer, and its JSON, decoded in a thread: a long one would hold up all others. None where it
+    is not 200, or empty. Raises ApiError where no reply came; ValueError or RecursionError where it is no JSON, or more
+    than `most` bytes."""
+    with closing(await upstream.send(method, target, headers, body, beside=beside)) as reply:
+        raw = await reply.read_ahead(most + 1) if reply.status == 200 else b""
+    if len(raw) > most:
+        raise TooLargeError
+
+    def content() -> Any:
+        return msgspec.json.decode(decoded(raw, reply.encoding, most) if reply.encoding in ENCODINGS else raw)
+
+    return reply.status, await asyncio.to_thread(content) if raw else None
+
+
+def models_in(content: Any) -> list[Any]:
+    """The models of a list, as they came; some upstreams send them bare. Raises ValueError where it is none."""
+    models = content.get("data") if isinstance(content, dict) else content
+    if not isinstance(models, list):
+        raise ValueError("no list of models")
+    return models
 
 
 async def _in_slices(body: bytes) -> AsyncIterator[memoryview]:

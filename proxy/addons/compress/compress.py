@@ -63,7 +63,7 @@ class CompressApi(Addon):
         request, settings = exchange.request, self._settings
         head, upload = read_head(request, settings, self._services.secret), Upload(request, settings.body_timeout)
         exchange.tenant = head.access.tenant
-        is_accepted = head.access.key is not None or exchange.visit.is_accepted(head.access.owner)
+        is_accepted = head.access.key is not None or exchange.visit.admission.states.is_accepted(head.access.owner)
         if not is_accepted and not head.access.is_here:
             message = (
                 "The compress API needs a key of this gateway, a credential that an upstream has accepted, or a "

@@ -141,7 +141,7 @@ async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> byte
     except TooLargeError:
         if limit <= UNPACKED:
             raise
-    async with visit.unpacking():
+    async with visit.admission.unpacking:
         return await asyncio.to_thread(decoded, raw, encoding, limit)
 
 
