@@ -16,7 +16,7 @@ from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Admission, Pressure, open_files
 from proxy.kernel.gateway import Gateway
 from proxy.kernel.prepare import Prepare
-from proxy.kernel.services import Controls, Services
+from proxy.kernel.services import Services
 from proxy.kernel.wire.downstream import Listener
 from proxy.telemetry import Telemetry
 from proxy.workers.listening import BACKLOG, cannot_listen
@@ -40,9 +40,10 @@ class App:
         self._one_at_a_time = asyncio.Lock()
         self._is_closing = False
         self._parts = AsyncExitStack()
-        self._listener = Listener(self._answer, generation.settings, lasting.admission)
+        self.controls = lasting.controls
+        self._listener = Listener(generation.gateway, generation.settings, lasting.admission)
         self._runner = web.ServerRunner(self._listener, shutdown_timeout=_CLOSING_SECONDS)
-        self._declare()
+        _report(self)
 
     @classmethod
     async def start(
@@ -74,10 +75,12 @@ class App:
                 parts.callback(watching.cancel)
             app._parts = parts.pop_all()
         if worker is None:
-            await app._listen()
+            await _listen(app)
         else:
-            lasting.controls.scrape = worker.scrape
-            await app._listen_as(worker)
+            app.controls.scrape = worker.scrape
+            await app._runner.setup()
+            for listening in worker.team.listening[worker.number]:
+                await web.SockSite(app._runner, listening, backlog=BACKLOG).start()
             worker.join(telemetry, app._generation.services.forgets)
         return app
 
@@ -92,10 +95,6 @@ class App:
     @property
     def services(self) -> Services:
         return self._generation.services
-
-    @property
-    def controls(self) -> Controls:
-        return self._lasting.controls
 
     async def reload(self, settings: Settings) -> None:
         """Serve new requests under these settings; those that run end as they began. Raises ConfigurationError where
@@ -113,8 +112,8 @@ class App:
                 raise ConfigurationError("Narrows is shutting down")
             self._generation = generation
             self._lasting.admission.apply(settings)
-            self._listener.apply(settings)
-            self._declare()
+            self._listener.apply(settings, generation.gateway)
+            _report(self)
             self._leaving[before] = asyncio.create_task(self._leave(before))
 
     async def stop_listening(self) -> None:
@@ -144,9 +143,6 @@ class App:
     async def __aexit__(self, *_: object) -> None:
         await self.close(0)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._generation.gateway(request)
-
     async def _leave(self, generation: Generation) -> None:
         await generation.gateway.finished()
         try:
@@ -156,28 +152,26 @@ class App:
         finally:
             del self._leaving[generation]
 
-    def _declare(self) -> None:
-        metrics = self.telemetry.metrics
-        metrics.build.clear()
-        metrics.build.labels(version("narrows"), self.settings.digest).set(1)
-        metrics.running.set_function(lambda: sum(each.gateway.running for each in (self._generation, *self._leaving)))
 
-    async def _listen_as(self, worker: Worker) -> None:
-        await self._runner.setup()
-        for listening in worker.team.listening[worker.number]:
-            await web.SockSite(self._runner, listening, backlog=BACKLOG).start()
+def _report(app: App) -> None:
+    """Report which settings count, and how much runs under them and those before."""
+    metrics = app.telemetry.metrics
+    metrics.build.clear()
+    metrics.build.labels(version("narrows"), app.settings.digest).set(1)
+    metrics.running.set_function(lambda: sum(each.gateway.running for each in (app._generation, *app._leaving)))
 
-    async def _listen(self) -> None:
-        host, port = self.settings.host, self.settings.port
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
-        try:
-            await site.start()
-        except (OSError, UnicodeError) as error:
-            await self.close(0)
-            # a thread asks who listens there: it may be this very process
-            raise await asyncio.to_thread(cannot_listen, host, port, error) from error
-        self.base_url = base_url(host, site.port)
+
+async def _listen(app: App) -> None:
+    host, port = app.settings.host, app.settings.port
+    await app._runner.setup()
+    site = web.TCPSite(app._runner, host, port, backlog=BACKLOG)
+    try:
+        await site.start()
+    except (OSError, UnicodeError) as error:
+        await app.close(0)
+        # a thread asks who listens there: it may be this very process
+        raise await asyncio.to_thread(cannot_listen, host, port, error) from error
+    app.base_url = base_url(host, site.port)
 
 
 def base_url(host: str, port: int) -> str:

@@ -306,22 +306,24 @@ _STALLED = 10
 """After so many times `body_timeout` a client is let go that takes nothing of its reply."""
 
 
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class Listener(web.Server):
     """Speaks HTTP with clients. When one leaves, its request is cancelled."""
 
-    def __init__(
-        self,
-        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        settings: Settings,
-        admission: Admission,
-    ) -> None:
+    def __init__(self, answer: Answer, settings: Settings, admission: Admission) -> None:
         super().__init__(answer, handler_cancellation=True)
         self.admission = admission
-        self.apply(settings)
+        self.apply(settings, answer)
 
-    def apply(self, settings: Settings) -> None:
+    def apply(self, settings: Settings, answer: Answer) -> None:
+        """From now on the times are those of these settings, for new connections; requests of all are answered so."""
         self._patience = settings.header_timeout
         self.stalled_seconds = _STALLED * settings.body_timeout
+        self.request_handler = answer
+        for connection in self.connections:
+            connection._request_handler = answer
 
     def __call__(self) -> "Connection":
         return Connection(
