@@ -1,4 +1,4 @@
-"""Who asks, and what that lets it do: the table of guards.
+"""Who asks, from where, and what that lets it do: the table of guards, and what a key of this gateway may ask for.
 
 Laws
   A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
@@ -12,21 +12,28 @@ Laws
   ever; neither says anything about the token.
   Who asks with a key of this gateway's own is its name, whatever the key: it reads and deletes what was sent under that
   name.
+  A web page of another site, opened on this machine, is not this machine.
 """
 
 import hmac
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal, NamedTuple, TypeVar
 
 from aiohttp import web
 from msgspec import Struct
 from pydantic import SecretStr
+from yarl import URL
 
+from policies.dialects import DIALECTS
 from proxy.config import KeyRow, Settings
+from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 from proxy.identity.credential import digests_of, hash_of, owner_of, received_credential
-from proxy.identity.place import asks_here, is_local
 
 T = TypeVar("T")
 COOKIE = "narrows_admin"
@@ -202,3 +209,114 @@ GUARDS: Mapping[Action, Guard] = {
         "A reload needs the `admin_token`, or a request from this machine, by address and without a credential.",
     ),
 }
+
+
+# --- where a request comes from: this machine, or another one ---
+
+_FORWARDING = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    *("x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address"),
+)
+"""Headers by which proxies say that they ask for somebody else; few of them set all."""
+
+
+def is_local(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine, and not a proxy that speaks for somebody else."""
+    if not request.remote or any(name in request.headers for name in _FORWARDING):
+        return False
+    return _is_loopback(request.remote)
+
+
+@lru_cache
+def _is_loopback(remote: str) -> bool:
+    address = ip_address(remote)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def is_here(request: web.BaseRequest, host: str) -> bool:
+    """Whether the client is on this machine and has addressed it as such, or by the name that Narrows listens at
+    (`host`): a web page of another site, whose host name resolves to this machine, has not."""
+    if not is_local(request):
+        return False
+    if (authority := request.headers.get("Host")) is None:  # no browser
+        return True
+    name, address = _place(authority)
+    return address is not None or name in ("localhost", host)
+
+
+def asks_here(request: web.BaseRequest, host: str) -> bool:
+    """Whether the client is on this machine and means it. Browsers give images, scripts and frames no Origin, but say
+    that another site wants them: by whether they load, it would learn what there is."""
+    headers = request.headers
+    origin, (_, address) = headers.get("Origin"), _place(headers.get("Host", ""))
+    is_asked = headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+    is_asked = is_asked or headers.get("Sec-Fetch-Dest") == "document"  # somebody follows a link
+    # by an address of this machine for others, a proxy here was asked
+    is_asked = is_asked and (address is None or address.is_loopback or address.is_unspecified)
+    return is_here(request, host) and is_asked and (origin is None or origin.partition("://")[2] == request.host)
+
+
+def has_other_name(request: web.BaseRequest, host: str) -> bool:
+    """Whether a client on this machine asks by a host name that is not served: a web page may have it resolve to this
+    machine."""
+    return is_local(request) and not is_public(host) and not is_here(request, host)
+
+
+@lru_cache
+def _place(authority: str) -> tuple[str, IPv4Address | IPv6Address | None]:
+    """The host of a Host header, and its address where it is one."""
+    try:
+        name = URL.build(scheme="http", authority=authority).host or ""
+    except ValueError:
+        return "", None
+    try:
+        return name, ip_address(name)
+    except ValueError:
+        return name, None
+
+
+# --- what a key of this gateway may ask for: models, and paths of an account that all keys share ---
+
+_NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
+_APIS = [api.http for api in DIALECTS.values()]
+_SHARED_PATHS = tuple(
+    (method, re.compile(pattern).fullmatch)
+    for method, pattern in (
+        ("GET", r"/models(/[\w.:@%-]+)*"),
+        ("HEAD", r"/models"),
+        ("POST", r"/(embeddings|completions|moderations|rerank|score|tokenize|detokenize)"),
+        ("POST", r"/(audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"),
+        *(("POST", re.escape(api.compact_path)) for api in _APIS if api.compact_path),
+        *(("*", api.stored_path) for api in _APIS if api.stored_path),
+    )
+)
+"""What is relayed for keys that share an account: what stores nothing there, and what is named by a secret id."""
+
+
+def may_ask(identity: Identity, model: str) -> bool:
+    """Whether the key may ask this model."""
+    patterns = identity.key.models if identity.key is not None else ()
+    return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
+
+
+def check_model(identity: Identity, *models: str) -> None:
+    """Raises ApiError where the key may not ask one of these models; "" for one that could not be read."""
+    refused = [model for model in models if not may_ask(identity, model)]
+    if identity.key is None or not refused:
+        return
+    names, what_to_do = ", ".join(identity.key.models), "" if all(refused) else "; name one of them"
+    message = f"This key may use no other model than {names}{what_to_do}."
+    raise ApiError(403, message, "model_not_allowed", "model", _NO_RETRY)
+
+
+def check_path(method: str, rest: str) -> None:
+    """Raises ApiError for what shows or changes what others have in an account that all keys share. `rest`: the target,
+    after /v1."""
+    path = rest.partition("?")[0]
+    if any(fullmatch(path) for each, fullmatch in _SHARED_PATHS if each in (method, "*")):
+        return
+    message = (
+        "All keys of this gateway share one account at this upstream, so they may not use what is stored there (files, "
+        "batches, lists); send a credential of the upstream itself."
+    )
+    raise ApiError(403, message, "path_not_allowed", headers=_NO_RETRY)

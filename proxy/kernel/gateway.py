@@ -22,7 +22,7 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from policies.dialects import DIALECTS, Reply
 from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
-from proxy.identity.place import has_other_name
+from proxy.identity.who import has_other_name
 from proxy.kernel.addons import Exchange, RelayedRequest
 from proxy.kernel.admission import VISIT
 from proxy.kernel.receive import forwarded_headers, named_model, receive
@@ -97,9 +97,7 @@ class Gateway:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         parts, began, task = self._parts, perf_counter(), asyncio.current_task()
         exchange = Exchange(request, request_id(), partial(receive, parts))
-        responder = Responder(
-            exchange, lambda: self._ending, parts.admission, parts.telemetry, parts.settings.body_limit
-        )
+        responder = Responder(exchange, parts, lambda: self._ending)
         assert task is not None
         self._running.add(task)
         self._is_quiet.clear()

@@ -38,7 +38,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
+from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
 from proxy.kernel.understand import Assembler, Learned, RequestParser, Understanding
 from proxy.memory import Key
 from proxy.memory.cached import CachedStore
@@ -69,10 +69,10 @@ class Compactor:
         self._states = states
         self._cold = cold
         self.clock = clock
-        self.learned = learned = Learned(settings, price_book, clock)
+        self.learned = learned = Learned(settings, clock)
         assembler = Assembler(settings, price_book, learned)
         self.understanding = Understanding(parser, store, assembler, price_book, learned)
-        self.planner = Planner(settings, self.understanding, store, writers, clock, cold=cold, learned=learned)
+        self.planner = Planner(settings, self.understanding, writers, clock, PlanRuns(cold, settings.planning_timeout))
         self._warnings = ReplyWarnings(telemetry, assembler.context_tokens_of)
         self.plan, self.needs_room = self.planner.plan, assembler.needs_room
 
@@ -192,9 +192,7 @@ class Compactor:
 
     async def unread(self, client_request: ClientRequest) -> UpstreamRequest:
         """A request that is no chat, or may not be edited: whatever it is, it costs what its model does."""
-        named, is_accepted = client_request.conversation, client_request.is_accepted
-        dialect, body, tenant = client_request.dialect, client_request.body, client_request.sender.tenant
-        parsed = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
+        parsed = await self._parser.parse_of(client_request)
         upstream_request = unchanged(client_request, "untouched", "bypassed")
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
 
@@ -422,7 +420,7 @@ async def bypassed(client_request: ClientRequest, waiting: Waiting | None = None
 
 def by_mode(compactor: Compactor, holdout: Holdout, telemetry: Telemetry) -> Prepare:
     modes: Mapping[str, Prepare] = {
-        "on": FailOpen(HeldOut(compactor, holdout) if holdout.share else compactor.prepare, telemetry),
+        "on": FailOpen(holding_out(compactor, holdout) if holdout.share else compactor.prepare, telemetry),
         "observe": FailOpen(observing(compactor), telemetry),
         "off": bypassed,
     }
@@ -470,36 +468,34 @@ def observing(compactor: Compactor) -> Prepare:
     return observe
 
 
-class HeldOut:
-    """Compaction for all conversations but those that are held out, until one of these needs room. The arms are
-    compared by what was planned: a conversation that needs room has left either of them."""
+def holding_out(compactor: Compactor, holdout: Holdout) -> Prepare:
+    """Compacts all conversations but those that are held out, until one of these needs room. The arms are compared by
+    what was planned: a conversation that needs room has left either of them."""
 
-    def __init__(self, compactor: Compactor, holdout: Holdout) -> None:
-        self._compactor = compactor
-        self._holdout = holdout
-
-    async def __call__(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        compactor = self._compactor
-        planned = await compactor.plan(client_request, is_dry=self._holdout.has)
+    async def compact(client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+        only_counts = client_request.counting is not None
+        planned = await compactor.plan(client_request, is_dry=holdout.has)
         needs_room = planned is not None and compactor.needs_room(planned)
         if planned is not None and planned.context.client_request.is_dry:
-            if not needs_room and not planned.context.live.sent_before(planned.context.conversation) is not None:
-                return self._held_out(planned)
+            if not needs_room and planned.context.live.sent_before(planned.context.conversation) is None:
+                return held_out(planned)
             needs_room = True
-            planned = None if client_request.counting is not None else await compactor.plan(client_request)
-        if client_request.counting is not None:
+            planned = None if only_counts else await compactor.plan(client_request)
+        if only_counts:
             return await compactor.prepare(client_request)
         if planned is None:
             return await compactor.unread(client_request)
         return in_arm(await compactor.compacted(planned, waiting), "left" if needs_room else "on")
 
-    def _held_out(self, planned: PlannedRequest) -> UpstreamRequest:
+    def held_out(planned: PlannedRequest) -> UpstreamRequest:
         """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply
         may hold recalls."""
         client_request = planned.context.client_request
         if client_request.counting is not None:
-            headers = self._compactor.record_and_headers(planned)[1]
+            headers = compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
-        held_out = in_arm(self._compactor.observed(planned), "holdout")
-        may_overflow = self._compactor.learned.may_overflow(planned.context, planned.tokens_received)
-        return held_out.noting(may_overflow=may_overflow, recalls=may_overflow)
+        may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
+        observed = in_arm(compactor.observed(planned), "holdout")
+        return observed.noting(may_overflow=may_overflow, recalls=may_overflow)
+
+    return compact

@@ -29,8 +29,7 @@ from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
-from proxy.identity.permissions import check_model, check_path
-from proxy.identity.who import IDENTITY, Identity, who
+from proxy.identity.who import IDENTITY, Identity, check_model, check_path, who
 from proxy.kernel.addons import Exchange, RelayedRequest
 from proxy.kernel.services import KernelParts
 from proxy.kernel.wire.downstream import Connection, Upload

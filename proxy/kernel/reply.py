@@ -13,6 +13,7 @@ Laws
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from policies.dialects import Reply
@@ -81,26 +82,23 @@ def watched(reply: Reply, exchange: Exchange) -> Reply:
     return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply
 
 
+@dataclass(slots=True, eq=False)
 class RecallLoop:
-    def __init__(
-        self,
-        compaction: FollowUp | None,
-        send: Send,
-        upstream_request: UpstreamRequest,
-        reply: Reply,
-        trace: "RequestSpans | None",
-        ended: list[ReplyRound],
-    ) -> None:
-        self._compaction = compaction
-        self._send = send
-        self._trace = trace
-        self._first = upstream_request
-        self._remembered: set[int] = set()
-        self.upstream_request = upstream_request
-        self.reply = reply
-        self.status = 0
-        """The upstream's status in the current round; 0 as long as it has not replied."""
-        self._ended = ended
+    compaction: FollowUp | None
+    send: Send
+    upstream_request: UpstreamRequest
+    """The one that was sent last."""
+    reply: Reply
+    trace: "RequestSpans | None"
+    ended: list[ReplyRound]
+    """The rounds that another one followed."""
+    status: int = 0
+    """The upstream's in the current round; 0 as long as it has not replied."""
+    _first: UpstreamRequest = field(init=False)
+    _remembered: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._first = self.upstream_request
 
     def begin(self, sent: SentRequest) -> None:
         self._first = self.upstream_request = sent.request
@@ -178,27 +176,27 @@ class RecallLoop:
         """Store exchanges before the client knows that a choice is over, and comes back with it."""
         for choice in set(self.reply.over) - self._remembered:
             self._remembered.add(choice)
-            if self._compaction is not None:
-                await self._compaction.remember_recalls(self._first, self.reply, choice)
+            if self.compaction is not None:
+                await self.compaction.remember_recalls(self._first, self.reply, choice)
 
     @asynccontextmanager
     async def _next_round(self) -> AsyncIterator[UpstreamReply]:
-        compaction, choice = self._compaction, self.reply.pending[0]
+        compaction, choice = self.compaction, self.reply.pending[0]
         assert compaction is not None  # else nothing is recalled
         try:
-            if self._trace is not None:
-                self._trace.round_over(self.reply.usage)
-            with self._trace.recall() if self._trace is not None else nullcontext():
+            if self.trace is not None:
+                self.trace.round_over(self.reply.usage)
+            with self.trace.recall() if self.trace is not None else nullcontext():
                 following = await compaction.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error
         compaction.learn(self.upstream_request, self.reply, 200)
-        self._ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
+        self.ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
         self.reply.resume(choice)
         self.upstream_request = following
         self.status = 0
-        async with self._send(following, len(self._ended)) as sent:
+        async with self.send(following, len(self.ended)) as sent:
             self.upstream_request = sent.request
             self.status = sent.reply.status
             yield sent.reply

@@ -69,7 +69,6 @@ _HUGE_NEW_BYTES = 4_000_000
 """Of bodies in which more is new, one is worked on at once: it takes some five times as much memory meanwhile."""
 _UNPROVEN_BYTES = 2**20
 """A larger request is only remembered for a credential that an upstream has accepted."""
-
 _RESTORED_BYTES = 8 * 2**20
 
 _Kind = tuple[str, str, str | None, bool]
@@ -95,9 +94,7 @@ class Understanding:
         edited. `is_dry`: of which conversations requests are planned without effect. For a later round of a reply,
         `in_progress` is that reply so far and `first` the plan of its first round, whose recall exchanges count,
         whatever the store says by now."""
-        dialect, body, tenant = client_request.dialect, client_request.body, client_request.sender.tenant
-        named, is_accepted = client_request.conversation, client_request.is_accepted
-        received = await self.parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
+        received = await self.parser.parse_of(client_request)
         if received is None:
             return None
         if client_request.upstream in self.price_book.local:
@@ -110,7 +107,7 @@ class Understanding:
             return None
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
         if first is None and not client_request.is_dry and assembly.tool is not None:
-            exchanges, lookup = await self.store.exchanges(live, dialect, received.conversation)
+            exchanges, lookup = await self.store.exchanges(live, client_request.dialect, received.conversation)
         parsed, is_lost, answers = received, False, tuple[RecallAnswer, ...]()
         if exchanges or in_progress is not None:
             parsed, is_lost, answers = await self.restored(client_request, live, received, exchanges, in_progress)
@@ -119,7 +116,7 @@ class Understanding:
                 return None
         return RequestContext(
             client_request=client_request,
-            dialect=DIALECTS[dialect],
+            dialect=DIALECTS[client_request.dialect],
             live=live,
             received=received,
             request=parsed.request,
@@ -166,10 +163,7 @@ class Understanding:
         live.restored = remembered if restored_weight(remembered) < _RESTORED_BYTES else {}
         parsed = received
         if whole.body is not received.request.body:
-            named, tenant = client_request.conversation, client_request.sender.tenant
-            kind = (client_request.dialect, whole.body, tenant)
-            is_accepted = client_request.is_accepted
-            parsed = await self.parser.parse(*kind, named, restored=True, is_accepted=is_accepted) or received
+            parsed = await self.parser.parse_of(client_request, whole.body) or received
         return parsed, whole.lost, whole.answers
 
 
@@ -209,6 +203,17 @@ class RequestParser:
         if parsed is not None and (is_accepted or parsed.size <= _UNPROVEN_BYTES):
             self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
+
+    async def parse_of(self, client_request: ClientRequest, restored: bytes | None = None) -> ParsedRequest | None:
+        """The request of a client; or the body that recall exchanges were put back in."""
+        return await self.parse(
+            client_request.dialect,
+            client_request.body if restored is None else restored,
+            client_request.sender.tenant,
+            client_request.conversation,
+            restored=restored is not None,
+            is_accepted=client_request.is_accepted,
+        )
 
     def keep(self, dialect: str, parsed: ParsedRequest, tenant: str, named: str | None) -> None:
         """The credential of this request has been accepted: it is remembered, if it was not yet."""
@@ -278,7 +283,7 @@ class RequestParser:
 
 class Assembler:
     def __init__(self, settings: Settings, price_book: PriceBook, learned: "Learned") -> None:
-        self._settings, self.prices_of, self._learned = settings, price_book.prices, learned
+        self._settings, self._price_book, self._learned = settings, price_book, learned
         self._rows = {row.name: row for row in settings.upstream_rows}
         limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
@@ -314,7 +319,6 @@ class Assembler:
         return assembly if is_same else replace(assembly, tool=tool, consent=consent, end=end)
 
     def context_tokens_of(self, client_request: ClientRequest) -> int | None:
-        """The size that the request's prompt is kept below; None where that follows from the window alone."""
         return client_request.options.context_tokens or self._settings.context_tokens
 
     def needs_room(self, planned: PlannedRequest) -> bool:
@@ -323,7 +327,7 @@ class Assembler:
         request, upstream = context.received.request, client_request.upstream
         model, reserve, learned = request.model, request.reserve, self._learned.window(client_request, request.model)
         limits = replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request))
-        prices = replace(self.prices_of(model, upstream), tiers=())
+        prices = replace(self._price_book.prices(model, upstream), tiers=())
         budget = learned.budget(limits, prices, reserve, has_floor=False) if learned else limits.budget(prices, reserve)
         return context.calibration.estimate(planned.tokens_received) > budget.high
 
@@ -339,7 +343,7 @@ class Assembler:
         return (
             *(client_request.is_dry, options.preset, options.aim, options.context_tokens),
             *(options.keep, options.stale, reserve, learned, upstream),
-            *(self._learned.refuses_marks(upstream, request.model), self.prices_of(request.model, upstream)),
+            *(self._learned.refuses_marks(upstream, request.model), self._price_book.version),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
@@ -375,7 +379,7 @@ class Assembler:
         own_marks = (row and row.own_marks) or settings.own_marks
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
-            prices=self.prices_of(model, upstream),
+            prices=self._price_book.prices(model, upstream),
             aim=client_request.options.aim or settings.aim,
             limits=replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request)),
             reserve=reserve,
@@ -397,7 +401,6 @@ def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation
 
 
 def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
-    """The same for no more than this window."""
     windows = [each for each in (window, limits.window) if each is not None]
     return replace(limits, window=min(windows, default=None))
 
@@ -464,8 +467,7 @@ class LearnedWindow:
 
     def budget(self, limits: BudgetLimits, prices: Prices, answer: int | None, *, has_floor: bool) -> Budget:
         """The budget for this model: at most what the upstream takes beside an answer of so many tokens."""
-        windows = [window for window in (self.window, limits.window) if window is not None]
-        limits = replace(limits, window=min(windows, default=None))
+        limits = _within(limits, self.window)
         budget = limits.budget(prices, answer, has_floor=has_floor)
         caps = [self.prompt or 0, int((self.room(answer) or 0) * limits.high)]  # where no prompt fits, none is made to
         high = min([budget.high, *filter(None, caps)])
@@ -481,9 +483,8 @@ class LearnedWindow:
 
 
 class Learned:
-    def __init__(self, settings: Settings, price_book: PriceBook, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._calibrates = settings.calibrate
-        self._prices_of = price_book.prices
         self.caches = LearnedCaches()
         self._ratios: LRUCache[str, float] = LRUCache(_MODELS)
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
@@ -529,27 +530,23 @@ class Learned:
             self.calibrate(planned, sent, reported)
 
     def calibrate(self, planned: PlannedRequest, sent: int, reported: int) -> None:
-        """The provider reported so many tokens for a request that was sent with `sent` counted ones."""
         live, model = planned.context.live, planned.context.request.model
         learned = live.calibration = self.calibration(live, model).learn(sent, reported)
         self._ratios[model] = learned.ratio
 
     def may_overflow(self, context: RequestContext, tokens: int) -> bool:
         """Whether it is worth to look whether the upstream takes a prompt of so many tokens."""
-        client_request, model = context.client_request, context.request.model
-        learned = self.window(client_request, model)
-        window = (learned and learned.window) or self._prices_of(model, client_request.upstream).window
+        learned = self.window(context.client_request, context.request.model)
+        window = (learned and learned.window) or context.plan_settings.prices.window
         return window is None or context.calibration.estimate(tokens) > _NEAR * window
 
     def fits(self, planned: PlannedRequest) -> bool:
         """Whether the window takes the prompt beside its answer; true where nobody has said how large it is."""
-        client_request, request = planned.context.client_request, planned.context.request
-        tokens = planned.context.calibration.estimate(planned.tokens_sent)
-        window = self._prices_of(request.model, client_request.upstream).window
-        learned = self.window(client_request, request.model) or LearnedWindow()
-        room = learned.room(request.reserve)
-        fits = window is None or tokens + (request.reserve or 0) <= window
-        return fits and (room is None or tokens <= room)
+        context, request = planned.context, planned.context.request
+        tokens, window = context.calibration.estimate(planned.tokens_sent), context.plan_settings.prices.window
+        learned = self.window(context.client_request, request.model)
+        room = learned.room(request.reserve) if learned else None
+        return (window is None or tokens + (request.reserve or 0) <= window) and (room is None or tokens <= room)
 
 
 def _served_by(client_request: ClientRequest, model: str) -> tuple[str, str, str]:
@@ -568,7 +565,6 @@ class LearnedCaches:
         """Those that have reported cached tokens: of others nobody knows what they have forgotten."""
 
     def lifetime(self, model: str, upstream: str, usual: float) -> float:
-        """Seconds of disuse after which the cache has forgotten a prompt."""
         return self._seconds.get((model, upstream), usual)
 
     def note(self, upstream_request: UpstreamRequest, usage: Usage) -> str:
@@ -595,10 +591,10 @@ class LearnedCaches:
         elif pause > MINUTE:
             kind, differs = "shorter", differs and name in self._reporting
         streak = self._streaks[*name, kind] = self._streaks.get((*name, kind), 0) + 1 if differs else 0
+        if streak > 1:
+            pause = min(pause, self._pauses.get((*name, kind), pause))
         if streak:
-            pause = self._pauses[*name, kind] = min(
-                pause, self._pauses.get((*name, kind), pause) if streak > 1 else pause
-            )
+            self._pauses[*name, kind] = pause
         if streak >= _STREAK and kind in ("longer", "shorter"):
             self._seconds[name] = pause
         return kind if streak == _STREAK else ""

@@ -5,22 +5,27 @@ Laws
   names of its model and its conversation, both bounded.
   Labels are bounded: whatever comes from outside is one of a few words or "other".
   No request waits for the log (log.py).
+  A span has the attributes that spans.py names, and no others. Where nothing asks for traces nothing is imported.
 """
 
 import os
 import sys
+from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
+
+import structlog
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Usage
 from proxy.telemetry.log import LogWriter, logger
 from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.tracing import open_tracing
 
 if TYPE_CHECKING:
     from proxy.telemetry.spans import Tracing
 
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 QUIET = 60.0
 """Seconds without another of its kind after which a line is logged again that stands for a series."""
 
@@ -79,3 +84,25 @@ class Telemetry:
 
 def _tokens(usage: Usage) -> dict[str, int]:
     return {"input": usage.uncached, "cached": usage.cached, "written": usage.written, "output": usage.completion}
+
+
+def open_tracing(environment: Mapping[str, str], log: structlog.typing.FilteringBoundLogger) -> "Tracing | None":
+    """What the variables ask for: spans by OTLP over HTTP, or nothing."""
+    names = {name: environment.get(name, "").strip() for name in (*_ENDPOINTS, *_PROTOCOLS)}
+    exporters = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if is_disabled or not ("otlp" in exporters.split(",") if exporters else any(names[name] for name in _ENDPOINTS)):
+        return None
+    protocol = next(filter(None, (names[name] for name in _PROTOCOLS)), "http/protobuf")
+    if protocol != "http/protobuf":
+        log.warning("tracing_off", protocol=protocol[:40], effect="set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf")
+        return None
+    try:
+        from proxy.telemetry.spans import Tracing
+
+        return Tracing(log)
+    except ImportError:
+        log.warning("tracing_off", effect='pip install "narrows[otel]", or set OTEL_SDK_DISABLED to true')
+    except ValueError:  # its text may quote what a variable holds
+        log.warning("tracing_off", effect="OpenTelemetry rejects the value of one of the OTEL_* variables; correct it")
+    return None

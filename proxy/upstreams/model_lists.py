@@ -21,8 +21,7 @@ from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of
-from proxy.identity.permissions import check_model, may_ask
-from proxy.identity.who import Identity
+from proxy.identity.who import Identity, check_model, may_ask
 from proxy.upstreams.table import Upstreams, row_for
 from proxy.upstreams.upstream import Upstream, document, models_in
 

@@ -90,14 +90,14 @@ async def test_r3_a_recall_call_is_held_back_and_the_next_round_continues_the_st
     assert b"narrows_recall" not in stream
     assert stream.index(b"Let me see. ") < stream.index(b"It is 42.") < stream.index(b"[DONE]")
     assert stream.count(b"[DONE]") == 1
-    assert (sent, len(loop._ended), loop.status) == ([b"second"], 1, 200)
+    assert (sent, len(loop.ended), loop.status) == ([b"second"], 1, 200)
     assert (compaction.remembered, compaction.learned) == ([0], [(b"first", 200)])
 
 
 async def test_r3_without_a_recall_the_stream_is_what_came() -> None:
     loop, sent = loop_over(Rounds())
     assert b"".join(await received(loop, Scripted(ANSWER))) == b"".join(ANSWER)
-    assert (sent, len(loop._ended)) == ([], 0)
+    assert (sent, len(loop.ended)) == ([], 0)
 
 
 async def test_r3_an_event_goes_on_before_the_next_one_has_come() -> None:

@@ -20,8 +20,7 @@ from opentelemetry.semconv.attributes import error_attributes, http_attributes, 
 
 from policies.presets import PRESETS, Preset
 from proxy.lab.provider import Say
-from proxy.telemetry import Telemetry, spans
-from proxy.telemetry.tracing import open_tracing
+from proxy.telemetry import Telemetry, open_tracing, spans
 from tests.kit.recalling import KEEPING, TOOLS, hiding, plays, recall, wants
 from tests.kit.stage import Stage
 

@@ -26,10 +26,10 @@ from proxy.errors import ApiError, too_large
 from proxy.kernel.admission import UNPACKED, VISIT, Admission, Visit
 from proxy.requests import RequestHead
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
-from proxy.telemetry.record import ID_HEADER
 from proxy.upstreams.connections import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 from proxy.upstreams.upstream import UpstreamReply
 
+ID_HEADER = "x-narrows-request-id"
 SERVER = {"Server": "narrows"}
 """What our own responses say of who responds: no versions."""
 _LAST_WORDS_SECONDS = 1.0
