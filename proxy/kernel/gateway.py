@@ -237,9 +237,7 @@ _RELAY_HEADERS = {"x-narrows-mode": "relayed"}
 
 class Flow:
     def __init__(self, parts: KernelParts, exchange: Exchange, responder: Responder) -> None:
-        self._parts = parts
-        self._exchange = exchange
-        self._responder = responder
+        self._parts, self._exchange, self._responder = parts, exchange, responder
         self._send = Sender(parts, exchange)
 
     async def run(self) -> web.StreamResponse:

@@ -6,9 +6,9 @@ Laws
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from multidict import CIMultiDict
 
@@ -31,25 +31,41 @@ _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 _REFUSALS = (400, 422)
 
 
+@dataclass(slots=True, eq=False)
 class Sender:
-    """Sends the requests of one exchange. `is_read`: whether the reply is read on its way, so that it is to come
-    uncompressed."""
+    """Sends the requests of one exchange."""
 
-    def __init__(self, parts: KernelParts, exchange: Exchange) -> None:
-        self._parts = parts
-        self._exchange = exchange
-        self.is_read = False
+    parts: KernelParts
+    exchange: Exchange
+    is_read: bool = False
+    """Whether the reply is read on its way, so that it is to come uncompressed."""
 
-    def __call__(self, upstream_request: UpstreamRequest, round_: int) -> "Sending":
-        """Send the request of a round; changed, once more, where the upstream refuses it for that."""
-        compaction = self._parts.compaction if upstream_request.planned is not None else None
-        return Sending(self._send, self._note, compaction, self._parts.telemetry, upstream_request, round_)
+    @asynccontextmanager
+    async def __call__(self, upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
+        """Send the request of a round; changed, once more, where the upstream refuses it for that. Every reply is
+        closed in the end."""
+        compaction = self.parts.compaction if upstream_request.planned is not None else None
+        replies = list[UpstreamReply]()
+
+        async def attempt(request: UpstreamRequest, suffix: str) -> SentRequest:
+            reply = await self._send(request, suffix)
+            replies.append(reply)
+            return SentRequest(await self._note(request, reply), reply)
+
+        try:
+            sent = await attempt(upstream_request, f"-{round_}" if round_ else "")
+            if compaction is not None and (sent.reply.status >= 400 or upstream_request.notes.may_overflow):
+                sent = await settled(compaction, self.parts.telemetry, sent, round_, attempt)
+            yield sent
+        finally:
+            for reply in replies:
+                reply.close()
 
     async def call(
         self, upstream: Upstream, method: str, headers: CIMultiDict[str], body: Body, model: str = ""
     ) -> UpstreamReply:
         """The reply to a request. Raises ApiError where none came."""
-        exchange = self._exchange
+        exchange = self.exchange
         trace = exchange.trace
         if trace is not None:
             trace.call(upstream.host, exchange.route.dialect if exchange.kind == "chat" else "", model, headers)
@@ -62,15 +78,15 @@ class Sender:
         if trace is not None:
             trace.replied(reply.status)
         exchange.upstream_status = reply.status
-        await self._parts.addons.answered(exchange, reply.status, reply.headers)
+        await self.parts.addons.answered(exchange, reply.status, reply.headers)
         return reply
 
     async def _send(self, upstream_request: UpstreamRequest, suffix: str) -> UpstreamReply:
         """Send one request. Headers that name a request end with the suffix."""
-        exchange, client_request = self._exchange, upstream_request.client_request
+        exchange, client_request = self.exchange, upstream_request.client_request
         exchange.upstream_request, body, planned = upstream_request, upstream_request.body, upstream_request.planned
         model = client_request.model or (planned.context.request.model if planned else exchange.model)
-        upstream = self._parts.upstreams.by_name[client_request.upstream]
+        upstream = self.parts.upstreams.by_name[client_request.upstream]
         option = exchange.usage_option if model not in upstream.without_usage else None
         asking = option.ask(body) if option is not None else None
         unchanged = asking is None and (body is client_request.body or body == client_request.body)
@@ -87,8 +103,8 @@ class Sender:
         return reply
 
     def _headers(self, upstream_request: UpstreamRequest, suffix: str, unchanged: bool) -> CIMultiDict[str]:
-        assert self._exchange.head is not None
-        headers = self._exchange.head.forwarded.copy()
+        assert self.exchange.head is not None
+        headers = self.exchange.head.forwarded.copy()
         for name in () if unchanged else _DESCRIBES_BYTES:
             headers.popall(name, None)
         for name, value in upstream_request.upstream_headers.items():
@@ -102,11 +118,11 @@ class Sender:
 
     async def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with what the reply's headers say now."""
-        client_request, states = upstream_request.client_request, self._parts.admission.states
+        client_request, states = upstream_request.client_request, self.parts.admission.states
         retry_after = seconds_of(reply.headers.get("Retry-After"))
         states.note(client_request.sender.owner, reply.status, retry_after, client_request.upstream)
-        if upstream_request.planned is not None and self._parts.compaction is not None:
-            upstream_request = await self._parts.compaction.answered(upstream_request, reply.status)
+        if upstream_request.planned is not None and self.parts.compaction is not None:
+            upstream_request = await self.parts.compaction.answered(upstream_request, reply.status)
         return upstream_request
 
 
@@ -133,40 +149,6 @@ _TYPE_WITHIN = 200
 
 Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 """Sends a request once; the suffix tells its name from those of others of the same reply."""
-
-
-@dataclass(slots=True, eq=False)
-class Sending:
-    """A request sent upstream, as a context that closes every reply to it; changed, and sent once more, where the
-    upstream refuses it for that."""
-
-    send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]]
-    note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]]
-    compaction: FollowUp | None
-    telemetry: Telemetry
-    request: UpstreamRequest
-    round: int
-    replies: list[UpstreamReply] = field(default_factory=list)
-
-    async def __aenter__(self) -> SentRequest:
-        compaction = self.compaction
-        try:
-            sent = await self._attempt(self.request, f"-{self.round}" if self.round else "")
-            if compaction is not None and (sent.reply.status >= 400 or self.request.notes.may_overflow):
-                sent = await settled(compaction, self.telemetry, sent, self.round, self._attempt)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return sent
-
-    async def __aexit__(self, *_: object) -> None:
-        for reply in self.replies:
-            reply.close()
-
-    async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
-        reply = await self.send(request, suffix)
-        self.replies.append(reply)
-        return SentRequest(await self.note(request, reply), reply)
 
 
 async def settled(
