@@ -123,7 +123,8 @@ class App:
         self._listener.pre_shutdown()
 
     async def drain(self, grace: float) -> None:
-        """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""
+        """Not ready from now on; what runs has `grace` seconds to finish; then they are ended, and say so to their
+        clients."""
         self._is_closing, self.controls.ready = True, False
         generations = (self._generation, *self._leaving)
         await asyncio.gather(*(each.gateway.drain(grace) for each in generations))
@@ -175,7 +176,6 @@ async def _listen(app: App) -> None:
 
 
 def base_url(host: str, port: int) -> str:
-    """What a client sets as its base_url."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 

@@ -21,7 +21,7 @@ class BreakerOptions:
     failures: int
     pause: float
     effect: str
-    """What its log line says of that."""
+    """The words of its log line."""
     lasting: float = 0.0
     """Seconds that the row of failures must have lasted, so that many at once do not open it."""
 
@@ -58,7 +58,7 @@ class Breaker:
         self.failures = 0
         self._failing_since = 0.0
         self.is_open = False
-        """Whether nothing passes but a trial."""
+        """True where nothing passes but a trial."""
         self._paused_until = 0.0
         self.fault = ""
 
@@ -71,7 +71,7 @@ class Breaker:
         return max(0.0, self._paused_until - self._clock()) if self.is_open else 0.0
 
     def admits(self) -> bool:
-        """Whether the caller may try now; where the breaker is open, that is the trial."""
+        """True where the caller may try now; where the breaker is open, that is the trial."""
         if self.is_paused:
             return False
         if self.is_open:

@@ -1,4 +1,4 @@
-"""What follows from the settings: everything that serves requests is made here, used, and let go of as one.
+"""Everything that follows from the settings: all that serves requests is made here, used, and let go of as one.
 
 Law: what cannot work raises ConfigurationError, and leaves nothing behind.
 """
@@ -114,7 +114,7 @@ class Generation:
 
     @property
     def is_volatile(self) -> bool:
-        """Whether its store is in memory, and ends with it."""
+        """True where its store is in memory, and ends with it."""
         return self.services.store is not None and not self.services.store.shared
 
     async def close(self) -> None:
@@ -214,7 +214,6 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
 
 
 def _prepare(services: Services, compaction: CompactionServices) -> Prepare:
-    """What prepares requests; it ends before the addons, which bill and store what it leaves."""
     for part in (compaction.summarizer, compaction.maker, compaction.compactor):
         services.parts.push_async_callback(part.close)
     _look_after(services, compaction)

@@ -1,4 +1,4 @@
-"""What flows: the four values that one chat request becomes on its way, each holding the one before it.
+"""The four values that one chat request becomes on its way, each holding the one before it.
 
     ClientRequest    what the client sent, decoded, and who sent it
     RequestContext   that request parsed, and all that it is planned under
@@ -47,12 +47,10 @@ class RequestOptions(NamedTuple):
     context_tokens: int | None = None
     """The size to keep below."""
     stale: StaleOptions = UNSET
-    """What a rule says of stale summaries."""
     record: bool | None = None
-    """Whether a rule wants it recorded."""
+    """True where a rule wants it recorded."""
     upstream: str = ""
     keep: Patterns = ()
-    """What is to stay as it is, besides what the settings say."""
 
 
 class Proof(NamedTuple):
@@ -60,7 +58,7 @@ class Proof(NamedTuple):
 
     auth: Mapping[str, str]
     is_plain_key: bool = True
-    """Whether the credential is a plain API key, and no token of a sign-in or subscription."""
+    """True where the credential is a plain API key, and no token of a sign-in or subscription."""
 
 
 class RequestHead(Struct, frozen=True):
@@ -89,16 +87,16 @@ class ClientRequest(Struct, frozen=True):
     """Of a request that only asks for its number of tokens: a JSON member that its body cannot have in this API, though
     it holds for the request; mostly empty. None for any other."""
     is_accepted: bool = True
-    """Whether an upstream last accepted the credential through this process."""
+    """True where an upstream last accepted the credential through this process."""
     upstream: str = ""
     model: str = ""
     """The model that it asks, where somebody had to know that before it was read: of the body, or of a deployment."""
     may_plan: bool = True
-    """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
-    are put back, and nothing else is done."""
+    """True where anything new may be decided for it. Where there is too much to do it may not: then the edits that
+    stand are put back, and nothing else is done."""
     is_dry: bool = False
-    """Whether it is planned for what would become of it: it goes as the client wrote it, and nobody else learns of the
-    plan."""
+    """True where it is planned for what would become of it: it goes as the client wrote it, and nobody else learns of
+    the plan."""
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
@@ -107,7 +105,6 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     client_request: ClientRequest
     dialect: Dialect
     live: LiveConversation
-    """What is remembered of the conversation."""
     received: ParsedRequest
     request: Request
     """The same with earlier recall exchanges put back in their places: what is planned."""
@@ -120,7 +117,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     tool: Added | None
     """The recall tool and its place in the body; None where it cannot be added."""
     consent: Consent
-    """What the request must say beside its messages so that its provider takes an edited history."""
+    """The words that the request must have beside its messages so that its provider takes an edited history."""
     lifetime: float
     """Seconds of disuse after which the provider has forgotten the prompt."""
     calibration: Calibration
@@ -152,25 +149,27 @@ class PlannedRequest(Struct, frozen=True):
     previous: StepRecord | None
     """The record of the request before this one in the same history."""
     sent_last: bool
-    """Whether it is certain without the store that this process sent that request, and the last one of its reply. Only
-    looked into where the store did not say all."""
+    """True where it is certain without the store that this process sent that request, and the last one of its reply.
+    Only looked into where the store did not say all."""
 
     is_quiet: bool
-    """Whether nothing had to be decided, so that nothing was planned and nothing is stored."""
+    """True where nothing had to be decided, so that nothing was planned and nothing is stored."""
 
 
 class Notes(Struct, frozen=True):
-    """What counts of a request once its upstream answers: for its record, for its bill, and for what is sent next."""
+    """Facts of a request that count once its upstream answers: for its record, its bill, and the request that follows
+    it."""
 
     record: StepRecord | None = None
     recalls: bool = False
-    """Whether its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
+    """True where its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
     supersedes: bool = False
-    """Whether it takes the place of one that its upstream refused."""
+    """True where it takes the place of one that its upstream refused."""
     left_out: bool = False
-    """Whether what only a verified credential may cause was left out: nothing was claimed, adopted or begun for it."""
+    """True where what only a verified credential may cause was left out: nothing was claimed, adopted or begun for
+    it."""
     may_overflow: bool = False
-    """Whether its upstream may find it too long, and something smaller may be sent then."""
+    """True where its upstream may find it too long, and something smaller may be sent then."""
     continues: "tuple[UpstreamRequest, int] | None" = None
     """In a later round of its reply, the request of the first one, and the tokens of the answer that earlier rounds
     took."""
@@ -207,7 +206,7 @@ class UpstreamRequest(Struct, frozen=True):
 
     @property
     def may_change(self) -> bool:
-        """Whether it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
+        """True where it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
         return not self.client_request.is_dry or self.notes.arm == "holdout"
 
 

@@ -77,7 +77,7 @@ _LAST = frozenset({"message_stop", "response.completed", "response.incomplete", 
 
 
 def is_last(event: bytes) -> bool:
-    """Whether a stream ends with this event, as it says itself."""
+    """True where a stream ends with this event, as it says itself."""
     text = data(event) or b""
     try:
         return text == b"[DONE]" or msgspec.json.decode(text, type=_Typed).type in _LAST
@@ -148,7 +148,7 @@ ENCODINGS: Mapping[str, Callable[[], Decoder]] = MappingProxyType(
         "zstd": _zstd,
     }
 )
-"""What Narrows can read, by the name that Content-Encoding gives it."""
+"""The decoders of what can be read, by the name that Content-Encoding gives it."""
 
 
 def decoded(raw: bytes, encoding: str, limit: int) -> bytes:

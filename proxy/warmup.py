@@ -1,4 +1,4 @@
-"""What a process does once it listens: it loads what the first request would wait for, keeps the garbage collector
+"""A process that listens gets ready: it loads what the first request would wait for, keeps the garbage collector
 from stopping the event loop, and gives back memory that is free. By itself glibc learns from large bodies to take them
 from its heaps, and a heap is given back only from its end on: one small object behind them keeps hundreds of megabytes.
 """

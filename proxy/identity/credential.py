@@ -1,4 +1,4 @@
-"""What a client shows of who it is: its credential, as the APIs carry it, and what is made of that.
+"""A client's credential, as the APIs carry it, and what is made of that.
 
 Laws
   A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
@@ -67,7 +67,7 @@ def _sign_ins(request: web.BaseRequest) -> dict[str, str]:
 
 
 def is_plain_key(request: web.BaseRequest) -> bool:
-    """Whether the credential is a plain API key, so far as its shape tells, or there is none. What it is used for
+    """True where the credential is a plain API key, so far as its shape tells, or there is none. What it is used for
     beside the client's own requests is then for its owner to pay, and not a use of somebody's subscription."""
     headers = request.headers
     if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
@@ -77,8 +77,8 @@ def is_plain_key(request: web.BaseRequest) -> bool:
 
 
 def is_allowed(credential: str, digests: Collection[str]) -> bool:
-    """Whether the SHA-256 of one of the keys in the credential is among these; `*` stands for all. Whoever has a key of
-    this gateway is let in by that."""
+    """True where the SHA-256 of one of the keys in the credential is among these; `*` stands for all. Whoever has a key
+    of this gateway is let in by that."""
     if credential.startswith(STANDS_FOR):
         return True
     return "*" in digests or not {each.lower() for each in digests}.isdisjoint(digests_of(credential))
@@ -137,7 +137,7 @@ class CredentialStates:
                 self._blocked_until[name] = max(until, self._blocked_until.get(name, 0.0))
 
     def is_accepted(self, owner: str, upstream: str = "") -> bool:
-        """Whether the upstream took the credential, and has not refused it since."""
+        """True where the upstream took the credential, and has not refused it since."""
         return _at(owner, upstream) in self._accepted
 
     def is_refused(self, owner: str, upstream: str = "") -> bool:

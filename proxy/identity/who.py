@@ -46,7 +46,7 @@ Action = Literal[
 
 
 class Grant(Struct, frozen=True):
-    """What may be seen: of a tenant, or of all (None); in it what this owner sent, or all."""
+    """The part that may be seen: of a tenant, or of all (None); in it what this owner sent, or all."""
 
     tenant: str | None = None
     owner: str | None = None
@@ -66,9 +66,9 @@ class Identity(Struct, frozen=True):
     """The id that a trusted gateway in front has given the request; "" for none. It may come twice: whoever sends a
     request again keeps it."""
     is_local: bool = False
-    """Whether the client is on this machine, and no proxy that speaks for somebody else."""
+    """True where the client is on this machine, and no proxy that speaks for somebody else."""
     is_here: bool = False
-    """Whether it also means this machine, and no page of another site asks."""
+    """True where it also means this machine, and no page of another site asks."""
     tokens: Collection[str] = ()
     """Which of the operator's tokens it shows: `admin`, `metrics`."""
 
@@ -78,7 +78,7 @@ class Identity(Struct, frozen=True):
         return digests_of(self.credential) if self.key is None else (self.key.sha256,)
 
     def may(self, action: Action, settings: Settings) -> Grant | None:
-        """What an action lets it see; None where it may not do that."""
+        """The part that an action lets it see; None where it may not do that."""
         return GUARDS[action].grant(self, settings)
 
     def permit(self, action: Action, settings: Settings) -> Grant:
@@ -136,7 +136,7 @@ def _has_cookie(request: web.BaseRequest, settings: Settings, secret: bytes) -> 
 
 
 def admin_cookie(settings: Settings, secret: bytes, until: int) -> str:
-    """What stands for the `admin_token` until this time, in seconds since 1970. It ends with the token."""
+    """The cookie that stands for the `admin_token` until this time, in seconds since 1970. It ends with the token."""
     token = settings.admin_token.get_secret_value() if settings.admin_token is not None else ""
     proof = f"cookie\0{until}\0{token}".encode()
     return f"{until}.{hmac.digest(secret, proof, 'sha256').hex()}"
@@ -147,7 +147,7 @@ def admin_cookie(settings: Settings, secret: bytes, until: int) -> str:
 
 class Guard(NamedTuple):
     grant: Callable[[Identity, Settings], Grant | None]
-    """What the action lets this identity see; None where it may not do it."""
+    """The part that the action lets this identity see; None where it may not do it."""
     message: str
 
 
@@ -221,7 +221,7 @@ _FORWARDING = (
 
 
 def is_local(request: web.BaseRequest) -> bool:
-    """Whether the client is on this machine, and not a proxy that speaks for somebody else."""
+    """True where the client is on this machine, and not a proxy that speaks for somebody else."""
     if not request.remote or any(name in request.headers for name in _FORWARDING):
         return False
     return _is_loopback(request.remote)
@@ -234,7 +234,7 @@ def _is_loopback(remote: str) -> bool:
 
 
 def is_here(request: web.BaseRequest, host: str) -> bool:
-    """Whether the client is on this machine and has addressed it as such, or by the name that Narrows listens at
+    """True where the client is on this machine and has addressed it as such, or by the name that Narrows listens at
     (`host`): a web page of another site, whose host name resolves to this machine, has not."""
     if not is_local(request):
         return False
@@ -245,8 +245,8 @@ def is_here(request: web.BaseRequest, host: str) -> bool:
 
 
 def asks_here(request: web.BaseRequest, host: str) -> bool:
-    """Whether the client is on this machine and means it. Browsers give images, scripts and frames no Origin, but say
-    that another site wants them: by whether they load, it would learn what there is."""
+    """True where the client is on this machine and means it. Browsers give images, scripts and frames no Origin, but
+    say that another site wants them: by whether they load, it would learn what there is."""
     headers = request.headers
     origin, (_, address) = headers.get("Origin"), _place(headers.get("Host", ""))
     is_asked = headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
@@ -257,8 +257,8 @@ def asks_here(request: web.BaseRequest, host: str) -> bool:
 
 
 def has_other_name(request: web.BaseRequest, host: str) -> bool:
-    """Whether a client on this machine asks by a host name that is not served: a web page may have it resolve to this
-    machine."""
+    """True where a client on this machine asks by a host name that is not served: a web page may have it resolve to
+    this machine."""
     return is_local(request) and not is_public(host) and not is_here(request, host)
 
 
@@ -290,11 +290,12 @@ _SHARED_PATHS = tuple(
         *(("*", api.stored_path) for api in _APIS if api.stored_path),
     )
 )
-"""What is relayed for keys that share an account: what stores nothing there, and what is named by a secret id."""
+"""Requests that are relayed for keys that share an account: what stores nothing there, and what is named by a secret
+id."""
 
 
 def may_ask(identity: Identity, model: str) -> bool:
-    """Whether the key may ask this model."""
+    """True where the key may ask this model."""
     patterns = identity.key.models if identity.key is not None else ()
     return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
 

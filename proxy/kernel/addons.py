@@ -93,7 +93,7 @@ class Exchange:
     path: str = ""
     """Decoded and normalized."""
     is_api: bool = True
-    """Whether it is of an API; anything else can only be answered from here."""
+    """True where it is of an API; anything else can only be answered from here."""
     rest: str = ""
     """The target as it came, after /v1."""
     deployment: str = ""
@@ -138,7 +138,7 @@ class Exchange:
     rounds: list[ReplyRound] = field(default_factory=list)
     reader: Reply | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What Narrows says of it, in the x-narrows headers of the reply."""
+    """The x-narrows headers of the reply."""
     bill: RequestBill | None = None
     status: int = 0
     """The client's."""
@@ -177,7 +177,7 @@ class Exchange:
 
 class Addon:
     async def admit(self, exchange: Exchange, /) -> None:
-        """Whether its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
+        """True where its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
 
     async def planned(self, exchange: Exchange, /) -> None: ...
 

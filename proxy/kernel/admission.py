@@ -103,7 +103,7 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
 
 
 class Pressure:
-    """Whether anything new is planned. `patience`: seconds that planning may take longer, as requests may wait for a
+    """True where anything new is planned. `patience`: seconds that planning may take longer, as requests may wait for a
     summary."""
 
     def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
@@ -118,7 +118,7 @@ class Pressure:
 
     @property
     def is_late(self) -> bool:
-        """Whether requests wait for the event loop."""
+        """True where requests wait for the event loop."""
         return self._is_late
 
     def apply(self, patience: float) -> None:
@@ -202,7 +202,7 @@ class Visit:
             self._receiving = 0
 
     def begin_planning(self, is_accepted: bool) -> bool:
-        """Whether anything new may be planned for it. `is_accepted`: its credential was accepted."""
+        """True where anything new may be planned for it. `is_accepted`: its credential was accepted."""
         return self.admission.pressure.begin(self, self._client, is_accepted)
 
     def end_planning(self) -> None:
@@ -289,7 +289,7 @@ class Admission:
         return Visit(self, client, connection)
 
     def drains(self, size: int) -> bool:
-        """Whether this much of a refused body is still received, so that its client gets to read the refusal."""
+        """True where this much of a refused body is still received, so that its client gets to read the refusal."""
         now = self._clock()
         self._drain = min(_DRAIN, self._drain + (now - self._drain_at) * _DRAIN_RATE)
         self._drain_at = now
@@ -349,7 +349,7 @@ class Admission:
 
 @lru_cache
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6 the half that a network gives away as a whole."""
+    """The part that counts as one address: of IPv6 the half that a network gives away as a whole."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:  # a socket file has none

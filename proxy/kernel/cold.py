@@ -48,7 +48,7 @@ from proxy.warmup import trim, tune
 _MOST, _MOST_OF_OWNER = 64, 4
 
 _Owner = tuple[bool, str]
-"""Whether its credential was accepted, and its name."""
+"""True where its credential was accepted, and its name."""
 
 
 class Turns:
@@ -245,7 +245,7 @@ class ColdProcess:
             self._count("cold_replays", "failed")
 
     async def _ask(self, process: Popen[bytes] | None, job: bytes) -> Any:
-        """What the process answers. Where the client leaves meanwhile, it stops working on that and goes on."""
+        """The answer of the process. Where the client leaves meanwhile, it stops working on that and goes on."""
         if process is None:
             raise ProcessLookupError
         has_left = Event()
@@ -271,7 +271,7 @@ class ColdProcess:
 
 
 def _exchange(process: Popen[bytes], job: bytes, has_left: Event) -> Any:
-    """What the process answers. One that fails is of no use any more."""
+    """The answer of the process. One that fails is of no use any more."""
     assert process.stdin is not None
     assert process.stdout is not None
     if has_left.is_set():
@@ -301,7 +301,6 @@ def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory)
 def _rendered(
     dialect: str, request: Request, conversation: Conversation, result: Plan, indexes: Sequence[str]
 ) -> Rendering:
-    """What the plan changes; and worked out of the history what planning had to work out, for the next request."""
     for name in indexes:
         getattr(conversation, name)
     return render(dialect, request, conversation, result)
@@ -334,8 +333,6 @@ def serve() -> None:
 
 
 def _answer(source: BufferedReader, deadline: Deadline) -> bytes:
-    """What planning had to work out of the history, and the plan; nothing where it could not be planned: whoever asked
-    finds out in a thread."""
     signal.signal(_LEAVE, lambda *_: deadline.leave())
     packed, settings, memory = pickle.load(source)  # noqa: S301 - from the process that started this one
     try:

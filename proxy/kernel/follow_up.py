@@ -1,4 +1,4 @@
-"""What follows once the upstream answers a planned request: it is remembered and learned from, and sent again where its
+"""Once the upstream answers a planned request: it is remembered and learned from, and sent again where its
 reply goes on after a recall or where it was too long. Only `next_round` may raise.
 """
 

@@ -1,4 +1,4 @@
-"""What answers each request that reaches Narrows: its flow, an addon, or an error.
+"""Each request that reaches Narrows is answered: by its flow, an addon, or an error.
 
 Laws
   Every error has the form of the API that was asked, also before anything of the request was read.
@@ -45,7 +45,7 @@ _FAREWELL_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request asks for: `path` decoded and normalized, to choose by, in the API as if it were under /v1; `rest`
+    """The target of a request: `path` decoded and normalized, to choose by, in the API as if it were under /v1; `rest`
     as it came, after /v1 or what stands for that, None for what is not of the API; the model that it names itself."""
 
     path: str
@@ -123,7 +123,7 @@ class Gateway:
         await self._is_quiet.wait()
 
     async def drain(self, grace: float) -> None:
-        """What runs has `grace` seconds to finish, is then ended, and says so to its client."""
+        """Running requests have `grace` seconds to finish; then they are ended, and say so to their clients."""
         await self._quiet_within(grace)
         self._ending = True
         for task in self._running:
@@ -218,7 +218,7 @@ def _check_head(request: web.BaseRequest) -> None:
 
 
 def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    """What is done with a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
+    """The route of a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
     if method == "POST" and path in ROUTES:
         return ROUTES[path]
     while path:
@@ -252,7 +252,6 @@ class Flow:
         return await self._chat(upstream_request)
 
     async def _prepare(self, client_request: ClientRequest) -> UpstreamRequest:
-        """What goes upstream. Raises ApiError where a policy wants the request to fail."""
         exchange, responder, settings = self._exchange, self._responder, self._parts.settings
         tells_waiting = settings.summary_comments and settings.summary_wait > 0 and client_request.counting is None
         began = perf_counter()

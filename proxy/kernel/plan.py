@@ -158,7 +158,7 @@ class Planner:
 
 
 def _asks_models(preset: Preset) -> bool:
-    """Whether it has a model write summaries or digests."""
+    """True where it has a model write summaries or digests."""
     return preset.summarizes or preset.digests is not None
 
 
@@ -236,7 +236,8 @@ _INDEX = vars(Conversation)["index"]
 
 
 def is_new(conversation: Conversation) -> bool:
-    """Whether much has to be worked out of a history because no request that it continues was planned here lately."""
+    """True where much has to be worked out of a history because no request that it continues was planned here
+    lately."""
     return len(conversation.blocks) > _MANY_NEW_BLOCKS and _INDEX not in conversation.carried.values
 
 
@@ -248,7 +249,7 @@ def read_ahead(conversation: Conversation, settings: PlanSettings) -> None:
 
 
 def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:
-    """Whether planning may take so long that others would wait."""
+    """True where planning may take so long that others would wait."""
     ends, done, spans = context.conversation.ends, plan_state.step if plan_state else 0, context.request.spans
     new_blocks = ends[-1] - (ends[done - 1] if done else 0)
     if len(ends) - done > _MANY_STEPS or new_blocks > _MANY_NEW_BLOCKS:
@@ -263,7 +264,6 @@ def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memor
 
 
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:
-    """What is remembered of this step. `at`: when it was served, in seconds since 1970."""
     context, result = planned.context, planned.plan
     anchor = context.conversation.end_anchor(context.conversation.steps - 1)
     return StepRecord(
@@ -286,7 +286,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
-    """What becomes of the prompt's prefix when this is sent: the value of x-narrows-prefix."""
+    """The fate of the prompt's prefix when this is sent: the value of x-narrows-prefix."""
     context, newest = planned.context, planned.context.live.newest
     if context.conversation.steps < 2 or record.sent is None:
         return "first"

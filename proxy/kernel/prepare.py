@@ -211,15 +211,15 @@ class Compactor:
 
 
 def _has_texts_of_models(planned: PlannedRequest) -> bool:
-    """Whether a model writes, or has written, anything for it."""
+    """True where a model writes, or has written, anything for it."""
     preset, plan = planned.context.preset, planned.plan
     is_written = bool(planned.memory.digests) or plan.adopted or plan.state.use != NO_USE
     return is_written or preset.summarizes or preset.digests is not None
 
 
 def is_underivable(planned: PlannedRequest) -> bool:
-    """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
-    a digest by rule where another replica may have one by a model."""
+    """True where the step was decided by more than the history: a summary, the time, or what the provider reported. So
+    is a digest by rule where another replica may have one by a model."""
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
     if plan.shed or plan.wants or state.has_model_text or state.dropped or plan.reason == "checkpoint:cold":
         return True
@@ -260,7 +260,7 @@ class ReplyWarnings:
         )
 
     def _wrote_reference(self, context: RequestContext) -> bool:
-        """Whether the model has just written one of our references into a file."""
+        """True where the model has just written one of our references into a file."""
         conversation = context.conversation
         newest = conversation.arrived(conversation.steps - 1) if conversation.steps > 1 else range(0)
         for block in (conversation.blocks[at] for at in newest):

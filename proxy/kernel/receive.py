@@ -151,8 +151,8 @@ async def _body_and_model(
 
 
 def _spends(parts: KernelParts, access: Identity) -> bool:
-    """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there are
-    none, for this machine."""
+    """True where a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
+    are none, for this machine."""
     if not parts.upstreams.has_keys or access.key is not None:
         return True
     return parts.settings.auth == "passthrough" and access.is_here
@@ -327,7 +327,7 @@ def forwarded_headers(
 
 
 def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) -> RequestOptions:
-    """What the headers of a request ask for. Raises ApiError where they may not, or cannot be meant."""
+    """The wishes in the headers of a request. Raises ApiError where they may not, or cannot be meant."""
     headers, least = request.headers, (key and key.mode) or "on"
     if not any(name in headers for name in _WISHES):
         return _NO_WISHES if least == "on" else RequestOptions(least)
@@ -359,7 +359,6 @@ def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) ->
 
 
 def _patterns(lines: Sequence[str]) -> Patterns:
-    """What is to stay as it is, with commas between. Raises ApiError."""
     try:
         return patterns_of(pattern for line in lines for pattern in line.split(",") if pattern.strip())
     except ValueError as error:

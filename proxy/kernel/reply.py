@@ -105,7 +105,8 @@ class RecallLoop:
         self.status = sent.reply.status
 
     async def events(self, upstream_reply: UpstreamReply, continues: bool = False) -> AsyncGenerator[bytes, None]:
-        """What the client receives of a streamed reply, as it comes. `continues`: it has received events before."""
+        """The bytes that the client receives of a streamed reply, as it comes. `continues`: it has received events
+        before."""
         byte_order_mark = BOM if continues else b""  # only at the very beginning is it no part of a line
         async for piece in self._round(upstream_reply):
             yield piece.removeprefix(byte_order_mark)
@@ -165,7 +166,6 @@ class RecallLoop:
             yield piece
 
     def _feed(self, body: bytes) -> list[bytes]:
-        """What the client receives of a body: JSON, or events whose media type does not say so."""
         if body.removeprefix(BOM).lstrip()[:1] == b"{":
             return self.reply.feed(body)
         events = Events()
@@ -216,7 +216,7 @@ async def _read(upstream_reply: UpstreamReply) -> bytes:
 
 
 def is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:
-    """Whether the reply is one of events, whatever its media type says."""
+    """True where the reply is one of events, whatever its media type says."""
     planned = upstream_request.planned
     asked_for = planned is not None and planned.context.request.streams
     return upstream_reply.kind == STREAM or (asked_for and upstream_reply.kind != "application/json")

@@ -38,7 +38,7 @@ class Sender:
     parts: KernelParts
     exchange: Exchange
     is_read: bool = False
-    """Whether the reply is read on its way, so that it is to come uncompressed."""
+    """True where the reply is read on its way, so that it is to come uncompressed."""
 
     @asynccontextmanager
     async def __call__(self, upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
@@ -127,7 +127,7 @@ class Sender:
 
 
 async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:
-    """Whether the upstream does not take the option by which usage is asked for."""
+    """True where the upstream does not take the option by which usage is asked for."""
     return reply.status in _REFUSALS and reply.received_encoding in READABLE and option.name in await error_of(reply)
 
 
@@ -154,7 +154,7 @@ Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 async def settled(
     compaction: FollowUp, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
 ) -> SentRequest:
-    """What counts of a request that was sent, and of those that were sent in its place."""
+    """The request and the reply that count, of one that was sent and of those that were sent in its place."""
     marked: UpstreamRequest | None = None
     too_long: SentRequest | None = None
     first: Overflow | None = None
@@ -197,7 +197,7 @@ def _report(telemetry: Telemetry, outcome: str, overflow: Overflow | None, *requ
 
 
 async def _refuses_marks(sent: SentRequest) -> bool:
-    """Whether the upstream answers 400 and names the field of our cache marks."""
+    """True where the upstream answers 400 and names the field of our cache marks."""
     marks, reply = sent.request.marks, sent.reply
     if not marks or reply.status != 400 or reply.received_encoding not in READABLE:
         return False

@@ -1,4 +1,4 @@
-"""What the kernel of one generation has: what addons are opened with, and what every exchange needs."""
+"""The parts of the kernel of one generation: those that addons are opened with, and those that every exchange needs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -55,7 +55,7 @@ class SiblingWorker(Protocol):
     """This process, where it is one of several workers."""
 
     async def ask_parent(self, question: bytes, /) -> bytes:
-        """What the parent of the workers answers, whenever that is. Raises OSError where it takes no question."""
+        """The answer of the parent of the workers, whenever it comes. Raises OSError where it takes no question."""
 
     def tell_parent(self, message: bytes, /) -> None:
         """Say something that the parent may miss."""
@@ -88,8 +88,6 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class KernelParts:
-    """What every exchange needs, made once for all under the same settings."""
-
     settings: Settings
     upstreams: Upstreams
     prepare: Prepare

@@ -292,8 +292,6 @@ class Assembler:
     def assemble(
         self, client_request: ClientRequest, live: LiveConversation, parsed: ParsedRequest, *, restored: bool = False
     ) -> Assembly | None:
-        """What the request is planned under; None where its history may not be edited. `restored`: whether recall
-        exchanges were put back."""
         request, dialect = parsed.request, DIALECTS[client_request.dialect]
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else Consent()
         if consent is None:
@@ -322,7 +320,7 @@ class Assembler:
         return client_request.options.context_tokens or self._settings.context_tokens
 
     def needs_room(self, planned: PlannedRequest) -> bool:
-        """Whether room would have to be made for the request as the client wrote it, whatever a price tier says."""
+        """True where room would have to be made for the request as the client wrote it, whatever a price tier says."""
         context, client_request = planned.context, planned.context.client_request
         request, upstream = context.received.request, client_request.upstream
         model, reserve, learned = request.model, request.reserve, self._learned.window(client_request, request.model)
@@ -461,7 +459,8 @@ class LearnedWindow:
         return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
 
     def above(self, prompt: int) -> "LearnedWindow":
-        """What is left of it after a prompt of so many tokens was taken: a smaller window was never the model's."""
+        """The window that is left after a prompt of so many tokens was taken: a smaller window was never the
+        model's."""
         window = None if self.window is not None and self.window < prompt else self.window
         return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))
 
@@ -535,13 +534,13 @@ class Learned:
         self._ratios[model] = learned.ratio
 
     def may_overflow(self, context: RequestContext, tokens: int) -> bool:
-        """Whether it is worth to look whether the upstream takes a prompt of so many tokens."""
+        """True where it is worth to look whether the upstream takes a prompt of so many tokens."""
         learned = self.window(context.client_request, context.request.model)
         window = (learned and learned.window) or context.plan_settings.prices.window
         return window is None or context.calibration.estimate(tokens) > _NEAR * window
 
     def fits(self, planned: PlannedRequest) -> bool:
-        """Whether the window takes the prompt beside its answer; true where nobody has said how large it is."""
+        """True where the window takes the prompt beside its answer; true where nobody has said how large it is."""
         context, request = planned.context, planned.context.request
         tokens, window = context.calibration.estimate(planned.tokens_sent), context.plan_settings.prices.window
         learned = self.window(context.client_request, request.model)

@@ -1,4 +1,4 @@
-"""What Narrows reports about itself: one log line for each request, metrics, and traces.
+"""Reports of Narrows about itself: one log line for each request, metrics, and traces.
 
 Laws
   Only named fields are logged: never a body, never a header, never a credential, and of what a client wrote only the
@@ -87,7 +87,7 @@ def _tokens(usage: Usage) -> dict[str, int]:
 
 
 def open_tracing(environment: Mapping[str, str], log: structlog.typing.FilteringBoundLogger) -> "Tracing | None":
-    """What the variables ask for: spans by OTLP over HTTP, or nothing."""
+    """The traces that the variables ask for: spans by OTLP over HTTP, or nothing."""
     names = {name: environment.get(name, "").strip() for name in (*_ENDPOINTS, *_PROTOCOLS)}
     exporters = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"

@@ -117,7 +117,7 @@ MINUTES = 5
 
 
 class BreakerState(Protocol):
-    """What is read of a breaker, which stands above this."""
+    """The part of a breaker, which stands above this, that is read here."""
 
     @property
     def is_open(self) -> bool: ...

@@ -45,7 +45,7 @@ OWN = {
     "narrows.cost.baseline.usd": "baseline",
     CONVERSATION: "conversation",
 }
-"""What the span of a request says of it, by the fields of its line in the log."""
+"""The attributes of the span of a request, by the fields of its line in the log."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _W3C = TraceContextTextMapPropagator()
 _PARENTS = ("traceparent", "tracestate")
@@ -164,7 +164,7 @@ def _note(span: Span, status: int, error: str, failed: bool) -> None:
 
 
 class _Troubles(logging.Handler):
-    """What the library says of its own troubles, in the log: where it is from, and nothing that it quotes."""
+    """Logs the library's own troubles: where they are from, and nothing that they quote."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
         super().__init__(logging.WARNING)

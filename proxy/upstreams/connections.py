@@ -46,7 +46,7 @@ _ACKNOWLEDGED = struct.Struct("<120xQ")
 """Where Linux has the number of acknowledged bytes in its `tcp_info`."""
 
 fresh_only: ContextVar[bool] = ContextVar("fresh_only", default=False)
-"""Whether a request must not go out on a connection that was used before."""
+"""True where a request must not go out on a connection that was used before."""
 
 
 @contextmanager
@@ -207,7 +207,7 @@ class UpstreamConnector(aiohttp.TCPConnector):
 
 
 def _is_silent(connection: Connection) -> bool:
-    """Whether nothing has come on it since the reply to its last request, which ended as it should."""
+    """True where nothing has come on it since the reply to its last request, which ended as it should."""
     return connection.protocol is not None and not connection.protocol.should_close
 
 

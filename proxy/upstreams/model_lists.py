@@ -39,8 +39,8 @@ def model_in(path: str) -> str:
 
 
 class Reach(NamedTuple):
-    """What one client may reach. `apis`: those that its request may be in; `spends`: whether a key of the gateway's own
-    may go with it."""
+    """The upstreams that one client may reach. `apis`: those that its request may be in; `spends`: whether a key of the
+    gateway's own may go with it."""
 
     upstreams: Upstreams
     rules: Sequence[Rule]

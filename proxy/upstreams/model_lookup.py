@@ -83,8 +83,8 @@ SHAPES: Sequence[Shape] = (
 
 
 def overrides_in(content: Any) -> dict[str, Fields]:
-    """What a list says of each model, in the form of the setting `models`. Raises ValueError where it is no list. Of
-    several entries for one model the smallest window and the highest prices count."""
+    """The window and prices of each model of a list, in the form of the setting `models`. Raises ValueError where it is
+    no list. Of several entries for one model the smallest window and the highest prices count."""
     listed: dict[str, Fields] = {}
     for model in models_in(content)[:_MOST_MODELS]:
         for shape in SHAPES:

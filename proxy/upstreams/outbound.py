@@ -1,4 +1,4 @@
-"""What the row of an upstream makes of a request: its target, its headers, the key that goes with it, and whom it
+"""A request as the row of its upstream wants it: its target, its headers, the key that goes with it, and whom it
 trusts.
 
 Laws
@@ -33,11 +33,11 @@ _OF_CLIENTS = {
 """Headers by which clients say who they are, with hyphens alone between words."""
 _PARAMETERS = frozenset({"key", "api-key", "api_key", "apikey", "access_token", "token", "subscription-key", "sig"})
 _NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
-"""What a part of a path can be made of."""
 
 
 class Outbound:
-    """What goes out to one upstream. Raises ConfigurationError where its row has no key that can be sent."""
+    """The requests to one upstream, as its row wants them. Raises ConfigurationError where its row has no key that can
+    be sent."""
 
     def __init__(self, row: UpstreamRow) -> None:
         self.row = row
@@ -50,7 +50,7 @@ class Outbound:
             raise ConfigurationError(f"upstreams: {row.name}: {error}") from error
         self._stamp = _stamp(row.key_file) if row.key_file else None
         self.changes = bool(row.has_key or row.headers or row.query or MODEL in parts.path)
-        """Whether it changes anything but the place."""
+        """True where it changes anything but the place."""
 
     def target(self, rest: str, model: str = "") -> str:
         """The path and query of a request to what stands at `rest` below the row's URL. Raises ApiError where the URL
@@ -118,7 +118,6 @@ def _trust(file: Path | None, _: tuple[int, int, int] | None) -> ssl.SSLContext:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes with a file; None where there is none."""
     try:
         state = os.stat(path)
     except OSError:

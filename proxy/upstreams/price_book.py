@@ -1,4 +1,4 @@
-"""What models cost, and how large their windows are, by upstream: as its row says, then the setting `models`, then what
+"""The prices of models and the sizes of their windows, by upstream: as its row says, then the setting `models`, then what
 the upstream itself lists, then the catalog.
 
 A model that the catalog does not list, at a local address, is taken for one of a person's own, whatever family its name
@@ -39,7 +39,6 @@ class PriceBook:
                 self.take_list(row, models)
 
     def prices(self, model: str, upstream: str) -> Prices:
-        """What a model costs at an upstream; assumed prices where nobody knows."""
         prices = self._prices.get((model, upstream))
         if prices is None:
             prices = prices_for(model, self._in_force.get(upstream, self._settings.models))

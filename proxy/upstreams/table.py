@@ -32,7 +32,7 @@ class Upstreams:
         self.rows = rows = [upstream.row for upstream in upstreams]
         self._telemetry = telemetry
         self.has_keys = any(row.has_key for row in rows)
-        """Whether a key of the gateway's own may go with requests."""
+        """True where a key of the gateway's own may go with requests."""
         self.need_model = {
             api for api in DIALECTS if any(row.models or MODEL in row.url for row in rows if row.fits(api, None))
         }

@@ -126,7 +126,7 @@ class UpstreamReply:
 
     @property
     def has_come(self) -> bool:
-        """Whether all of it is here."""
+        """True where all of it is here."""
         return self._response.content.is_eof()
 
     def all_here(self) -> bytes | None:

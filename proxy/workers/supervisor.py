@@ -94,7 +94,6 @@ class Supervisor:
         self._coming: _Generation | None = None
         self._leaving: list[_Generation] = []
         self._counts: ParentCounts | None = None
-        """What keys use, over all workers."""
         self._signals: list[int] = []
         self._stops = 0
         self._trouble = ""
@@ -216,7 +215,6 @@ class Supervisor:
         self._leaving = [each for each in self._leaving if each.processes]
 
     def _follow(self, generation: _Generation, process: _Process, status: int) -> None:
-        """What follows from the end of a worker: nothing where it was to end."""
         if self._stops or generation in self._leaving:
             return
         if generation is self._coming:

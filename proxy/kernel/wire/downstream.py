@@ -31,7 +31,7 @@ from proxy.upstreams.upstream import UpstreamReply
 
 ID_HEADER = "x-narrows-request-id"
 SERVER = {"Server": "narrows"}
-"""What our own responses say of who responds: no versions."""
+"""The header by which our own responses say who responds: no versions."""
 _LAST_WORDS_SECONDS = 1.0
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
@@ -184,7 +184,7 @@ class Response(web.StreamResponse):
     """A response that ends as the upstream's reply ends, or breaks off."""
 
     explains = True
-    """Whether the stream can say why it breaks off."""
+    """True where the stream can say why it breaks off."""
 
     async def _prepare_headers(self) -> None:
         added = [name for name in ("Server", "Content-Type") if name not in self.headers]
@@ -343,7 +343,7 @@ class Connection(web.RequestHandler):
     _payload: StreamReader = EMPTY_PAYLOAD
     _unread = 0
     has_too_many_chunks = False
-    """Whether nothing more is received of the newest body because it comes in more chunks than are read."""
+    """True where nothing more is received of the newest body because it comes in more chunks than are read."""
     _on_the_wire = 0
     """Bytes received of the newest body, as it is framed."""
     _is_too_long = False
