@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Self, cast
 from unicodedata import normalize
 from urllib.parse import unquote
 
@@ -26,11 +26,10 @@ from proxy.identity.who import has_other_name
 from proxy.kernel.addons import Exchange, RelayedRequest
 from proxy.kernel.admission import VISIT
 from proxy.kernel.receive import forwarded_headers, named_model, receive
-from proxy.kernel.reply import RecallLoop, is_stream, watched
+from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
 from proxy.kernel.services import KernelParts
-from proxy.kernel.wire.downstream import request_id
-from proxy.kernel.wire.responder import Responder, between_events
+from proxy.kernel.wire.downstream import Responder, between_events, request_id
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.upstreams.upstream import READABLE, CutError
 
@@ -277,7 +276,7 @@ class Flow:
         exchange, responder, send = self._exchange, self._responder, self._send
         rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
         reader = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
-        reply = exchange.reader = watched(reader, exchange)
+        reply = exchange.reader = _watched(reader, exchange)
         send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
         if send.is_read:
             loop = RecallLoop(self._parts.compaction, send, upstream_request, reply, exchange.trace, exchange.rounds)
@@ -346,7 +345,7 @@ class Flow:
                 if exchange.listener is None:
                     response = await responder.begin(upstream_reply, _RELAY_HEADERS)
                     return await responder.pass_on(response, upstream_reply.chunks(), None)
-                reader = watched(DIALECTS[exchange.route.dialect].reply(None), exchange)
+                reader = _watched(DIALECTS[exchange.route.dialect].reply(None), exchange)
                 try:
                     return await responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, reader)
                 finally:
@@ -360,3 +359,9 @@ class Flow:
 def ms_since(began: float) -> float:
     """Milliseconds from `began`, a reading of `perf_counter`, until now."""
     return (perf_counter() - began) * 1000
+
+
+def _watched(reply: Reply, exchange: Exchange) -> Reply:
+    """The same reader, where nobody else wants to know of the reply."""
+    wishes = (exchange.usage_option, exchange.listener, exchange.reply)
+    return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply

@@ -315,7 +315,7 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
         "x-narrows-tokens-before": str(context.calibration.estimate(planned.tokens_received)),
         "x-narrows-tokens-after": str(context.calibration.estimate(planned.tokens_sent)),
         "x-narrows-edits": ";".join(f"{name}={policies[name]}" for name in sorted(policies)),
-        "x-narrows-conversation": context.key.conversation,
+        "x-narrows-conversation": context.live.key.conversation,
         **({} if prices.listed else {"x-narrows-prices": prices.origin}),
         **({"x-narrows-preset": preset} if preset else {}),
     }

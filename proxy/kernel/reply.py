@@ -14,7 +14,7 @@ Laws
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from policies.dialects import Reply
 from policies.dialects.events import is_plain
@@ -74,12 +74,6 @@ class WatchedReply:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reply, name)
-
-
-def watched(reply: Reply, exchange: Exchange) -> Reply:
-    """The same reader, where nobody else wants to know of the reply."""
-    wishes = (exchange.usage_option, exchange.listener, exchange.reply)
-    return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply
 
 
 @dataclass(slots=True, eq=False)

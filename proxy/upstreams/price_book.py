@@ -1,5 +1,5 @@
-"""The prices of models and the sizes of their windows, by upstream: as its row says, then the setting `models`, then what
-the upstream itself lists, then the catalog.
+"""The prices of models and the sizes of their windows, by upstream: as its row says, then the setting `models`, then
+what the upstream itself lists, then the catalog.
 
 A model that the catalog does not list, at a local address, is taken for one of a person's own, whatever family its name
 is of: it has no price, and its window is what the server there says.
