@@ -155,7 +155,6 @@ class App:
 
 
 def _report(app: App) -> None:
-    """Report which settings count, and how much runs under them and those before."""
     metrics = app.telemetry.metrics
     metrics.build.clear()
     metrics.build.labels(version("narrows"), app.settings.digest).set(1)

@@ -58,7 +58,6 @@ class Breaker:
         self.failures = 0
         self._failing_since = 0.0
         self.is_open = False
-        """True where nothing passes but a trial."""
         self._paused_until = 0.0
         self.fault = ""
 
@@ -109,7 +108,6 @@ class _ChangeLog:
         self._telemetry = telemetry
         self._fields = fields
         self._openings = 0
-        """How often it has opened since the last line."""
         self._quiet_until = -math.inf
         self._later: asyncio.TimerHandle | None = None
 
@@ -123,7 +121,6 @@ class _ChangeLog:
                 self._later = asyncio.get_running_loop().call_later(left, self._log, breaker)
 
     def _log(self, breaker: Breaker) -> None:
-        """How it is now, and how often it has opened meanwhile."""
         often = {"times": self._openings} if self._openings > breaker.is_open else {}
         if breaker.is_open:
             error = {"error": breaker.fault} if breaker.fault else {}

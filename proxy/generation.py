@@ -59,11 +59,9 @@ class Lasting:
     admission: Admission
     controls: Controls = field(default_factory=Controls)
     worker: Worker | None = None
-    """This process's part of a team that shares a port."""
     watch: Callable[[Prepare], Prepare] | None = None
     """May stand in front of compaction."""
     beside: Sequence[Addon] = ()
-    """Addons of whoever starts this."""
     patience: float | None = None
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""

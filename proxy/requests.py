@@ -45,10 +45,8 @@ class RequestOptions(NamedTuple):
     """"" for that of the settings."""
     aim: Aim | None = None
     context_tokens: int | None = None
-    """The size to keep below."""
     stale: StaleOptions = UNSET
     record: bool | None = None
-    """True where a rule wants it recorded."""
     upstream: str = ""
     keep: Patterns = ()
 
@@ -69,7 +67,6 @@ class RequestHead(Struct, frozen=True):
     conversation: str | None
     access: Identity
     settings: Settings
-    """Under which it was read."""
     proof: Proof
     forwarded: CIMultiDict[str]
     """The headers that go upstream, but for the length of the body. To be copied, never changed."""
@@ -80,7 +77,6 @@ class ClientRequest(Struct, frozen=True):
     body: bytes
     sender: Identity
     conversation: str | None
-    """The id that a header gives the conversation."""
     options: RequestOptions
     proof: Proof = Proof({})
     counting: bytes | None = None
@@ -126,9 +122,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     policy: str
     """Summaries and digests are stored under this name: the preset and a digest of its parameters."""
     fingerprint: str
-    """A digest of everything besides the history that decisions follow from."""
     head: str
-    """A digest of what stands before the messages: model, tools and instructions."""
 
     @property
     def key(self) -> Key:
@@ -147,7 +141,6 @@ class PlannedRequest(Struct, frozen=True):
     tokens_received: int
     tokens_sent: int
     previous: StepRecord | None
-    """The record of the request before this one in the same history."""
     sent_last: bool
     """True where it is certain without the store that this process sent that request, and the last one of its reply.
     Only looked into where the store did not say all."""
@@ -183,7 +176,6 @@ class UpstreamRequest(Struct, frozen=True):
     client_request: ClientRequest
     body: bytes
     headers: Mapping[str, str]
-    """The x-narrows headers of the reply."""
     upstream_headers: Mapping[str, str] = field(default_factory=dict)
     planned: PlannedRequest | None = None
     """None where the request was not read, or planning failed."""
@@ -216,4 +208,3 @@ class ReplyRound(Struct, frozen=True):
     request: UpstreamRequest
     status: int
     usage: Usage | None
-    """None where the provider has not reported any."""

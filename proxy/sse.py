@@ -94,7 +94,6 @@ class TooLargeError(ValueError):
 
 
 Decoder = Callable[[bytes], Iterator[bytes]]
-"""Takes the next encoded bytes, hands out decoded pieces."""
 
 _PIECE = 256 * 1024
 _ZSTD_WINDOW = 8 * 2**20  # RFC 9659: what a decoder of the web must and need only support
@@ -191,7 +190,6 @@ class Copy:
         self._whole: list[bytes] = []
         self._left = limit
         self._last = b""
-        """The newest events, as many as came at once."""
         self.trouble = "unknown encoding" if encoding and not self._decode else ""
 
     @property

@@ -53,7 +53,6 @@ class RelayedRequest:
     upstream: Upstream | None = None
     body: Upload | bytes | None = None
     model: str = ""
-    """The one that the path names, or the body."""
 
 
 class HeldReply:
@@ -110,12 +109,10 @@ class Exchange:
     raw: bytes = field(default=b"", repr=False)
     """Its body as it was on the wire."""
     relayed: RelayedRequest | None = None
-    """Of any other request that goes upstream."""
     tenant: str = ""
     model: str = ""
     """Of a request that is not planned, where somebody has to know it."""
     received: int = 0
-    """Bytes of the body on the wire."""
 
     # what addons want of it
 
@@ -131,20 +128,16 @@ class Exchange:
     usage_option: UsageOption | None = None
 
     trace: "RequestSpans | None" = None
-    """Where traces are asked for."""
     upstream: str = ""
     upstream_request: UpstreamRequest | None = None
     upstream_status: int = 0
     rounds: list[ReplyRound] = field(default_factory=list)
     reader: Reply | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """The x-narrows headers of the reply."""
     bill: RequestBill | None = None
     status: int = 0
-    """The client's."""
     is_whole: bool = False
     replied: int = 0
-    """Bytes of the reply on the wire."""
     added_ms: float = 0.0
     ms: float = 0.0
     trouble: str = ""

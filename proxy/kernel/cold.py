@@ -155,7 +155,6 @@ _FAREWELL = 1.0
 """Seconds in which the process must end a replay whose client has left."""
 _DISUSE = 300.0
 _PAUSE = 30.0
-"""Seconds without a process after one failed."""
 _LEAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Tells the process that nobody waits for its answer any more; where there is no such signal, it ends."""
 _PROGRAM = f"from {__name__} import serve; serve()"

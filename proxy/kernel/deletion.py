@@ -78,7 +78,6 @@ class Deletion:
             await announce(self.store, scope, time.time(), id)
 
     async def _recordings(self, scope: Scope) -> int:
-        """Delete recordings. How many there were."""
         if self.delete_recordings is None:
             return 0
         return await self.delete_recordings(scope.tenant, scope.conversation, scope.owner)

@@ -151,7 +151,6 @@ class Gateway:
         return await responder.refuse(refusal)
 
     async def _run(self, exchange: Exchange, responder: Responder) -> web.StreamResponse:
-        """Let the request in, and answer it. Raises ApiError."""
         addons = self._parts.addons
         _read_target(exchange)
         if not exchange.is_api:
@@ -187,7 +186,6 @@ def _read_target(exchange: Exchange) -> None:
 
 
 def _check_origin(exchange: Exchange, host: str) -> None:
-    """Raises ApiError for what is no request of a client that means this API."""
     request = exchange.request
     if "Origin" in request.headers and has_other_name(request, host):
         message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
@@ -203,7 +201,6 @@ def _check_origin(exchange: Exchange, host: str) -> None:
 
 
 def _check_head(request: web.BaseRequest) -> None:
-    """Raises ApiError for what is refused whatever its target is."""
     if request.version not in (HttpVersion10, HttpVersion11):
         raise ApiError(400, "Narrows speaks only HTTP/1.0 and HTTP/1.1.", "not_http")
     if request.version == HttpVersion10 and "Transfer-Encoding" in request.headers:
@@ -362,6 +359,5 @@ def ms_since(began: float) -> float:
 
 
 def _watched(reply: Reply, exchange: Exchange) -> Reply:
-    """The same reader, where nobody else wants to know of the reply."""
     wishes = (exchange.usage_option, exchange.listener, exchange.reply)
     return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply

@@ -112,7 +112,6 @@ class Planner:
     async def _with_memory(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> PlannedRequest:
-        """The plan, with what the store and the background writers have for it."""
         if not context.client_request.is_dry and _asks_models(context.preset):
             context, memory = await self.writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)

@@ -260,7 +260,6 @@ class ReplyWarnings:
         )
 
     def _wrote_reference(self, context: RequestContext) -> bool:
-        """True where the model has just written one of our references into a file."""
         conversation = context.conversation
         newest = conversation.arrived(conversation.steps - 1) if conversation.steps > 1 else range(0)
         for block in (conversation.blocks[at] for at in newest):

@@ -54,7 +54,6 @@ async def receive(parts: KernelParts, exchange: Exchange) -> None:
 
 
 async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestHead, body: bytes) -> ClientRequest:
-    """The request, how it is to be served and by which upstream. Raises ApiError."""
     settings, upstreams, route, deployment = parts.settings, parts.upstreams, exchange.route, exchange.deployment
     access, named, others = head.access, "", list[str]()
     has_models = access.key is not None and bool(access.key.models)
@@ -187,7 +186,6 @@ _AROUND = frozenset({"extra_body", "provideroptions", "provider_options", "gatew
 _ROUTING = _FALLBACKS | _UNREADABLE | _AROUND
 _ROUTING_HEADERS = ("x-portkey-config", "helicone-fallbacks", "x-litellm-model")
 _LONGEST = 10_000
-"""Bytes of such a field that are read."""
 
 
 async def named_model(body: bytes) -> str:
@@ -327,7 +325,6 @@ def forwarded_headers(
 
 
 def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) -> RequestOptions:
-    """The wishes in the headers of a request. Raises ApiError where they may not, or cannot be meant."""
     headers, least = request.headers, (key and key.mode) or "on"
     if not any(name in headers for name in _WISHES):
         return _NO_WISHES if least == "on" else RequestOptions(least)

@@ -85,7 +85,6 @@ class RecallLoop:
     reply: Reply
     trace: "RequestSpans | None"
     ended: list[ReplyRound]
-    """The rounds that another one followed."""
     status: int = 0
     """The upstream's in the current round; 0 as long as it has not replied."""
     _first: UpstreamRequest = field(init=False)

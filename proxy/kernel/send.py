@@ -82,7 +82,6 @@ class Sender:
         return reply
 
     async def _send(self, upstream_request: UpstreamRequest, suffix: str) -> UpstreamReply:
-        """Send one request. Headers that name a request end with the suffix."""
         exchange, client_request = self.exchange, upstream_request.client_request
         exchange.upstream_request, body, planned = upstream_request, upstream_request.body, upstream_request.planned
         model = client_request.model or (planned.context.request.model if planned else exchange.model)
@@ -145,7 +144,6 @@ _PATIENCE = 5.0
 """Seconds for that."""
 _EMPTY = (b'"response.created"', b'"response.queued"', b'"response.in_progress"', b'"ping"')
 _TYPE_WITHIN = 200
-"""Bytes of an event in which its type is looked for."""
 
 Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 """Sends a request once; the suffix tells its name from those of others of the same reply."""
@@ -249,6 +247,5 @@ async def _beginning(reply: UpstreamReply) -> bytes:
 
 
 def _substance(event: bytes) -> bytes:
-    """The data of an event; empty where it says nothing of the prompt."""
     text = data(event) or b""
     return b"" if any(empty in text[:_TYPE_WITHIN] for empty in _EMPTY) else text

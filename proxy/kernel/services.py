@@ -31,7 +31,6 @@ from proxy.upstreams.table import Upstreams
 class Controls:
     ready: bool = True
     scrape: Callable[[], Awaitable[bytes]] | None = None
-    """The metrics of all workers, where there are several."""
     reload: Callable[[], Awaitable[str]] | None = None
     """Has the settings read anew; the digest of those that count then, or "" where other workers take over. Raises
     ConfigurationError. None where that cannot be asked for."""
@@ -66,7 +65,6 @@ class Services:
     settings: Settings
     telemetry: Telemetry
     secret: bytes = field(repr=False)
-    """The key of the hashes that name tenants and owners."""
     admission: Admission
     upstreams: Upstreams
     price_book: PriceBook
@@ -75,11 +73,9 @@ class Services:
     store: Store | None
     """As requests use it; None where nothing is stored."""
     compaction: CompactionServices | None = None
-    """None where nothing is compacted."""
     worker: SiblingWorker | None
     """None where there is one process."""
     before: Mapping[str, Any]
-    """The addons of the generation before, by name."""
     parts: AsyncExitStack
     """Closes what is opened, the last first."""
     opened: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +88,6 @@ class KernelParts:
     upstreams: Upstreams
     prepare: Prepare
     compaction: FollowUp | None
-    """Follows up the requests that were planned; None where none ever is."""
     telemetry: Telemetry
     secret: bytes
     admission: Admission

@@ -226,7 +226,6 @@ class RequestParser:
 
     @asynccontextmanager
     async def _turn(self, new: int, is_accepted: bool) -> AsyncIterator[None]:
-        """Wait for others, where so many bytes are new."""
         unproven = self._unproven_large if new > _LARGE_BYTES else self._unproven
         async with (
             unproven if new > _NEW_BYTES and not is_accepted else nullcontext(),
@@ -404,7 +403,6 @@ def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
-    """A digest of everything besides the history that decisions follow from."""
     values = (
         settings.prices,
         settings.aim,
@@ -559,7 +557,6 @@ class LearnedCaches:
         self._streaks: LRUCache[tuple[str, str, str], int] = LRUCache(_MODELS)
         self._seconds: LRUCache[tuple[str, str], float] = LRUCache(_MODELS)
         self._pauses: LRUCache[tuple[str, str, str], float] = LRUCache(_MODELS)
-        """The shortest of each streak."""
         self._reporting: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
         """Those that have reported cached tokens: of others nobody knows what they have forgotten."""
 

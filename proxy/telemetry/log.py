@@ -19,7 +19,6 @@ import structlog
 
 Line = MutableMapping[str, Any]
 _BATCH_SECONDS = 0.1
-"""How long a line may wait for others to be written with."""
 _MOST_LINES = 10_000
 _FULL_SECONDS = 0.02
 """How long anybody but the thread waits for a log that is full."""
@@ -203,7 +202,6 @@ def _thousands(tokens: int) -> str:
 
 
 def _money(paid: float, saved: float) -> str:
-    """The difference, and where there is none the price."""
     if abs(saved) < _LEAST:
         return f"${paid:.3f}"
     return f"${abs(saved):.3f} {'less' if saved > 0 else 'more'}"

@@ -130,7 +130,6 @@ class AnswerCounts(NamedTuple):
     """How many requests were answered how."""
 
     well: int = 0
-    """1xx to 3xx."""
     client_errors: int = 0
     server_errors: int = 0
     none: int = 0

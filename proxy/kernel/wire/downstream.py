@@ -46,7 +46,6 @@ _UPDATING_SECONDS = 1.0
 _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 """Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
 _LONGEST_VALUE = 256
-"""Characters of a header that says something of a request."""
 _EXPECTED = 2**16
 _BLOCK = 2**19
 """Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
@@ -485,7 +484,6 @@ class Connection(web.RequestHandler):
     has_too_many_chunks = False
     """True where nothing more is received of the newest body because it comes in more chunks than are read."""
     _on_the_wire = 0
-    """Bytes received of the newest body, as it is framed."""
     _is_too_long = False
 
     def __init__(self, listener: Listener, **options: Any) -> None:
