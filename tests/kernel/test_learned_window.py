@@ -4,7 +4,7 @@ import pytest
 
 from policies.dialects.overflow import Overflow
 from policies.money.prices import BudgetLimits, Prices
-from proxy.kernel.learned import SHARE, LearnedWindow
+from proxy.kernel.understand import SHARE, LearnedWindow
 
 PRICES = Prices(model="m")
 LIMITS = BudgetLimits()

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from policies.money.bills import FEWEST, Arm, ArmCounts, BillSums, ConversationRow, Labels, arm_counts, measured_saving
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.memory import Key
 
 LABELS = Labels(tenant="t", owner="o", model="m", preset="p", api="openai_chat")

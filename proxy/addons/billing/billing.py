@@ -22,7 +22,7 @@ from policies.model.tokens import well_formed
 from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.memory import BillStore, Key
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
@@ -120,7 +120,7 @@ class Billing(Addon):
             conversation=planned.context.key.conversation if planned is not None else "",
             prefix=headers.get("x-narrows-prefix", ""),
             mode=headers.get("x-narrows-mode", ""),
-            arm=first.arm,
+            arm=first.notes.arm,
             sums=sums_of(rounds, prices),
             edits=headers.get("x-narrows-edits", ""),
             added_ms=float(headers.get("x-narrows-ms") or 0),
@@ -291,7 +291,7 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
 
 def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
     """How the request is charged. Where nobody knows when the one before was sent, it may have been a moment ago."""
-    settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.record
+    settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.notes.record
     is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
     is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
     return CacheTerms(settings.cache, prices, is_warm, is_longer)
