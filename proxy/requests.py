@@ -34,8 +34,9 @@ from policies.render import Rendering
 from proxy.config.rules import Mode
 from proxy.identity.who import Identity
 from proxy.memory import Key
+from proxy.memory.branches import ParsedRequest
 from proxy.memory.cached import StoreLookup
-from proxy.memory.conversation import LiveConversation, ParsedRequest
+from proxy.memory.conversation import LiveConversation
 
 
 def request_id() -> str:

@@ -164,7 +164,7 @@ class Planner:
             tokens_sent=head + result.after,
             previous=memory.steps.get(before) or context.live.sent_before(conversation),
             sent_last=not context.exchanges_complete
-            and context.live.sent_last(before, self._store.announcements.foreign_exchanges()),
+            and context.live.sent_last(before, self._store.announcements.foreign()),
         )
 
 

@@ -18,9 +18,8 @@ from msgspec import structs
 from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, arm_of
 from proxy.memory import serialization
 from proxy.memory.decisions import Key
-from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows
+from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows, portions
 from proxy.memory.serialization import name_bytes, names_of
-from proxy.memory.texts import portions
 
 BILLS = 1_000
 """Bills stored of one conversation, the newest."""
@@ -74,7 +73,7 @@ class BillStore:
 
     async def request_bills(self, key: Key) -> Sequence[RequestBill]:
         """The bills of a conversation, its summaries' too, oldest first."""
-        bills = await self._records.rows(BILL, *names_of(key))
+        bills = await self._records.read(BILL, *names_of(key))
         return sorted(filter(None, bills.values()), key=attrgetter("at"))[-BILLS:]
 
     async def delete_bills(self, key: Key, ids: Collection[str]) -> None:

@@ -25,10 +25,9 @@ from policies.model.summary_record import SummaryRecord
 from policies.money.prices import Prices
 from policies.planning.prefix import untouched
 from policies.planning.state import PlanState
-from proxy.memory import DEADLINE, UNTOUCHED, DecisionStore, Key, Snapshot, Store, StoreTrouble, snapshots
+from proxy.memory import DEADLINE, UNTOUCHED, Key, Snapshot, Store, StoreTrouble, snapshots
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.conversation import Inserts, LiveConversation, Place, SentStep, fits, put_newest
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations, Inserts, LiveConversation, Place, SentStep, fits, put_newest
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
@@ -86,7 +85,7 @@ class CachedStore:
         """`patience`: seconds that a request waits for the store, instead of the default; `is_shared`: whether other
         processes serve the same conversations."""
         self._store = GuardedStore(store, telemetry, "store")
-        self.announcements: DecisionStore = store
+        self.announcements = store.announcements
         self.conversations = conversations
         self._patience = patience
         self._is_shared = is_shared
@@ -109,7 +108,7 @@ class CachedStore:
         """The recall exchanges behind the replies of this history, and what the store answered if it was asked. An
         exchange that was had in another API can only be put back in that one."""
         last = conversation.steps - 1
-        near = live.exchanges_of(dialect, conversation, self.announcements.foreign_exchanges())
+        near = live.exchanges_of(dialect, conversation, self.announcements.foreign())
         if near is not None:
             return near, NO_LOOKUP
         lookup = await self.look_up(live.key, _anchors(conversation, range(last + 1)))
@@ -187,7 +186,7 @@ class CachedStore:
     async def supersede(self, key: Key, record: StepRecord) -> None:
         """Write a decision before its bytes are sent, in the place of one whose request was refused."""
         with suppress(StoreTrouble):  # it is written behind the request as well
-            await self.ask("supersede", methodcaller("supersede", key, record))
+            await self.ask("supersede", methodcaller("claim", key, record, supersedes=True))
 
     async def settle(self, key: Key) -> None:
         """Have stored what was decided for a conversation, where another process may serve its next request."""
@@ -246,7 +245,7 @@ class StoreWriter:
 
     async def store_exchange(self, key: Key, insert: Insert) -> None:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""
-        self._store.announcements.announce_exchange()
+        self._store.announcements.add()
         self._store.writes.hurry()  # others who see the exchange look for what was sent with it
         write = methodcaller("insert", key, insert)
         try:
@@ -268,7 +267,7 @@ class StoreWriter:
         anchor has. `plan_state`: None where later requests cannot be planned from there."""
         self.note_sent(live, conversation, record)
         if supersedes:
-            self._write_behind("supersede", live.key, methodcaller("supersede", live.key, record), record)
+            self._write_behind("supersede", live.key, methodcaller("claim", live.key, record, supersedes=True), record)
         else:
             self._remember(live.key, record)
         if plan_state is not None:
@@ -280,7 +279,7 @@ class StoreWriter:
         """Note what was sent; where nothing was decided for it, write a digest of it."""
         if is_quiet and record.sent is not None:
             self._remember(live.key, StepRecord(UNTOUCHED, sent=untouched(record.sent), at=record.at), UNTOUCHED)
-        foreign = self._store.announcements.foreign_exchanges() if record.recall else None
+        foreign = self._store.announcements.foreign() if record.recall else None
         live.add_sent(conversation, SentStep(record, foreign))
 
     def own(self, live: LiveConversation, owner: str) -> None:

@@ -1,31 +1,32 @@
-"""All that this process remembers of one conversation.
+"""All that this process remembers of conversations.
 
 Laws
-  To forget it, or to pack it, costs time only: with the store there, the same bytes are sent.
+  To forget a conversation, or to pack it, costs time only: with the store there, the same bytes are sent.
   Of each branch of it the newest steps stay, for the next request and for one that is repeated. All else is bounded.
+  What is remembered is bounded by one number, `most` bytes: those unused for longest go. They are packed once the
+  others take more than `most_awake`.
+  A request stays until one continues it. No conversation takes more than a quarter of the room.
 """
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, TypeVar
-from zlib import crc32
 
-import zstandard
-from msgspec import Struct
-
-from policies.dialects import Added, Consent, Dialect, Request
+from policies.dialects import Added, Consent
 from policies.model.conversation import Conversation
-from policies.model.converse import converse
 from policies.model.edits import Edit, Insert
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
-from policies.model.tokens import Calibration, Counter
+from policies.model.tokens import Calibration
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings, PlanState
 from policies.presets import Preset
 from policies.restore import RestoredMessages, digest_of
 from proxy.memory import Key, snapshots
+from proxy.memory.branches import Branch, BranchIndex, PackedRequest, ParsedRequest, continues
 
 _STEPS = 16
 """Steps of one conversation, in all its branches."""
@@ -33,9 +34,14 @@ _STAYING, _SENT_STAYING = 2, 8
 """Plan states of one branch, and steps that were sent: recall rounds are steps that the client may not have."""
 _EXCHANGES = 32
 """Replies of one conversation with their recall exchanges."""
-_BARE, _PACKED = 8_000, 3_000
-"""Bytes of memory that a conversation takes without what is weighed of it, and a packed request without its body."""
-_LEVEL = 1
+_NOTED = 256
+"""Events of one conversation."""
+_BARE = 8_000
+"""Bytes of memory that a conversation takes without what is weighed of it."""
+_MOST, _MOST_AWAKE = 320 * 2**20, 88 * 2**20
+"""Bytes: some 40 conversations of 100,000 tokens as they are used, and 1,500 packed."""
+_AT_ONCE = 32
+"""Conversations that are packed together."""
 
 Place = tuple[str, str]
 """The fingerprint of the configuration that planned a step, and the step's anchor."""
@@ -43,66 +49,6 @@ Inserts = Mapping[str, Sequence[Insert]]
 """Recall exchanges by the anchor of what the client had sent."""
 T = TypeVar("T")
 V = TypeVar("V")
-
-
-class ParsedRequest(Struct, frozen=True):
-    """A body split into messages, and the conversation they are, counted with one vocabulary."""
-
-    request: Request
-    count: Counter
-    conversation: Conversation
-    key: Key
-
-    @property
-    def size(self) -> int:
-        """About what it takes in memory, in bytes: its body, its texts, and its blocks with their indexes."""
-        return 2 * len(self.request.body) + 1_500 * len(self.conversation.blocks)
-
-
-class PackedRequest(NamedTuple):
-    """A request that was not used for a while."""
-
-    body: bytes
-    """Compressed."""
-    count: Counter
-    checks: Sequence[int]
-    """Checksums of the body up to each of the tails."""
-
-    @property
-    def size(self) -> int:
-        return _PACKED + len(self.body)
-
-    def unpacked(self, dialect: Dialect, key: Key) -> ParsedRequest:
-        body = zstandard.ZstdDecompressor().decompress(self.body)
-        request = dialect.split(body, None, False)
-        assert request is not None  # it was one when it was packed
-        messages = [dialect.read(request.raw(at), self.count) for at in range(len(request.spans))]
-        return ParsedRequest(request, self.count, converse(messages), key)
-
-
-@dataclass(slots=True, eq=False)
-class Branch:
-    """An earlier request of a conversation, which later ones may continue."""
-
-    key: Key
-    content: ParsedRequest | PackedRequest
-    pieces: Sequence[Hashable]
-    """Names of the pieces of its body by which it is found."""
-    tails: Sequence[tuple[int, bytes]]
-    """The last bytes of the newest messages, and where they begin."""
-
-    @property
-    def parsed(self) -> ParsedRequest:
-        assert isinstance(self.content, ParsedRequest)
-        return self.content
-
-    def packed(self) -> PackedRequest:
-        if isinstance(self.content, PackedRequest):
-            return self.content
-        body, count = self.content.request.body, self.content.count
-        checks = [crc32(memoryview(body)[: at + len(tail)]) for at, tail in self.tails]
-        # a copy: what is compressed stands at the beginning of a buffer as large as the body, which would stay
-        return PackedRequest(bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(body))), count, checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +91,10 @@ class PackedStep(NamedTuple):
     record: StepRecord | None
     texts: int
     state: bytes
+
+
+Packed = tuple[Sequence[tuple[Branch, PackedRequest]], PackedStep | None]
+"""What takes the place of requests, and of the newest step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,34 +148,27 @@ class LiveConversation:
     """The newest step for which room was made, and how many steps in a row that is."""
     hidden: tuple[int, int] = -1, 0
     """The newest step that was looked at, and how many actions needed what was hidden."""
+    recent_records: dict[str, tuple[float, tuple[SummaryRecord, ...]]] = field(default_factory=dict)
+    """Summaries that were written or looked up here lately, by the name of their job, and until when they count.
+    Digests stand with the conversation of their tenant that has no name: they hold in all others."""
+    failed_jobs: dict[str, None] = field(default_factory=dict)
+    digest_lookups: dict[str, None] = field(default_factory=dict)
+    """Digests of the outputs for whose summaries the store was asked."""
+    noted: dict[str, None] = field(default_factory=dict)
+    """Events that were noted, so that none is noted twice."""
+    no_budget_until: float = 0.0
+    """Until when no money is taken for its summaries."""
     weight: int = 0
     """Bytes for which it was counted last."""
     is_idle: bool = False
     """Whether it is being packed, and was not used since that began."""
 
-    def weigh(self) -> int:
-        """About what it takes in memory, in bytes. States of one history share their edits and the texts of these, and
-        replies the exchanges before them."""
-        origins = (part for origin, _ in self.assemblies.values() for part in origin if isinstance(part, bytes))
-        return (
-            _BARE
-            + sum(branch.content.size for branch in self.branches)
-            + sum(step.size for step in self.steps.values())
-            + max((step.texts for step in self.steps.values()), default=0)
-            + (len(self.packed_step.state) if self.packed_step else 0)
-            + sum(1_000 + 200 * len(step.record.edits) for step in self.sent.values())
-            + sum(map(_exchange_bytes, islice(reversed(self.exchanges.values()), 1)))
-            + restored_weight(self.restored)
-            + sum(summaries_weight(records) for _, records in self.summaries.values())
-            + sum(map(len, origins))
-            + 200 * (len(self.owners) + len(self.exchanges) + len(self.snapshots))
-        )
-
-    def rest(self, packed: "Packed") -> None:
+    def rest(self, packed: Packed) -> None:
         """It was not used for a while: what follows again goes."""
-        for branch, content in packed.requests:
+        requests, step = packed
+        for branch, content in requests:
             branch.content = content
-        self.packed_step = packed.step or self.packed_step
+        self.packed_step = step or self.packed_step
         self.steps.clear()
         self.assemblies.clear()
         self.restored = {}
@@ -331,6 +274,13 @@ def put_newest(entries: dict[T, V], name: T, value: V, most: int) -> None:
         del entries[next(iter(entries))]
 
 
+def note_first(live: LiveConversation, event: str) -> bool:
+    """Whether an event is noted for the first time."""
+    is_first = event not in live.noted
+    put_newest(live.noted, event, None, _NOTED)
+    return is_first
+
+
 def fits(state: PlanState, conversation: Conversation, anchor: str) -> bool:
     """Whether this is the state of an earlier step of the history, which ends at this anchor."""
     if not 0 < state.step < conversation.steps:
@@ -339,14 +289,34 @@ def fits(state: PlanState, conversation: Conversation, anchor: str) -> bool:
     return len(state.ledger.sent) == end and conversation.end_anchor(state.step - 1) == anchor
 
 
-def summaries_weight(records: Iterable[SummaryRecord]) -> int:
-    """About what summaries take in memory, in bytes."""
-    return 1_000 + sum(1_000 + 4 * len(record.content) + 80 * len(record.sources) for record in records)
-
-
 def restored_weight(restored: Mapping[tuple[object, ...], RestoredMessages]) -> int:
     """About what was put back takes in memory, with the replies that it stands for."""
     return sum(1_000 + 4 * sum(map(len, each.raws)) for each in restored.values())
+
+
+def weight_of(live: LiveConversation) -> int:
+    """About what it takes in memory, in bytes. States of one history share their edits and the texts of these, and
+    replies the exchanges before them."""
+    origins = (part for origin, _ in live.assemblies.values() for part in origin if isinstance(part, bytes))
+    lists = [records for _, records in chain(live.summaries.values(), live.recent_records.values())]
+    newest = next(reversed(live.exchanges.values()), {})
+    rounds = (each for some in newest.values() for insert in some for each in insert.rounds)
+    names = len(live.owners) + len(live.exchanges) + len(live.snapshots)
+    names += len(live.failed_jobs) + len(live.digest_lookups) + len(live.noted)
+    return (
+        _BARE
+        + sum(branch.content.size for branch in live.branches)
+        + sum(step.size for step in live.steps.values())
+        + max((step.texts for step in live.steps.values()), default=0)
+        + (len(live.packed_step.state) if live.packed_step else 0)
+        + sum(1_000 + 200 * len(step.record.edits) for step in live.sent.values())
+        + sum(500 + 4 * (len(each.fields) + sum(map(len, each.calls))) for each in rounds)
+        + restored_weight(live.restored)
+        + 1_000 * len(lists)
+        + sum(1_000 + 4 * len(each.content) + 80 * len(each.sources) for each in chain(*lists))
+        + sum(map(len, origins))
+        + 200 * names
+    )
 
 
 def _anchor(conversation: Conversation, back: int) -> str:
@@ -358,27 +328,148 @@ def _characters(edits: Iterable[Edit]) -> int:
     return sum(len(edit.text) for edit in edits)
 
 
-def _exchange_bytes(inserts: Inserts) -> int:
-    rounds = (round_ for some in inserts.values() for insert in some for round_ in insert.rounds)
-    return sum(500 + 4 * (len(round_.fields) + sum(map(len, round_.calls))) for round_ in rounds)
-
-
 # --- what rests is packed ---
 
 
-class Packed(NamedTuple):
-    """What takes the place of requests, and of the newest step."""
-
-    requests: Sequence[tuple[Branch, PackedRequest]]
-    step: PackedStep | None
-
-
 def pack(branches: Sequence[Branch], newest: tuple[Place, PlannedStep] | None) -> Packed:
-    """The packed form of these; takes a few milliseconds for each megabyte."""
+    """The packed form of these requests, and of the newest step; takes a few milliseconds for each megabyte."""
     step = None
     if newest is not None:
         place, planned = newest
         state = snapshots.packed(planned.plan_state)
         if state is not None:
             step = PackedStep(place, planned.record, planned.texts, snapshots.compressed(state))
-    return Packed([(branch, branch.packed()) for branch in branches], step)
+    return [(branch, branch.packed()) for branch in branches], step
+
+
+# --- all of them ---
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Conversations, the one that was used last at the end, and what they take together."""
+
+    size: int = 0
+    by_key: OrderedDict[Key, LiveConversation] = field(default_factory=OrderedDict)
+
+    def put(self, live: LiveConversation) -> None:
+        """Add it, or weigh it anew."""
+        if self.by_key.get(live.key) is live:
+            self.size -= live.weight
+        live.weight = weight_of(live)
+        self.size += live.weight
+        self.by_key[live.key] = live
+
+    def take(self, key: Key) -> LiveConversation | None:
+        live = self.by_key.pop(key, None)
+        self.size -= live.weight if live else 0
+        return live
+
+
+class Conversations:
+    """All that is remembered in memory, by conversation."""
+
+    def __init__(self, most: int = _MOST, most_awake: int = _MOST_AWAKE) -> None:
+        self._most, self._most_awake = most, most_awake
+        self._awake, self._resting = _Shelf(), _Shelf()
+        self._index = BranchIndex()
+        self._packing: asyncio.Task[None] | None = None
+
+    def of(self, key: Key) -> LiveConversation:
+        """What is remembered of a conversation; it is used now."""
+        live = self._awake.by_key.get(key)
+        if live is None:
+            live = self._resting.take(key) or LiveConversation(key)
+            self._awake.put(live)
+        self._awake.by_key.move_to_end(key)
+        live.is_idle = False
+        return live
+
+    def get(self, key: Key) -> LiveConversation | None:
+        """The same, and not used by that; None where nothing is remembered."""
+        return self._awake.by_key.get(key) or self._resting.by_key.get(key)
+
+    def owned(self, tenant: str, owner: str) -> set[Key]:
+        """The conversations that this owner has sent to this process lately: the store may not have them yet."""
+        every = chain(self._awake.by_key.items(), self._resting.by_key.items())
+        return {key for key, live in every if key.tenant == tenant and owner in live.owners}
+
+    def settle(self, live: LiveConversation) -> None:
+        """Weigh a conversation anew after it has changed, and make room."""
+        if self._awake.by_key.get(live.key) is not live:
+            return  # it was forgotten meanwhile
+        self._awake.put(live)
+        while live.weight > self._most // 4 and live.branches:
+            self._drop(live, live.branches[0])
+            self._awake.put(live)
+        while self._awake.size + self._resting.size > self._most:
+            oldest = self._resting if self._resting.by_key else self._awake
+            self._remove(oldest, next(iter(oldest.by_key)))
+        if self._packing is None and self._awake.size > self._most_awake and len(self._awake.by_key) > 1:
+            self._packing = asyncio.create_task(self._pack())
+
+    def find(self, kind: Hashable, body: bytes) -> tuple[Branch | None, bool]:
+        """The earlier request of this kind with which the body has most in common, and whether it extends that: a
+        packed one is not given else. None where there is none."""
+        return self._index.find(kind, body)
+
+    def put(self, kind: Hashable, parsed: ParsedRequest, earlier: Branch | None, before: Conversation | None) -> None:
+        """Remember a request, in the place of the `earlier` one where it continues its conversation `before`."""
+        if parsed.size > self._most // 8:
+            return
+        if earlier is not None and before is not None and continues(parsed.conversation, before):
+            holder = self.get(earlier.key)
+            if holder is not None and earlier in holder.branches:
+                self._drop(holder, earlier)
+        live = self.of(parsed.key)
+        live.branches.append(self._index.add(kind, parsed))
+        self.settle(live)
+
+    def unpack(self, branch: Branch, parsed: ParsedRequest) -> None:
+        """A packed request is used again."""
+        if isinstance(branch.content, PackedRequest):  # nobody else was faster
+            branch.content = parsed
+            if self.get(branch.key) is not None:
+                self.settle(self.of(branch.key))
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """Forget a conversation, or all of a tenant."""
+        if conversation is not None and (shared := self.get(Key(tenant, ""))) is not None:
+            for name, (_, records) in [*shared.recent_records.items()]:
+                if any(record.conversation == conversation for record in records):
+                    del shared.recent_records[name]
+        for shelf in (self._awake, self._resting):
+            for key in [*shelf.by_key]:
+                if key.tenant == tenant and conversation in (None, key.conversation):
+                    self._remove(shelf, key)
+
+    async def _pack(self) -> None:
+        """Pack those that were not used for longest; never the newest one."""
+        try:
+            while True:
+                excess, idle = self._awake.size - self._most_awake, list[LiveConversation]()
+                for live in islice(self._awake.by_key.values(), min(_AT_ONCE, len(self._awake.by_key) - 1)):
+                    if excess > 0:
+                        live.is_idle = True
+                        idle.append(live)
+                        excess -= live.weight
+                if not idle:
+                    break
+                work = [([*live.branches], next(reversed(live.steps.items()), None)) for live in idle]
+                results = await asyncio.to_thread(lambda work: [pack(*each) for each in work], work)
+                for live, packed in zip(idle, results, strict=True):
+                    if live.is_idle and self._awake.by_key.get(live.key) is live:
+                        self._awake.take(live.key)
+                        live.rest(packed)
+                        self._resting.put(live)
+        finally:
+            self._packing = None
+
+    def _remove(self, shelf: _Shelf, key: Key) -> None:
+        live = shelf.take(key)
+        for branch in live.branches if live else ():
+            self._index.remove(branch)
+
+    def _drop(self, live: LiveConversation, branch: Branch) -> None:
+        live.branches.remove(branch)
+        self._index.remove(branch)

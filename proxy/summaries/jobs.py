@@ -26,7 +26,7 @@ from policies.text.summary_checks import End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
 from proxy.memory import Key
-from proxy.summaries.clients import ModelRequest
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.summarizer import GeneratedText
 
 _WORDS_PER_TOKEN = 0.7

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Literal, TypeVar
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from policies.model.summary_record import SummaryCost, SummaryRecord, stale
 from policies.money.bills import Labels
@@ -28,9 +29,9 @@ from proxy.memory import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
 from proxy.memory.cached import NEAR_SECONDS
-from proxy.memory.conversation import summaries_weight
-from proxy.memory.forgetting import ForgetRegistry, forget_in
-from proxy.summaries.clients import ModelRequest
+from proxy.memory.conversation import Conversations, put_newest
+from proxy.memory.forgetting import ForgetRegistry
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import Details, Job, Place, SummaryJob, record_of, write_request
 from proxy.summaries.payments import SpendingLimits
 from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError, criteria_for
@@ -46,8 +47,10 @@ _AGAIN = 2.0
 """Seconds until the second try to store a record."""
 _MOMENT = 2.0
 """Seconds that running jobs have at the end, and that giving back a lease may take."""
-_CACHE_BYTES = 32 * 2**20
-_NAMES = 4096
+_OWNERS = 4_096
+"""Owners of whose failures it is known."""
+_FAILED, _RECENT = 4_096, 1_024
+"""Jobs of one conversation that have failed, and those whose records are remembered."""
 
 State = Literal["", "pending", "failed"]
 T = TypeVar("T")
@@ -70,12 +73,15 @@ class SummaryMaker:
         forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
         *,
+        conversations: Conversations,
         billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
     ) -> None:
-        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billed=billed)
-        self.summarizer, self.recent = summarizer, self._writer.recent.of
+        self._writer = SummaryWriter(
+            settings, summarizer, store, audit_log, telemetry, clock, conversations=conversations, billed=billed
+        )
+        self.summarizer, self.recent = summarizer, self._writer.recent
         self._running: dict[Place, tuple[Job, asyncio.Task[SummaryRecord]]] = {}
-        self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
+        self._conversations = conversations
         self._telemetry = telemetry
         forgets.register(self._forget)
 
@@ -87,7 +93,7 @@ class SummaryMaker:
         if self._writer.fitting(job, (*job.records, *self.recent(*place))):
             return False
         if obstacle := self._writer.obstacle(job):
-            self._failed[place] = True
+            self._note_failed(place, True)
             self._writer.count(obstacle)
             return False
         with suppress(SummarizerError):
@@ -101,7 +107,8 @@ class SummaryMaker:
 
     def state(self, key: Key, first: str) -> State:
         """The state of the job at this place; empty where none ran. One that has failed stays so until one succeeds."""
-        if (key, first) in self._failed:
+        live = self._conversations.get(key)
+        if live is not None and first in live.failed_jobs:
             return "failed"
         return "pending" if (key, first) in self._running else ""
 
@@ -141,12 +148,10 @@ class SummaryMaker:
             await asyncio.wait(tasks)
 
     def _forget(self, tenant: str, conversation: str | None) -> None:
-        """End what runs for a conversation, or for all of a tenant, and drop what is cached of it."""
+        """End what runs for a conversation, or for all of a tenant."""
         for job, task in list(self._running.values()):
             if job.key.tenant == tenant and conversation in (None, job.key.conversation):
                 task.cancel()
-        forget_in(self._failed, tenant, conversation)
-        self._writer.recent.forget(tenant, conversation)
 
     def _task(self, job: Job) -> asyncio.Task[SummaryRecord]:
         """Raises SummarizerError where too many jobs wait."""
@@ -164,38 +169,17 @@ class SummaryMaker:
         if task.cancelled():
             return
         error = task.exception()
-        if error is None and not task.result().rejected:
-            self._failed.pop(place, None)
-        else:
-            self._failed[place] = True
+        self._note_failed(place, error is not None or bool(task.result().rejected))
         if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
             self._writer.count("fault")
             self._telemetry.log.error("summary_failed", exc_info=error)
 
-
-class RecentRecords:
-    """The records that were written or found here lately, by place: the store may not have them yet."""
-
-    def __init__(self) -> None:
-        self._records: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
-            _CACHE_BYTES, NEAR_SECONDS, getsizeof=summaries_weight
-        )
-
-    def of(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
-        """The records of a place, rejected ones too, oldest first."""
-        return self._records.get((key, first), ())
-
-    def add(self, job: Job, record: SummaryRecord) -> None:
-        """Remember what came of a job; those for people are looked up in the store."""
-        if job.kind != "history":
-            others = (other for other in self.of(*job.place) if other.id != record.id)
-            self._records[job.place] = (*others, record)[-SUMMARIES:]
-
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        """Drop the records of a conversation, or of all of a tenant: also digests, whose places have none."""
-        for place, records in list(self._records.items()):
-            if place[0].tenant == tenant and any(conversation in (None, each.conversation) for each in records):
-                self._records.pop(place, None)
+    def _note_failed(self, place: Place, has_failed: bool) -> None:
+        live = self._conversations.of(place[0])
+        live.failed_jobs.pop(place[1], None)
+        if has_failed:
+            put_newest(live.failed_jobs, place[1], None, _FAILED)
+        self._conversations.settle(live)
 
 
 class SummaryWriter:
@@ -210,9 +194,11 @@ class SummaryWriter:
         telemetry: Telemetry,
         clock: Callable[[], float],
         *,
+        conversations: Conversations,
         billed: Sequence[Callable[[Key, Labels, SummaryCost], None]],
     ) -> None:
         self._settings = settings
+        self._conversations = conversations
         self._billed = billed
         """Are told what each summary has cost."""
         self._summarizer = summarizer
@@ -221,15 +207,34 @@ class SummaryWriter:
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
-        self._budget = SpendingLimits(settings.summary_budget, store, audit_log, telemetry, clock)
+        self._budget = SpendingLimits(
+            settings.summary_budget, store, audit_log, telemetry, clock, conversations=conversations
+        )
         self._lease_seconds = settings.summary_timeout + _MARGIN
-        self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
+        self._breakers: LRUCache[str, Breaker] = LRUCache(_OWNERS)
         self._slots = asyncio.Semaphore(_CONCURRENT)
-        self.recent = RecentRecords()
         self.is_closing = False
         """Whether no model is asked any more."""
         self.count = partial(telemetry.metrics.count, "summaries")
         """Counts an outcome."""
+
+    def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
+        """The records that were written or looked up here lately for the job at this place, rejected ones too, oldest
+        first: the store may not have them yet."""
+        live = self._conversations.get(key)
+        until, records = (0.0, ()) if live is None else live.recent_records.get(first, (0.0, ()))
+        return records if monotonic() < until else ()
+
+    def _add_recent(self, job: Job, record: SummaryRecord) -> None:
+        """Remember what came of a job; those for people are looked up in the store."""
+        if job.kind == "history":
+            return
+        (key, first), now = job.place, monotonic()
+        live = self._conversations.of(key)
+        records = (*(other for other in self.recent(key, first) if other.id != record.id), record)[-SUMMARIES:]
+        live.recent_records = {name: entry for name, entry in live.recent_records.items() if now < entry[0]}
+        put_newest(live.recent_records, first, (now + NEAR_SECONDS, records), _RECENT)
+        self._conversations.settle(live)
 
     def fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
         """The newest record that satisfies the job."""
@@ -266,12 +271,12 @@ class SummaryWriter:
                 records = tuple(await self._ask("summaries", lambda store: store.summaries(job.key)))
             else:
                 memory = await self._ask("memory", lambda store: store.memory(job.key, [job.first]))
-                records = (*job.records, *self.recent.of(*job.place), *memory.summaries)
+                records = (*job.records, *self.recent(*job.place), *memory.summaries)
             record = self.fitting(job, records)
             if record is None:
                 return await self._write(job, lease, records)
             self.count("found")
-            self.recent.add(job, record)
+            self._add_recent(job, record)
             return record
         finally:
             with suppress(StoreTrouble, TimeoutError):  # it expires by itself
@@ -297,7 +302,7 @@ class SummaryWriter:
         milliseconds = round((asyncio.get_running_loop().time() - started) * 1000)
         details: Details = {"id": record.id, "model": record.model, "ms": milliseconds}
         if has_lease:
-            self.recent.add(job, record)
+            self._add_recent(job, record)
         if not has_lease:
             self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
         elif record.rejected:

@@ -17,16 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cachetools import LRUCache, TTLCache
-
 from proxy.config import Settings, SummaryBudget
 from proxy.config.upstreams import is_public
 from proxy.identity.credential import CredentialStates, is_allowed, owner_of
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
+from proxy.memory.conversation import Conversations, note_first
 from proxy.telemetry import Telemetry
 
-_CONVERSATIONS = 4_096
 _PAUSE = 60.0
 """Seconds in which nothing is taken for a conversation whose budget was used up: what runs may give something back."""
 
@@ -91,18 +89,20 @@ class SpendingLimits:
         audit_log: AuditLog,
         telemetry: Telemetry,
         clock: Callable[[], float] = time.time,
+        *,
+        conversations: Conversations,
     ) -> None:
         self._limits = limits
         self._store = store
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
-        self._noted: LRUCache[tuple[Key, str], bool] = LRUCache(_CONVERSATIONS)
-        self._used_up: TTLCache[Key, bool] = TTLCache(_CONVERSATIONS, _PAUSE)
+        self._conversations = conversations
 
     def is_used_up(self, key: Key) -> bool:
         """Whether there was not enough for this conversation a moment ago."""
-        return key in self._used_up
+        live = self._conversations.get(key)
+        return live is not None and time.monotonic() < live.no_budget_until
 
     async def reserve(self, key: Key, dollars: float) -> Reservation | None:
         """Take what a call for this conversation may cost; None where there is not enough. Raises StoreTrouble."""
@@ -121,9 +121,9 @@ class SpendingLimits:
                 raise
             if not is_taken:
                 await self.settle(Reservation(taken_from, dollars), 0.0)
-                self._used_up[key] = True
-                if (key, day) not in self._noted:
-                    self._noted[key, day] = True
+                live = self._conversations.of(key)
+                live.no_budget_until = time.monotonic() + _PAUSE
+                if note_first(live, f"summary.budget {day}"):
                     self._audit_log.note(key, "summary.budget", limit=name, dollars=limit)
                 return None
             taken_from.append(purse)

@@ -30,8 +30,7 @@ from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
 from proxy.identity.credential import CredentialStates, seconds_of
-from proxy.summaries.clients import Completion, ModelRequest
-from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
+from proxy.summaries.endpoints import ASKED, PROOF, Completion, Endpoint, ModelRequest
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
 from proxy.summaries.payments import Payment
 from proxy.upstreams.price_book import PriceBook

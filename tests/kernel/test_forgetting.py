@@ -17,8 +17,7 @@ from proxy.app import App
 from proxy.lab.provider import Answer, Received, Say
 from proxy.memory import open_store
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversation import pack
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations, pack
 from tests import examples
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import KEEPING, recall, refs

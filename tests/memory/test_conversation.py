@@ -6,7 +6,7 @@ import pytest
 
 from proxy.memory import conversation
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations
 from tests.kernel.test_planning import ENDS, Bench, request
 from tests.kernel.test_planning import store as opened  # noqa: F401 - a fixture
 from tests.memory.test_conversations import settled

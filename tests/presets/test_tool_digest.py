@@ -68,7 +68,7 @@ def cheap() -> Cheap:
 async def office_with_a_cheap_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, cheap: Cheap
 ) -> AsyncIterator[Office]:
-    monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.summaries.endpoints._RETRIES", 0)
     monkeypatch.setattr("proxy.memory.cached._PATIENCE", 5.0)
     async with office_of(stage, monkeypatch) as made:
         stage.provider.answer = cheap

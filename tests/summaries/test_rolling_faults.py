@@ -45,7 +45,7 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr("proxy.memory.cached._CLOSING_SECONDS", 1.0)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)
-    monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.summaries.endpoints._RETRIES", 0)
     stage.provider.play("k", WORK)
     async with office_of(stage, monkeypatch) as made:
         yield made

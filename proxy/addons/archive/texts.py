@@ -30,7 +30,7 @@ from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.memory import ARTIFACTS, ORIGINALS, Key, StoredText, StoreTrouble, TextKind
 from proxy.memory.forgetting import forget_in
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 
 _QUEUED, _HELD = 256, 32 * 2**20

@@ -32,7 +32,7 @@ from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.head import MODES, RequestHead
 from proxy.kernel.wire.downstream import SERVER, Upload, read_head
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.requests import RequestOptions
 
 _AT_ONCE = 2

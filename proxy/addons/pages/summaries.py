@@ -21,9 +21,9 @@ from proxy.identity.who import Grant, Identity
 from proxy.kernel.understand import RequestParser
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
+from proxy.memory.branches import ParsedRequest
 from proxy.memory.cached import CachedStore, StoreWriter
-from proxy.memory.conversation import ParsedRequest
-from proxy.summaries.clients import ModelRequest
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments

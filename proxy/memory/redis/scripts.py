@@ -13,7 +13,7 @@ number. `ages` says when an anchor was last used. `leases` and `spent` (`k` and 
 `b` the bills added up) hold rows that are sealed here, because Redis reads and writes them.
 """
 
-from proxy.memory.redis.keys import Script
+from proxy.memory.redis.connection import Script
 
 _USED = """
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
@@ -203,25 +203,6 @@ end
 redis.call('SET', KEYS[1], ARGV[1])
 return ARGV[1]"""
 )
-
-SPEND = Script(
-    "-- KEYS: spent. ARGV: ttl, mark, field, calls, prompt, cached, written, completion, dollars"
-    + SEALED
-    + """
-local marks = redis.call('HGET', KEYS[1], 'n') or ''
-if string.find(marks, ARGV[2], 1, true) then
-    return 0
-end
-local row, sum = redis.call('HGET', KEYS[1], ARGV[3]), {}
-local body = unsealed(ARGV[3], row)
-for number in string.gmatch(body or '0 0 0 0 0 0', '[^ ]+') do
-    sum[#sum + 1] = string.format('%.17g', number + ARGV[#sum + 4])
-end
-redis.call('HSET', KEYS[1], ARGV[3], sealed(ARGV[3], table.concat(sum, ' ')), 'n', string.sub(ARGV[2] .. marks, 1, 256))
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return row and not body and 1 or 0"""
-)
-"""Answers with how many rows cannot be read; they begin again."""
 
 TAKE = Script(
     "-- KEYS: a purse, or spent. ARGV: ttl, mark, dollars, limit"

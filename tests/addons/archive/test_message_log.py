@@ -16,11 +16,11 @@ from proxy.addons.pages import export
 from proxy.app import App
 from proxy.kernel.understand import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.memory.conversation import ParsedRequest
-from proxy.memory.conversations import Conversations
+from proxy.memory.branches import ParsedRequest
+from proxy.memory.conversation import Conversations
 from proxy.memory.forgetting import ForgetRegistry
+from proxy.memory.opening import StoreAccess
 from proxy.memory.sqlite.store import SqliteStore
-from proxy.memory.store_access import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.addons.archive.test_artifacts import kept, rows
 from tests.addons.pages.test_conversations import RECORD, opened

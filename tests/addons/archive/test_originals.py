@@ -22,7 +22,7 @@ from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.memory import Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.kit.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.kit.stage import Stage, body_of, working
