@@ -33,7 +33,7 @@ from proxy.memory.conversation import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
 from proxy.memory.opening import StoreAccess, keep_within, start_store, tenant_secret
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
-from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.maker import SummaryMaker, SummaryWriter
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
@@ -176,16 +176,8 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     parts.push_async_callback(audit_log.close)
     summarizer, conversations = Summarizer(settings, states, price_book), Conversations()
     forgets.register(conversations.forget)
-    maker = SummaryMaker(
-        settings,
-        summarizer,
-        unhurried,
-        audit_log,
-        telemetry,
-        forgets,
-        conversations=conversations,
-        billed=services.billed,
-    )
+    writer = SummaryWriter(settings, summarizer, unhurried, audit_log, telemetry, conversations, billed=services.billed)
+    maker = SummaryMaker(writer, forgets)
     has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
     cached_store = CachedStore(store, telemetry, forgets, conversations, patience, has_others)
     parser = RequestParser(conversations)

@@ -34,9 +34,8 @@ from policies.render import Rendering
 from proxy.config.rules import Mode
 from proxy.identity.who import Identity
 from proxy.memory import Key
-from proxy.memory.branches import ParsedRequest
 from proxy.memory.cached import StoreLookup
-from proxy.memory.conversation import LiveConversation
+from proxy.memory.conversation import LiveConversation, ParsedRequest
 
 
 def request_id() -> str:

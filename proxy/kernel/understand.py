@@ -37,9 +37,17 @@ from proxy.config import Settings
 from proxy.event_loop import in_thread
 from proxy.kernel.learned import Learned, LearnedWindow
 from proxy.memory import Key, conversation_id
-from proxy.memory.branches import Branch, PackedRequest, ParsedRequest
 from proxy.memory.cached import NO_LOOKUP, CachedStore
-from proxy.memory.conversation import Assembly, Conversations, Inserts, LiveConversation, restored_weight
+from proxy.memory.conversation import (
+    Assembly,
+    Branch,
+    Conversations,
+    Inserts,
+    LiveConversation,
+    PackedRequest,
+    ParsedRequest,
+    restored_weight,
+)
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook

@@ -1,4 +1,4 @@
-"""What happened to summaries, for people: a log line at once, and an event in the store behind it.
+"""Events of summaries, for people: a log line at once, and an event in the store behind it.
 
 Laws
   Nothing waits for an event, and nothing fails by one: what cannot be written is tried once more, then counted and
@@ -24,18 +24,18 @@ class AuditLog:
 
     def __init__(self, store: Store, telemetry: Telemetry, clock: Callable[[], float] = time.time) -> None:
         self._store = store
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._clock = clock
         self._writes = WriteBehindQueue(telemetry, limit=_QUEUED, trouble="note", full="note_dropped")
 
     def note(self, key: Key, name: str, **details: str | int | float) -> None:
         """Something happened to this conversation."""
         details = {each: value[:_LONGEST] if isinstance(value, str) else value for each, value in details.items()}
-        self._telemetry.log.info(name, **{**details, "tenant": key.tenant, "conversation": key.conversation})
+        self.telemetry.log.info(name, **{**details, "tenant": key.tenant, "conversation": key.conversation})
         event = Event(self._clock(), key.conversation, name, details)
         self._writes.put(PendingWrite(key, lambda _: self._store.note(key.tenant, event)))
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most. From then on events are logged only."""
         if lost := await self._writes.close():
-            self._telemetry.log.warning("events_lost", count=lost)
+            self.telemetry.log.warning("events_lost", count=lost)

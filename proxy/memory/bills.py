@@ -33,7 +33,7 @@ Values = Mapping[Kind, Mapping[bytes, object]]
 
 
 class BillStore:
-    """What requests cost."""
+    """The costs of requests."""
 
     _records: RecordStore
 
@@ -130,7 +130,7 @@ def _to_conversation(
 
 
 def _without_oldest(there: Mapping[Kind, Rows]) -> Values:
-    """What cannot be read goes first."""
+    """Unreadable ones go first."""
     oldest = sorted(there[BILL], key=lambda id: there[BILL][id].at if there[BILL][id] is not None else 0.0)
     return {BILL: dict.fromkeys(oldest[:-BILLS])}
 

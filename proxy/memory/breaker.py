@@ -17,7 +17,7 @@ from proxy.telemetry import Telemetry
 
 T = TypeVar("T")
 _NEWEST = 0.05
-"""What the newest question counts in the share of late answers."""
+"""The weight of the newest question in the share of late answers."""
 _MOST_LATE = 0.15
 """A larger share is trouble: it takes four late answers in a row, or one in seven over a while."""
 
@@ -36,7 +36,7 @@ class GuardedStore:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the store would not be asked now."""
+        """True where the store would not be asked now."""
         return self._breaker.is_paused
 
     def end_pause(self) -> None:
@@ -100,7 +100,7 @@ class GuardedStore:
 
 
 async def _ends(task: "asyncio.Task[Any]", seconds: float) -> bool:
-    """Whether it ends within so many seconds, in which the event loop does not stand still."""
+    """True where it ends within so many seconds, in which the event loop does not stand still."""
     loop = asyncio.get_running_loop()
     for _ in range(2):
         began = loop.time()

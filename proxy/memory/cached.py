@@ -27,7 +27,7 @@ from policies.planning.prefix import untouched
 from policies.planning.state import PlanState
 from proxy.memory import DEADLINE, UNTOUCHED, Key, Snapshot, Store, StoreTrouble, snapshots
 from proxy.memory.breaker import GuardedStore
-from proxy.memory.conversation import Conversations, Inserts, LiveConversation, Place, SentStep, fits, put_newest
+from proxy.memory.conversation import STEPS, Conversations, Inserts, LiveConversation, Place, SentStep, fits, put_newest
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
@@ -58,12 +58,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoreLookup:
-    """What the store answered, and for which anchors it was asked."""
+    """The answers of the store, and the anchors for which it was asked."""
 
     memory: Memory = field(default_factory=Memory)
     anchors: frozenset[str] = frozenset()
     complete: bool = True
-    """Whether the store could answer every question."""
+    """True where the store could answer every question."""
 
 
 NO_LOOKUP = StoreLookup()
@@ -163,17 +163,13 @@ class CachedStore:
         state = None if snapshot is None else snapshots.unpacked(snapshot.state, prices)
         if snapshot is None or state is None or not fits(state, conversation, snapshot.anchor):
             return None
-        live.add_snapshot((fingerprint, snapshot.anchor), state)
+        _add_snapshot(live, (fingerprint, snapshot.anchor), state)
         return state
 
     async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
         """The summaries of this history, as the store has them now."""
         lookup = await self.look_up(key, [conversation.beginning])
         return _summaries_in(self.conversations.of(key), conversation, lookup)
-
-    async def records(self, key: Key, firsts: Sequence[str]) -> tuple[SummaryRecord, ...]:
-        """The summaries and digests for the prompt that begin with one of these anchors, as the store has them now."""
-        return (await self.look_up(key, firsts)).memory.summaries
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord | None:
         """Write a decision before its bytes are sent. Returns the record that counts, which is the first; None where
@@ -194,7 +190,7 @@ class CachedStore:
             await self.writes.settle(key, self._patience or _PATIENCE)
 
     async def is_owner(self, key: Key, owner: str) -> bool:
-        """Whether this owner has sent the conversation before; not where the store cannot say it."""
+        """True where this owner has sent the conversation before; not where the store cannot say it."""
         live = self.conversations.get(key)
         try:
             is_near = live is not None and monotonic() < live.owners.get(owner, 0.0)
@@ -305,12 +301,17 @@ class StoreWriter:
         tokens = plan_state.ledger.original
         if tokens < _SNAPSHOT_TOKENS:
             return
-        former, step, before = live.newest_snapshot(place[0], conversation)
+        in_store = (
+            (step, before, anchor)
+            for (fingerprint, anchor), (step, before) in live.snapshots.items()
+            if fingerprint == place[0] and step <= conversation.steps and conversation.end_anchor(step - 1) == anchor
+        )
+        step, before, former = max(in_store, default=(0, 0, ""))
         is_due = plan_state.step - step >= _SNAPSHOT_STEPS or tokens - before >= _SNAPSHOT_TOKENS
         packed = snapshots.packed(plan_state) if is_due or former == place[1] else None
         if packed is None:
             return
-        live.add_snapshot(place, plan_state, instead_of=former)
+        _add_snapshot(live, place, plan_state, instead_of=former)
 
         async def write(store: Store) -> None:
             state = await asyncio.to_thread(snapshots.compressed, packed)
@@ -330,6 +331,12 @@ class StoreWriter:
     ) -> None:
         ask = self._store.ask
         self._store.writes.put(PendingWrite(key, lambda _: ask(operation, write, waits=False), record=record))
+
+
+def _add_snapshot(live: LiveConversation, place: Place, plan_state: PlanState, instead_of: str = "") -> None:
+    """Remember that there is a snapshot of a history in the store."""
+    live.snapshots.pop((place[0], instead_of), None)
+    put_newest(live.snapshots, place, (plan_state.step, plan_state.ledger.original), STEPS)
 
 
 def _summaries_in(live: LiveConversation, conversation: Conversation, lookup: StoreLookup) -> tuple[SummaryRecord, ...]:

@@ -1,4 +1,8 @@
-"""All that this process remembers of conversations.
+"""All that this process remembers of conversations; an earlier request is found by what a later one begins with.
+
+Conversations may begin alike for many kilobytes (the same instructions, the same tools), so an earlier request is filed
+under short pieces of its body at growing offsets. A later body is looked up from its end on: the farthest piece that
+both have tells them apart best.
 
 Laws
   To forget a conversation, or to pack it, costs time only: with the store there, the same bytes are sent.
@@ -6,29 +10,186 @@ Laws
   What is remembered is bounded by one number, `most` bytes: those unused for longest go. They are packed once the
   others take more than `most_awake`.
   A request stays until one continues it. No conversation takes more than a quarter of the room.
+  What a look-up costs grows with the length of the body only by the comparison of its bytes, and that is bounded,
+  however many requests end alike.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import NamedTuple, TypeVar
+from zlib import crc32
 
-from policies.dialects import Added, Consent
+import zstandard
+from msgspec import Struct
+
+from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
-from policies.model.edits import Edit, Insert
+from policies.model.converse import converse
+from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
-from policies.model.tokens import Calibration
+from policies.model.tokens import Calibration, Counter
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings, PlanState
 from policies.presets import Preset
 from policies.restore import RestoredMessages, digest_of
 from proxy.memory import Key, snapshots
-from proxy.memory.branches import Branch, BranchIndex, PackedRequest, ParsedRequest, continues
 
-_STEPS = 16
+_PACKED = 3_000  # bytes of memory that a packed request takes without its body
+_PIECE = 64
+_OFFSETS = (0, *(256 * 4**i for i in range(8)))
+"""Where pieces of a body are looked at: up to 4 MB."""
+_NEWEST = (1, 2, 4, 8)
+"""The messages, from the last one on, at whose ends it is looked whether a body has the same bytes: a client may change
+the last ones, where it moves its cache marks."""
+_MOST_ALIKE = 256
+"""Requests under one piece: the longer ones are filed under later pieces, too."""
+_COMPARED = 64 * 2**20
+"""Bytes that are compared in one look-up, beyond those of the body: a few milliseconds."""
+_LEVEL = 1
+
+
+class ParsedRequest(Struct, frozen=True):
+    """A body split into messages, and the conversation they are, counted with one vocabulary."""
+
+    request: Request
+    count: Counter
+    conversation: Conversation
+    key: Key
+
+    @property
+    def size(self) -> int:
+        """About what it takes in memory, in bytes: its body, its texts, and its blocks with their indexes."""
+        return 2 * len(self.request.body) + 1_500 * len(self.conversation.blocks)
+
+
+class PackedRequest(NamedTuple):
+    """A request that was not used for a while."""
+
+    body: bytes
+    """Compressed."""
+    count: Counter
+    checks: Sequence[int]
+    """Checksums of the body up to each of the tails."""
+
+    @property
+    def size(self) -> int:
+        return _PACKED + len(self.body)
+
+    def unpacked(self, dialect: Dialect, key: Key) -> ParsedRequest:
+        body = zstandard.ZstdDecompressor().decompress(self.body)
+        request = dialect.split(body, None, False)
+        assert request is not None  # it was one when it was packed
+        messages = [dialect.read(request.raw(at), self.count) for at in range(len(request.spans))]
+        return ParsedRequest(request, self.count, converse(messages), key)
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """An earlier request of a conversation, which later ones may continue."""
+
+    key: Key
+    content: ParsedRequest | PackedRequest
+    pieces: Sequence[Hashable]
+    """Names of the pieces of its body by which it is found."""
+    tails: Sequence[tuple[int, bytes]]
+    """The last bytes of the newest messages, and where they begin."""
+
+    @property
+    def parsed(self) -> ParsedRequest:
+        assert isinstance(self.content, ParsedRequest)
+        return self.content
+
+    def packed(self) -> PackedRequest:
+        if isinstance(self.content, PackedRequest):
+            return self.content
+        body, count = self.content.request.body, self.content.count
+        checks = [crc32(memoryview(body)[: at + len(tail)]) for at, tail in self.tails]
+        # a copy: what is compressed stands at the beginning of a buffer as large as the body, which would stay
+        return PackedRequest(bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(body))), count, checks)
+
+
+def _comparison(body: bytes) -> Callable[[Branch, int], bool]:
+    """Compares a body with earlier ones, until it has cost too much: then none is the same any more."""
+    left = len(body) + _COMPARED
+    checks: dict[int, int] = {}  # of the body up to some places: of requests that end alike, many end at the same one
+
+    def extends(branch: Branch, nth: int) -> bool:
+        """True where the body has the same bytes up to the end of this tail; of a packed one, as far as is known."""
+        nonlocal left
+        at, tail = branch.tails[nth]
+        if not body.startswith(tail, at):  # as a rule it is another
+            return False
+        end, content = at + len(tail), branch.content
+        is_known = isinstance(content, PackedRequest) and end in checks
+        left -= 0 if is_known else end
+        if left < 0:
+            return False
+        if isinstance(content, PackedRequest):
+            if not is_known:
+                checks[end] = crc32(memoryview(body)[:end])
+            return checks[end] == content.checks[nth]
+        return body.startswith(memoryview(content.request.body)[:end])  # a slice of a view is no copy
+
+    return extends
+
+
+class _Index:
+    """Requests by pieces of their bodies."""
+
+    def __init__(self) -> None:
+        self._by_piece: dict[Hashable, dict[int, Branch]] = {}
+
+    def add(self, kind: Hashable, parsed: ParsedRequest) -> Branch:
+        body, spans = parsed.request.body, parsed.request.spans
+        ends = (spans[-back][1] for back in _NEWEST if back <= len(spans))
+        tails = tuple((max(0, end - _PIECE), body[max(0, end - _PIECE) : end]) for end in ends)
+        branch = Branch(parsed.key, parsed, tuple(_pieces(kind, body, spans[-1][1])), tails)
+        for name in branch.pieces:
+            alike = self._by_piece.setdefault(name, {})
+            alike[id(branch)] = branch
+            if len(alike) > _MOST_ALIKE:
+                del alike[next(iter(alike))]
+        return branch
+
+    def remove(self, branch: Branch) -> None:
+        for name in branch.pieces:
+            alike = self._by_piece.get(name, {})
+            alike.pop(id(branch), None)
+            if not alike:
+                self._by_piece.pop(name, None)
+
+    def find(self, kind: Hashable, body: bytes) -> tuple[Branch | None, bool]:
+        names = reversed([*_pieces(kind, body, len(body))])
+        farthest, extends = [*islice(filter(None, map(self._by_piece.get, names)), 2)], _comparison(body)
+        for branches in farthest:  # a short piece may be the same by chance
+            for nth in range(len(_NEWEST)):  # first those of which it has most of the newest messages
+                for branch in reversed(branches.values()):
+                    if nth < len(branch.tails) and extends(branch, nth):
+                        return branch, True
+        alike = reversed(farthest[0].values()) if farthest else ()
+        return next((each for each in alike if isinstance(each.content, ParsedRequest)), None), False
+
+
+def _pieces(kind: Hashable, body: bytes, end: int) -> Iterator[Hashable]:
+    """The names of the pieces of body[:end]."""
+    return ((kind, at, body[at : at + _PIECE]) for at in _OFFSETS if at + _PIECE <= end)
+
+
+def _continues(new: Conversation, old: Conversation) -> bool:
+    """True where a request carries all that an earlier one did. Where it is of a later step, the newest turn of that
+    may be another, because some clients write their last message anew each time."""
+    end = old.ends[-2] if 1 < old.steps < new.steps else old.ends[-1]
+    return 0 < end <= len(new.blocks) and new.blocks[end - 1].anchor == old.blocks[end - 1].anchor
+
+
+# --- one conversation ---
+
+
+STEPS = 16
 """Steps of one conversation, in all its branches."""
 _STAYING, _SENT_STAYING = 2, 8
 """Plan states of one branch, and steps that were sent: recall rounds are steps that the client may not have."""
@@ -53,7 +214,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a request is planned under, besides what its provider has reported and what is stored."""
+    """The terms that a request is planned under, besides what its provider has reported and what is stored."""
 
     settings: PlanSettings
     tool: Added | None
@@ -78,11 +239,6 @@ class PlannedStep:
     texts: int = 0
     """Characters of the edits of the whole history."""
 
-    @property
-    def size(self) -> int:
-        """About what the state takes in memory beside these texts, in bytes."""
-        return 1_000 + 200 * len(self.plan_state.ledger.sent) + 300 * len(self.plan_state.edits)
-
 
 class PackedStep(NamedTuple):
     """The newest step of a conversation that was not used for a while."""
@@ -93,10 +249,6 @@ class PackedStep(NamedTuple):
     state: bytes
 
 
-Packed = tuple[Sequence[tuple[Branch, PackedRequest]], PackedStep | None]
-"""What takes the place of requests, and of the newest step."""
-
-
 @dataclass(frozen=True, slots=True)
 class SentStep:
     """A step that this process sent, and how many exchanges others had announced by then."""
@@ -105,17 +257,9 @@ class SentStep:
     foreign: int | None
 
 
-class StoredSnapshot(NamedTuple):
-    """That there is a snapshot of a history: at this anchor, after so many steps and tokens that the client wrote."""
-
-    anchor: str = ""
-    step: int = 0
-    tokens: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class LiveConversation:
-    """What is remembered of a conversation, in all its branches. Of dicts with a bound the newest entries stay."""
+    """All that is remembered of a conversation, in all its branches. Of dicts with a bound the newest entries stay."""
 
     key: Key
     branches: list[Branch] = field(default_factory=list)
@@ -123,8 +267,8 @@ class LiveConversation:
     steps: dict[Place, PlannedStep] = field(default_factory=dict)
     """How far its histories were planned."""
     packed_step: PackedStep | None = None
-    snapshots: dict[Place, StoredSnapshot] = field(default_factory=dict)
-    """The newest snapshots that are in the store."""
+    snapshots: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    """The newest snapshots that are in the store: after so many steps and tokens that the client wrote."""
     sent: dict[str, SentStep] = field(default_factory=dict)
     """By anchor."""
     newest: StepRecord | None = None
@@ -133,13 +277,14 @@ class LiveConversation:
     """By dialect, anchor of what the client had sent, and digest of the reply to it: the exchanges up to and in this
     reply. With an empty digest those of the reply that was given last."""
     restored: Mapping[tuple[object, ...], RestoredMessages] = field(default_factory=dict)
-    """What was put back for exchanges."""
+    """The messages put back for exchanges."""
     summaries: dict[str, tuple[float, tuple[SummaryRecord, ...]]] = field(default_factory=dict)
     """By the anchor of the history's beginning, and until when they count."""
     owners: dict[str, float] = field(default_factory=dict)
     """Who has sent it, which was written, and until when that need not be written again."""
     assemblies: dict[bool, tuple[tuple[object, ...], Assembly]] = field(default_factory=dict)
-    """What it was planned under last, with and without recall exchanges, and everything that this follows from."""
+    """The terms that it was planned under last, with and without recall exchanges, and everything that this follows
+    from."""
     reserve: int | None = None
     """Tokens that the newest request allowed for the answer."""
     calibration: Calibration | None = None
@@ -161,11 +306,10 @@ class LiveConversation:
     weight: int = 0
     """Bytes for which it was counted last."""
     is_idle: bool = False
-    """Whether it is being packed, and was not used since that began."""
+    """True where it is being packed, and was not used since that began."""
 
-    def rest(self, packed: Packed) -> None:
+    def rest(self, requests: Sequence[tuple[Branch, PackedRequest]], step: PackedStep | None) -> None:
         """It was not used for a while: what follows again goes."""
-        requests, step = packed
         for branch, content in requests:
             branch.content = content
         self.packed_step = step or self.packed_step
@@ -193,21 +337,21 @@ class LiveConversation:
     ) -> None:
         """How far it was planned, whatever its upstream will say: to plan the same again costs nothing."""
         before = self.steps.get((fingerprint, _anchor(conversation, 2)))
-        texts = _characters(plan_state.edits.values()) if before is None else before.texts
-        step = PlannedStep(plan_state, record, texts + _characters(record.edits))
-        put_newest(self.steps, (fingerprint, record.anchor), step, _STEPS)
+        texts = sum(len(edit.text) for edit in plan_state.edits.values()) if before is None else before.texts
+        step = PlannedStep(plan_state, record, texts + sum(len(edit.text) for edit in record.edits))
+        put_newest(self.steps, (fingerprint, record.anchor), step, STEPS)
         self.steps.pop((fingerprint, _anchor(conversation, 1 + _STAYING)), None)
 
     def add_reached(self, fingerprint: str, conversation: Conversation, plan_state: PlanState) -> None:
         """A step up to which a history was planned for a request that extends it; forgotten first."""
         place = fingerprint, conversation.end_anchor(plan_state.step - 1)
         if place not in self.steps:
-            step = PlannedStep(plan_state, None, _characters(plan_state.edits.values()))
-            others = islice(self.steps.items(), max(0, len(self.steps) + 1 - _STEPS), None)
+            step = PlannedStep(plan_state, None, sum(len(edit.text) for edit in plan_state.edits.values()))
+            others = islice(self.steps.items(), max(0, len(self.steps) + 1 - STEPS), None)
             self.steps = {place: step, **dict(others)}
 
     def add_sent(self, conversation: Conversation, step: SentStep) -> None:
-        put_newest(self.sent, step.record.anchor, step, _STEPS)
+        put_newest(self.sent, step.record.anchor, step, STEPS)
         self.sent.pop(_anchor(conversation, 1 + _SENT_STAYING), None)
         self.newest = step.record
 
@@ -223,19 +367,6 @@ class LiveConversation:
             self.steps[place] = replace(self.steps[place], record=record)
         if anchor in self.sent:
             self.sent[anchor] = replace(self.sent[anchor], record=record)
-
-    def newest_snapshot(self, fingerprint: str, conversation: Conversation) -> StoredSnapshot:
-        """The newest snapshot of this history that is in the store."""
-        mine = (
-            each for (by, _), each in self.snapshots.items() if by == fingerprint and each.step <= conversation.steps
-        )
-        of_it = (each for each in mine if conversation.end_anchor(each.step - 1) == each.anchor)
-        return max(of_it, key=lambda each: each.step, default=StoredSnapshot())
-
-    def add_snapshot(self, place: Place, plan_state: PlanState, instead_of: str = "") -> None:
-        self.snapshots.pop((place[0], instead_of), None)
-        snapshot = StoredSnapshot(place[1], plan_state.step, plan_state.ledger.original)
-        put_newest(self.snapshots, place, snapshot, _STEPS)
 
     # --- recall exchanges ---
 
@@ -253,8 +384,8 @@ class LiveConversation:
         return exchanges
 
     def sent_last(self, anchor: str, foreign: int | None) -> bool:
-        """Whether this process sent the step that ends at `anchor`, and nobody else has had a recall exchange since: so
-        what was sent last is what is remembered here, though the store does not say so."""
+        """True where this process sent the step that ends at `anchor`, and nobody else has had a recall exchange since:
+        so what was sent last is what is remembered here, though the store does not say so."""
         sent = self.sent.get(anchor)
         return sent is not None and sent.foreign is not None and sent.foreign == foreign
 
@@ -275,14 +406,14 @@ def put_newest(entries: dict[T, V], name: T, value: V, most: int) -> None:
 
 
 def note_first(live: LiveConversation, event: str) -> bool:
-    """Whether an event is noted for the first time."""
+    """True where an event is noted for the first time."""
     is_first = event not in live.noted
     put_newest(live.noted, event, None, _NOTED)
     return is_first
 
 
 def fits(state: PlanState, conversation: Conversation, anchor: str) -> bool:
-    """Whether this is the state of an earlier step of the history, which ends at this anchor."""
+    """True where this is the state of an earlier step of the history, which ends at this anchor."""
     if not 0 < state.step < conversation.steps:
         return False
     end = conversation.ends[state.step - 1]
@@ -299,6 +430,7 @@ def weight_of(live: LiveConversation) -> int:
     replies the exchanges before them."""
     origins = (part for origin, _ in live.assemblies.values() for part in origin if isinstance(part, bytes))
     lists = [records for _, records in chain(live.summaries.values(), live.recent_records.values())]
+    states = [step.plan_state for step in live.steps.values()]
     newest = next(reversed(live.exchanges.values()), {})
     rounds = (each for some in newest.values() for insert in some for each in insert.rounds)
     names = len(live.owners) + len(live.exchanges) + len(live.snapshots)
@@ -306,7 +438,7 @@ def weight_of(live: LiveConversation) -> int:
     return (
         _BARE
         + sum(branch.content.size for branch in live.branches)
-        + sum(step.size for step in live.steps.values())
+        + sum(1_000 + 200 * len(state.ledger.sent) + 300 * len(state.edits) for state in states)
         + max((step.texts for step in live.steps.values()), default=0)
         + (len(live.packed_step.state) if live.packed_step else 0)
         + sum(1_000 + 200 * len(step.record.edits) for step in live.sent.values())
@@ -324,25 +456,14 @@ def _anchor(conversation: Conversation, back: int) -> str:
     return conversation.end_anchor(conversation.steps - back) if conversation.steps >= back else ""
 
 
-def _characters(edits: Iterable[Edit]) -> int:
-    return sum(len(edit.text) for edit in edits)
-
-
-# --- what rests is packed ---
-
-
-def pack(branches: Sequence[Branch], newest: tuple[Place, PlannedStep] | None) -> Packed:
+def pack(
+    branches: Sequence[Branch], newest: tuple[Place, PlannedStep] | None
+) -> tuple[Sequence[tuple[Branch, PackedRequest]], PackedStep | None]:
     """The packed form of these requests, and of the newest step; takes a few milliseconds for each megabyte."""
-    step = None
-    if newest is not None:
-        place, planned = newest
-        state = snapshots.packed(planned.plan_state)
-        if state is not None:
-            step = PackedStep(place, planned.record, planned.texts, snapshots.compressed(state))
-    return [(branch, branch.packed()) for branch in branches], step
-
-
-# --- all of them ---
+    requests = [(branch, branch.packed()) for branch in branches]
+    if newest is None or (state := snapshots.packed(newest[1].plan_state)) is None:
+        return requests, None
+    return requests, PackedStep(newest[0], newest[1].record, newest[1].texts, snapshots.compressed(state))
 
 
 @dataclass(slots=True)
@@ -372,11 +493,11 @@ class Conversations:
     def __init__(self, most: int = _MOST, most_awake: int = _MOST_AWAKE) -> None:
         self._most, self._most_awake = most, most_awake
         self._awake, self._resting = _Shelf(), _Shelf()
-        self._index = BranchIndex()
+        self._index = _Index()
         self._packing: asyncio.Task[None] | None = None
 
     def of(self, key: Key) -> LiveConversation:
-        """What is remembered of a conversation; it is used now."""
+        """All that is remembered of a conversation; it is used now."""
         live = self._awake.by_key.get(key)
         if live is None:
             live = self._resting.take(key) or LiveConversation(key)
@@ -409,15 +530,15 @@ class Conversations:
             self._packing = asyncio.create_task(self._pack())
 
     def find(self, kind: Hashable, body: bytes) -> tuple[Branch | None, bool]:
-        """The earlier request of this kind with which the body has most in common, and whether it extends that: a
-        packed one is not given else. None where there is none."""
+        """The earlier request of this kind with which the body has most in common, if there is one, and whether it
+        extends that: a packed one is not given else."""
         return self._index.find(kind, body)
 
     def put(self, kind: Hashable, parsed: ParsedRequest, earlier: Branch | None, before: Conversation | None) -> None:
         """Remember a request, in the place of the `earlier` one where it continues its conversation `before`."""
         if parsed.size > self._most // 8:
             return
-        if earlier is not None and before is not None and continues(parsed.conversation, before):
+        if earlier is not None and before is not None and _continues(parsed.conversation, before):
             holder = self.get(earlier.key)
             if holder is not None and earlier in holder.branches:
                 self._drop(holder, earlier)
@@ -460,7 +581,7 @@ class Conversations:
                 for live, packed in zip(idle, results, strict=True):
                     if live.is_idle and self._awake.by_key.get(live.key) is live:
                         self._awake.take(live.key)
-                        live.rest(packed)
+                        live.rest(*packed)
                         self._resting.put(live)
         finally:
             self._packing = None

@@ -1,4 +1,4 @@
-"""What serving needs of a store: the decisions of each step and what was sent, exchanges, summaries, leases and purses.
+"""The part of a store that serving needs: decisions of steps and what was sent, exchanges, summaries, leases, purses.
 
 Both back ends fulfil this contract, each with what it has to be fast and atomic.
 """
@@ -92,7 +92,7 @@ class Announcements:
 
 
 class DecisionStore(Protocol):
-    """What was decided at each step of a history, and sent."""
+    """The decisions at each step of a history, and the requests that were sent."""
 
     announcements: Announcements
 

@@ -1,4 +1,4 @@
-"""What is kept for people and accounts, and the one interface by which a back end keeps it: rows of several kinds, each
+"""Records for people and accounts, and the one interface by which a back end keeps it: rows of several kinds, each
 under a name, in a place (a conversation, or a day) of a tenant.
 
 `store` and `bills` say by which rules; a back end says in which tables or keys the rows stand.
@@ -37,9 +37,10 @@ class TextKind(Kind):
     """Whose bytes of this kind are limited: the oldest texts go first. Texts of a bounded kind also go when the time to
     live has passed since they were first stored; all others go with their conversation."""
     by_name: bool = False
-    """Whether people look for a text in all conversations of a tenant."""
+    """True where people look for a text in all conversations of a tenant."""
     first_stays: bool = False
-    """Whether the first readable text of a name stays. Elsewhere a name is a digest: the same name, the same text."""
+    """True where the first readable text of a name stays. Elsewhere a name is a digest: the same name, the same
+    text."""
 
 
 ORIGINALS = TextKind("original", by_name=True, first_stays=True)
@@ -48,7 +49,7 @@ MESSAGES = TextKind("message", bounded_by="conversation")
 COMPRESSED = TextKind("compressed", bounded_by="tenant", by_name=True)
 RESERVATIONS = TextKind("reservation", bounded_by="tenant")
 TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED, RESERVATIONS)}
-"""What references stand for, the outputs of tools, the log of a conversation, what hashes of the compress API stand
+"""Texts behind references, the outputs of tools, the log of a conversation, what hashes of the compress API stand
 for, and what keys were charged for replies that go on."""
 
 OWNER = Kind("owner")
@@ -122,7 +123,7 @@ class Rows(dict[bytes, Any]):
 
 
 class Change(NamedTuple):
-    """What happens in a place."""
+    """A change of the rows of a place."""
 
     tenant: bytes
     place: bytes

@@ -190,7 +190,7 @@ def names_of(key: Key) -> Names:
 
 
 def place(kind: str, *names: bytes) -> bytes:
-    """What a record is sealed for: its kind, its tenant and conversation, and its name there."""
+    """The place that a record is sealed for: its kind, its tenant and conversation, and its name there."""
     parts = (kind.encode(), *names)
     return b"".join(b"%d:%s" % (len(part), part) for part in parts)
 
@@ -216,8 +216,8 @@ class Codec:
         self._keyring = keyring
 
     def read(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
-        """What `read` returns for what was never sealed. None where the last of `stored` is None, and, which is a
-        miss, where it cannot be read."""
+        """The record that `read` finds in what was never sealed. None where the last of `stored` is None, and, which is
+        a miss, where it cannot be read."""
         if stored[-1] is None:
             return None
         try:
@@ -231,7 +231,7 @@ class Codec:
         return self.read(row, kind, tenant, place, name, stored) if kind in _ROWS else stored
 
     def open(self, place: bytes, read: Callable[[bytes], T], stored: object) -> T | None:
-        """What `read` returns for what may be sealed for this place; None as in `read`."""
+        """The record that `read` finds in what may be sealed for this place; None as in `read`."""
         return self.read(lambda sealed: read(self._plain(place, sealed)), stored)
 
     def seal(self, place: bytes, record: bytes) -> bytes:
@@ -239,11 +239,11 @@ class Codec:
         return record if self._keyring is None else self._keyring.seal(place, record)
 
     def is_newest(self, stored: object) -> bool:
-        """Whether it is stored as it would be now: with the newest key."""
+        """True where it is stored as it would be now: with the newest key."""
         return self._keyring is None or (isinstance(stored, bytes) and self._keyring.is_newest(stored))
 
     def sealed_anew(self, place: bytes, stored: bytes) -> bytes:
-        """What is stored, with the newest key."""
+        """The same record, sealed with the newest key."""
         return stored if self.is_newest(stored) else self.seal(place, self._plain(place, stored))
 
     def sealed(self, kind: str, names: Names, name: Sequence[str], *parts: object) -> bytes:
@@ -251,7 +251,7 @@ class Codec:
         return self.seal(place(kind, *names, *map(name_bytes, name)), packed(kind, *parts))
 
     def opened(self, kind: str, names: Names, name: Sequence[str], within: object, stored: object) -> Any:
-        """What was sealed so, if it says itself that it belongs there (`within`); None as in `read`."""
+        """A record that was sealed so, if it says itself that it belongs there (`within`); None as in `read`."""
         return self.open(place(kind, *names, *map(name_bytes, name)), partial(record_of, kind, within), stored)
 
     def decision_bytes(self, names: Names, record: StepRecord) -> bytes:

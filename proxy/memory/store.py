@@ -127,7 +127,7 @@ class TextStore:
 
 
 class EventStore:
-    """What happened, for audits."""
+    """Events, for audits."""
 
     _records: RecordStore
     _codec: Codec
@@ -178,7 +178,7 @@ class OwnerStore:
 
 
 class CostStore:
-    """What the summaries of conversations have cost, by kind."""
+    """The costs of the summaries of conversations, by kind."""
 
     _records: RecordStore
     _codec: Codec
@@ -193,7 +193,7 @@ class CostStore:
         await self._records.change([Change(*names_of(key), {SPENT: [name]}, added)])
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
-        """What was spent on it so far, by kind."""
+        """The cost of its summaries so far, by kind."""
         rows = await self._records.read(SPENT, *names_of(key))
         return {serialization.name(kind): cost for kind, cost in rows.items() if cost is not None}
 
@@ -243,11 +243,11 @@ class KeyStore:
 
 
 class Lifecycle(Protocol):
-    """What is done with a store as a whole."""
+    """The care of a store as a whole."""
 
     @property
     def shared(self) -> bool:
-        """Whether another store of the same URL has the same content."""
+        """True where another store of the same URL has the same content."""
 
     @property
     def misses(self) -> int:
@@ -260,7 +260,7 @@ class Lifecycle(Protocol):
         """Close files and connections. Harmless where it is closed."""
 
     async def ready(self) -> bool:
-        """Whether it is open and can be read and written now. Never raises."""
+        """True where it is open and can be read and written now. Never raises."""
 
     async def delete(self, key: Key, *, with_events: bool = True) -> int:
         """Delete a conversation, and all that is stored of it: 1, or 0 where there is none (its events go all the

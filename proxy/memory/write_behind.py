@@ -9,10 +9,11 @@ Laws
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice, takewhile
 from typing import Any
 
@@ -37,11 +38,11 @@ class PendingWrite:
     on_give_up: Callable[[], None] = lambda: None
     """Called where the last try has failed."""
     record: object = None
-    """What `write` is to write, where it makes several writes together."""
+    """The record that `write` writes, where it makes several writes together."""
     together: bool = False
-    """Whether `write` takes a list: this write and those right behind it that have the same `write`."""
+    """True where `write` takes a list: this write and those right behind it that have the same `write`."""
     without_conversation: Callable[[Any], object] | None = None
-    """What of `record` is written all the same where its conversation is deleted, though not its tenant."""
+    """The part of `record` that is written all the same where its conversation is deleted, though not its tenant."""
     name: str = ""
     """Of writes of one conversation that follow each other and have this same name, only the newest is made."""
     end: asyncio.Future[None] | None = None
@@ -51,31 +52,24 @@ class PendingWrite:
     failures: int = 0
 
 
+@dataclass(eq=False)
 class WriteBehindQueue:
-    """Holds at most `limit` writes, and `size_limit` of their sizes, though always one write. `tries`: after how many
-    failures a write is given up; None: never. `trouble` and `full`: what metrics call a write that failed, and one that
-    was refused. `interval`: seconds from one time that all is written to the next, so that more is written together."""
+    """Holds at most `limit` writes, and `size_limit` of their sizes, though always one write."""
 
-    def __init__(
-        self,
-        telemetry: Telemetry,
-        *,
-        limit: int,
-        size_limit: float = float("inf"),
-        tries: int | None = 2,
-        closing_seconds: float | None = None,
-        trouble: str | None = None,
-        full: str | None = None,
-        interval: float = 0.0,
-    ) -> None:
-        self._telemetry = telemetry
-        self._limit = limit
-        self._size_limit = size_limit
-        self._tries = tries
-        self._closing_seconds = closing_seconds
-        self._trouble = trouble
-        self._full = full
-        self._interval = interval
+    telemetry: Telemetry
+    _: KW_ONLY
+    limit: int
+    size_limit: float = math.inf
+    tries: int | None = 2
+    """After how many failures a write is given up; None: never."""
+    closing_seconds: float | None = None
+    trouble: str | None = None
+    """The names in metrics of a write that failed, and one that was refused."""
+    full: str | None = None
+    interval: float = 0.0
+    """Seconds from one time that all is written to the next, so that more is written together."""
+
+    def __post_init__(self) -> None:
         self._next = 0.0
         self._pending: deque[PendingWrite] = deque()
         self._by_key: dict[Key, deque[PendingWrite]] = {}
@@ -87,11 +81,11 @@ class WriteBehindQueue:
         """The end of the write that a request has waited for in vain."""
 
     def put(self, pending: PendingWrite) -> bool:
-        """Whether it will be written: not where there is no room, nor once the queue is closed."""
-        is_full = len(self._pending) >= self._limit or self._size + pending.size > self._size_limit
+        """True where it will be written: not where there is no room, nor once the queue is closed."""
+        is_full = len(self._pending) >= self.limit or self._size + pending.size > self.size_limit
         if self._closing.is_set() or (self._size and is_full):
-            if self._full is not None:
-                self._telemetry.metrics.store_trouble(self._full)
+            if self.full is not None:
+                self.telemetry.metrics.store_trouble(self.full)
             return False
         last = next(reversed(self._by_key.get(pending.key, ())), None)
         if last is not None and pending.name and last.name == pending.name and not (last.is_begun or last.is_forgotten):
@@ -105,7 +99,7 @@ class WriteBehindQueue:
         return True
 
     def waiting(self, key: Key) -> Sequence[PendingWrite]:
-        """What is not written yet of a conversation, the oldest first, and what of it is forgotten."""
+        """The writes that still wait of a conversation, the oldest first, and what of it is forgotten."""
         return tuple(self._by_key.get(key, ()))
 
     def forget(self, tenant: str, conversation: str | None = None) -> None:
@@ -136,7 +130,7 @@ class WriteBehindQueue:
         self._closing.set()
         self._wake.set()
         if self._writer is not None:
-            await asyncio.wait([self._writer], timeout=self._closing_seconds or _CLOSING_SECONDS)
+            await asyncio.wait([self._writer], timeout=self.closing_seconds or _CLOSING_SECONDS)
             self._writer.cancel()
             with suppress(asyncio.CancelledError):
                 await self._writer
@@ -148,9 +142,9 @@ class WriteBehindQueue:
     async def _write_all(self) -> None:
         loop, due = asyncio.get_running_loop(), 0
         while self._pending:
-            if due <= 0 and self._interval:
+            if due <= 0 and self.interval:
                 await self._wait(self._next - loop.time())
-                self._next, due = loop.time() + self._interval, len(self._pending)
+                self._next, due = loop.time() + self.interval, len(self._pending)
             row = self._row()
             for pending in row:
                 pending.is_begun = True
@@ -158,19 +152,19 @@ class WriteBehindQueue:
                 if left := [pending for pending in row if not pending.is_forgotten]:
                     await left[0].write(left if left[0].together else left[0])
             except StoreTrouble as error:
-                if self._trouble is not None:
-                    self._telemetry.metrics.store_trouble(self._trouble)
+                if self.trouble is not None:
+                    self.telemetry.metrics.store_trouble(self.trouble)
                 row[0].failures += 1
                 if row[0].failures > 1:  # once is only a busy disk
-                    self._telemetry.write_trouble(str(error))
-                if row[0].failures != self._tries:
-                    if self._closing.is_set() and (self._closing_seconds or _CLOSING_SECONDS) <= _PAUSE:
+                    self.telemetry.write_trouble(str(error))
+                if row[0].failures != self.tries:
+                    if self._closing.is_set() and (self.closing_seconds or _CLOSING_SECONDS) <= _PAUSE:
                         return  # there is no time for another try
                     await self._pause()
                     continue
                 row[0].on_give_up()
             except Exception as error:  # one write is no reason to stop all others
-                self._telemetry.log.error("write_failed", exc_info=error)
+                self.telemetry.log.error("write_failed", exc_info=error)
             due -= len(row)
             for pending in row:
                 if pending.end is not None:

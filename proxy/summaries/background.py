@@ -71,7 +71,7 @@ _LOOKUPS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class SummaryServices:
-    """What the writers share."""
+    """The services that the writers share."""
 
     settings: Settings
     summarizer: Summarizer
@@ -89,11 +89,11 @@ class SummaryServices:
         return self.payments.possible(client_request.sender.credential, client_request.proof.is_plain_key)
 
     def may_ask(self, context: RequestContext) -> bool:
-        """Whether any model may be asked for it now."""
+        """True where any model may be asked for it now."""
         return self.summarizer.first(self._model_request(context, self._payment(context))) is not None
 
     def job_fields(self, context: RequestContext) -> dict[str, Any]:
-        """What every job for this request holds."""
+        """The fields of every job for this request."""
         return {
             "key": context.key,
             "conversation": context.conversation,
@@ -104,7 +104,7 @@ class SummaryServices:
         }
 
     def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
-        """What a record with this prompt must have been written under to count for this request."""
+        """The terms that a record with this prompt must have been written under to count for this request."""
         request = self._model_request(context, EVERYTHING)
         return criteria_for(self.settings, self.summarizer, request, context.policy, prompt.version)
 
@@ -309,8 +309,8 @@ class OutputDigests:
                 unknown.append(block.text_digest.hex())
         for digest in unknown:
             put_newest(context.live.digest_lookups, digest, None, _LOOKUPS)
-        stored = await self._services.cached_store.records(context.key, unknown) if unknown else ()
-        return context, self._merged(context, plan_state, memory, stored)
+        lookup = await self._services.cached_store.look_up(context.key, unknown)
+        return context, self._merged(context, plan_state, memory, lookup.memory.summaries)
 
     def after_plan(self, planned: PlannedRequest) -> None:
         context = planned.context

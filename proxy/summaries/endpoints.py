@@ -47,7 +47,7 @@ class ModelRequest:
     """The upstream of the conversation, by its name; "" for the first one of its API."""
     writing: WritingOptions = AS_CONFIGURED
     instructions: str = ""
-    """What to write over the material; empty as long as there is none yet."""
+    """The instructions over the material; empty as long as there is none yet."""
     text: str = ""
     """The material."""
     tokens: int = 0
@@ -73,7 +73,7 @@ class SdkClient:
         # the SDK wants a key; the transport does not let it out
         options: dict[str, Any] = {"base_url": base, "api_key": "none", "http_client": http, "max_retries": _RETRIES}
         self.errors: tuple[type[Exception], ...]
-        """What the SDK raises where there is no reply."""
+        """The errors of the SDK where there is no reply."""
         self._sdk: Any
         if api.provider == "anthropic":
             from anthropic import AnthropicError, AsyncAnthropic
@@ -129,7 +129,7 @@ _HEADERS = (
 )
 _FROM_SDK = frozenset({*VERSIONS, "content-length", "transfer-encoding"})
 _ROOT = "/v1"
-"""What the SDKs ask below; the transport puts the path of the upstream in its place."""
+"""The path that the SDKs ask below; the transport puts the path of the upstream in its place."""
 
 
 class Endpoint:

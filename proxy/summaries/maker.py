@@ -63,26 +63,11 @@ class RejectedError(SummarizerError):
 class SummaryMaker:
     """Runs jobs in the background, and knows which are pending and which have failed."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        summarizer: Summarizer,
-        store: Store,
-        audit_log: AuditLog,
-        telemetry: Telemetry,
-        forgets: ForgetRegistry,
-        clock: Callable[[], float] = time.time,
-        *,
-        conversations: Conversations,
-        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
-    ) -> None:
-        self._writer = SummaryWriter(
-            settings, summarizer, store, audit_log, telemetry, clock, conversations=conversations, billed=billed
-        )
-        self.summarizer, self.recent = summarizer, self._writer.recent
+    def __init__(self, writer: "SummaryWriter", forgets: ForgetRegistry) -> None:
+        self.summarizer, self.recent = writer.summarizer, partial(recent_records, writer.conversations)
+        self._writer = writer
+        self._conversations = writer.conversations
         self._running: dict[Place, tuple[Job, asyncio.Task[SummaryRecord]]] = {}
-        self._conversations = conversations
-        self._telemetry = telemetry
         forgets.register(self._forget)
 
     def start(self, job: Job) -> bool:
@@ -172,7 +157,7 @@ class SummaryMaker:
         self._note_failed(place, error is not None or bool(task.result().rejected))
         if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
             self._writer.count("fault")
-            self._telemetry.log.error("summary_failed", exc_info=error)
+            self._writer.telemetry.log.error("summary_failed", exc_info=error)
 
     def _note_failed(self, place: Place, has_failed: bool) -> None:
         live = self._conversations.of(place[0])
@@ -180,6 +165,26 @@ class SummaryMaker:
         if has_failed:
             put_newest(live.failed_jobs, place[1], None, _FAILED)
         self._conversations.settle(live)
+
+
+def recent_records(conversations: Conversations, key: Key, first: str) -> tuple[SummaryRecord, ...]:
+    """The records that were written or looked up here lately for the job at this place, rejected ones too, oldest
+    first: the store may not have them yet."""
+    live = conversations.get(key)
+    until, records = (0.0, ()) if live is None else live.recent_records.get(first, (0.0, ()))
+    return records if monotonic() < until else ()
+
+
+def _add_recent(conversations: Conversations, job: Job, record: SummaryRecord) -> None:
+    """Remember what came of a job; those for people are looked up in the store."""
+    if job.kind == "history":
+        return
+    (key, first), now = job.place, monotonic()
+    others = (other for other in recent_records(conversations, key, first) if other.id != record.id)
+    live = conversations.of(key)
+    live.recent_records = {name: entry for name, entry in live.recent_records.items() if now < entry[0]}
+    put_newest(live.recent_records, first, (now + NEAR_SECONDS, (*others, record)[-SUMMARIES:]), _RECENT)
+    conversations.settle(live)
 
 
 class SummaryWriter:
@@ -192,54 +197,34 @@ class SummaryWriter:
         store: Store,
         audit_log: AuditLog,
         telemetry: Telemetry,
-        clock: Callable[[], float],
-        *,
         conversations: Conversations,
-        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]],
+        *,
+        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self._conversations = conversations
+        self.conversations = conversations
         self._billed = billed
         """Are told what each summary has cost."""
-        self._summarizer = summarizer
+        self.summarizer = summarizer
         self._store = store
         self._guarded = GuardedStore(store, telemetry, "summaries_store")
         self._audit_log = audit_log
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._clock = clock
-        self._budget = SpendingLimits(
-            settings.summary_budget, store, audit_log, telemetry, clock, conversations=conversations
-        )
+        self._budget = SpendingLimits(settings.summary_budget, store, audit_log, conversations, clock)
         self._lease_seconds = settings.summary_timeout + _MARGIN
         self._breakers: LRUCache[str, Breaker] = LRUCache(_OWNERS)
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self.is_closing = False
-        """Whether no model is asked any more."""
+        """True where no model is asked any more."""
         self.count = partial(telemetry.metrics.count, "summaries")
         """Counts an outcome."""
-
-    def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
-        """The records that were written or looked up here lately for the job at this place, rejected ones too, oldest
-        first: the store may not have them yet."""
-        live = self._conversations.get(key)
-        until, records = (0.0, ()) if live is None else live.recent_records.get(first, (0.0, ()))
-        return records if monotonic() < until else ()
-
-    def _add_recent(self, job: Job, record: SummaryRecord) -> None:
-        """Remember what came of a job; those for people are looked up in the store."""
-        if job.kind == "history":
-            return
-        (key, first), now = job.place, monotonic()
-        live = self._conversations.of(key)
-        records = (*(other for other in self.recent(key, first) if other.id != record.id), record)[-SUMMARIES:]
-        live.recent_records = {name: entry for name, entry in live.recent_records.items() if now < entry[0]}
-        put_newest(live.recent_records, first, (now + NEAR_SECONDS, records), _RECENT)
-        self._conversations.settle(live)
 
     def fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
         """The newest record that satisfies the job."""
         settings, now = self._settings, self._clock()
-        criteria = criteria_for(settings, self._summarizer, job.request, job.policy, job.prompt.version)
+        criteria = criteria_for(settings, self.summarizer, job.request, job.policy, job.prompt.version)
         fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
         return fitting[-1] if fitting else None
 
@@ -248,7 +233,7 @@ class SummaryWriter:
         if self._budget.is_used_up(job.key):
             return "budget"
         is_paused = self._breaker(job).is_paused or self._guarded.is_paused
-        return "paused" if is_paused or not self._summarizer.may_ask(job.request) else ""
+        return "paused" if is_paused or not self.summarizer.may_ask(job.request) else ""
 
     async def write_once(self, job: Job) -> SummaryRecord:
         """The record, written here or by the replica that holds the lease. Raises SummarizerError, StoreTrouble."""
@@ -271,12 +256,12 @@ class SummaryWriter:
                 records = tuple(await self._ask("summaries", lambda store: store.summaries(job.key)))
             else:
                 memory = await self._ask("memory", lambda store: store.memory(job.key, [job.first]))
-                records = (*job.records, *self.recent(*job.place), *memory.summaries)
+                records = (*job.records, *recent_records(self.conversations, *job.place), *memory.summaries)
             record = self.fitting(job, records)
             if record is None:
                 return await self._write(job, lease, records)
             self.count("found")
-            self._add_recent(job, record)
+            _add_recent(self.conversations, job, record)
             return record
         finally:
             with suppress(StoreTrouble, TimeoutError):  # it expires by itself
@@ -302,7 +287,7 @@ class SummaryWriter:
         milliseconds = round((asyncio.get_running_loop().time() - started) * 1000)
         details: Details = {"id": record.id, "model": record.model, "ms": milliseconds}
         if has_lease:
-            self._add_recent(job, record)
+            _add_recent(self.conversations, job, record)
         if not has_lease:
             self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
         elif record.rejected:
@@ -316,14 +301,14 @@ class SummaryWriter:
 
     async def _answer(self, job: Job, request: ModelRequest, breaker: Breaker) -> GeneratedText:
         """The summarizer's answer, within the budget. Raises SummarizerError, StoreTrouble."""
-        await self._summarizer.look_up(request)
-        reservation = await self._budget.reserve(job.key, self._summarizer.estimate(request))
+        await self.summarizer.look_up(request)
+        reservation = await self._budget.reserve(job.key, self.summarizer.estimate(request))
         if reservation is None:
             self.count("budget")
             raise SummarizerError("budget")
         self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
         try:
-            answer = await self._summarizer.write(request)
+            answer = await self.summarizer.write(request)
         except SummarizerError as error:
             breaker.failed(error.reason)
             self._note(job, "failed", error.spent, {"reason": error.reason})
@@ -341,7 +326,7 @@ class SummaryWriter:
                 await asyncio.sleep(pause)
                 return await self._store.put_summary(job.key, record, lease)
             except StoreTrouble:
-                self._telemetry.metrics.store_trouble("put_summary")
+                self.telemetry.metrics.store_trouble("put_summary")
         return True
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
@@ -353,7 +338,7 @@ class SummaryWriter:
         try:
             await self._store.spend(job.key, job.kind, spent)
         except StoreTrouble:
-            self._telemetry.metrics.store_trouble("spend")
+            self.telemetry.metrics.store_trouble("spend")
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble, at once while the store is left alone."""
@@ -368,7 +353,7 @@ class SummaryWriter:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
         owner = "" if all(each.key_env for each in self._settings.summarizers) else job.request.owner
         if owner not in self._breakers:
-            self._breakers[owner] = reported_breaker("summarizer", self._telemetry, self._lease_seconds, owner=owner)
+            self._breakers[owner] = reported_breaker("summarizer", self.telemetry, self._lease_seconds, owner=owner)
         return self._breakers[owner]
 
     def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:

@@ -62,7 +62,7 @@ class ModelKnowledge:
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
 
     def has(self, upstream: Upstream, sibling: str, model: str) -> bool:
-        """Whether a sibling of a model is worth a try there, as far as is known."""
+        """True where a sibling of a model is worth a try there, as far as is known."""
         models = self._lists.get(upstream, ())
         is_unlisted = model in models and sibling not in models
         return not is_unlisted and (upstream, sibling) not in self._refused
@@ -77,7 +77,7 @@ class ModelKnowledge:
         self._confirmed[upstream, model] = True
 
     def is_certain(self, upstream: Upstream, model: str) -> bool:
-        """Whether a model has answered there, or is listed."""
+        """True where a model has answered there, or is listed."""
         return (upstream, model) in self._confirmed or model in self._lists.get(upstream, ())
 
     async def look_up(self, upstream: Upstream, ask: Callable[[], Awaitable[Collection[str]]]) -> None:

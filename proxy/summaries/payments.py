@@ -23,7 +23,6 @@ from proxy.identity.credential import CredentialStates, is_allowed, owner_of
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.conversation import Conversations, note_first
-from proxy.telemetry import Telemetry
 
 _PAUSE = 60.0
 """Seconds in which nothing is taken for a conversation whose budget was used up: what runs may give something back."""
@@ -31,7 +30,7 @@ _PAUSE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """Whether the client's own credential may be used, and whether a key of the gateway's own may be."""
+    """The credentials that may be used: the client's own, and a key of the gateway's own."""
 
     client: bool = True
     gateway: bool = True
@@ -54,7 +53,7 @@ class Payments:
         return owner_of(self.secret, credential)
 
     def allowed(self, credential: str, is_plain_key: bool) -> Payment:
-        """What the settings allow for a credential."""
+        """The payment that the settings allow for a credential."""
         settings = self.settings
         if not settings.summaries:
             return NOTHING
@@ -65,7 +64,8 @@ class Payments:
         )
 
     def possible(self, credential: str, is_plain_key: bool, is_here: bool = False) -> Payment:
-        """What may be used for it now. `is_here`: its owner is on this machine and asks for a summary by hand."""
+        """The payment that is possible for it now. `is_here`: its owner is on this machine and asks for a summary by
+        hand."""
         allowed, is_accepted = self.allowed(credential, is_plain_key), self.states.is_accepted(self.owner(credential))
         gateway = self.settings.summaries and (is_here or (allowed.gateway and is_accepted))
         return Payment(allowed.client, gateway)
@@ -87,20 +87,17 @@ class SpendingLimits:
         limits: SummaryBudget,
         store: Store,
         audit_log: AuditLog,
-        telemetry: Telemetry,
-        clock: Callable[[], float] = time.time,
-        *,
         conversations: Conversations,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._limits = limits
         self._store = store
         self._audit_log = audit_log
-        self._telemetry = telemetry
         self._clock = clock
         self._conversations = conversations
 
     def is_used_up(self, key: Key) -> bool:
-        """Whether there was not enough for this conversation a moment ago."""
+        """True where there was not enough for this conversation a moment ago."""
         live = self._conversations.get(key)
         return live is not None and time.monotonic() < live.no_budget_until
 
@@ -135,4 +132,4 @@ class SpendingLimits:
             try:
                 await self._store.take(purse, dollars - reservation.dollars)
             except StoreTrouble:
-                self._telemetry.metrics.store_trouble("take")
+                self._audit_log.telemetry.metrics.store_trouble("take")

@@ -42,7 +42,7 @@ _FILLED = 0.9
 _LONGEST_ERROR = 4_096
 """Characters of an error that are read."""
 _ABOUT_SIZE = re.compile("too long|too large|context|max", re.I)
-"""What refusals say that are about the size of the material, whatever else they name."""
+"""Words of refusals that are about the size of the material, whatever else they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Summarizer:
         return next(((name, entry.prices(name)) for name, entry in self._in_order(request)), None)
 
     def may_ask(self, request: ModelRequest) -> bool:
-        """Whether any may be asked now: not with a credential that was refused, or is over its rate limit."""
+        """True where any may be asked now: not with a credential that was refused, or is over its rate limit."""
         return not all(self._states.is_blocked(entry.payer(request)) for entry in self._chain(request))
 
     async def look_up(self, request: ModelRequest) -> None:
@@ -155,7 +155,7 @@ class Summarizer:
         return [*usable, last]
 
     def _may_go_on(self, entry: "_ChainEntry", model: str, request: ModelRequest, error: "_NoAnswerError") -> bool:
-        """Whether another model may be asked with the same credential. What was refused is remembered."""
+        """True where another model may be asked with the same credential. What was refused is remembered."""
         if error.refuses_model:
             self._knowledge.refuse(entry.upstream(request), model)
         elif error.status in (401, 403, 429):
@@ -168,7 +168,8 @@ class Summarizer:
 def criteria_for(
     settings: Settings, summarizer: Summarizer, request: ModelRequest, policy: str, prompt: str
 ) -> Criteria:
-    """What a record must have been written under to count now; `prompt` is the version of the instructions."""
+    """The terms that a record must have been written under to count now; `prompt` is the version of the
+    instructions."""
     options = request.writing.stale.over(settings.stale)
     required = summarizer.models(request.dialect, request.model, request.writing) if options.same_model else ()
     return Criteria(policy, prompt, required, options.ttl or settings.summary_ttl)
@@ -184,7 +185,7 @@ class _NoAnswerError(Exception):
 
 
 class _Refusal(NamedTuple):
-    """What an error of the upstream says; it has status 0 where there was none."""
+    """The meaning of an error of the upstream; it has status 0 where there was none."""
 
     status: int = 0
     retry_after: float | None = None
@@ -201,11 +202,11 @@ class _ChainEntry:
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._endpoint = endpoint
         self.prices = partial(price_book.prices, upstream=endpoint.outbound.row.name)
-        """What a model costs where this entry is asked."""
+        """The prices of a model where this entry is asked."""
         self.has_key = bool(entry.key_env) or endpoint.outbound.row.has_key
 
     def is_paid(self, payment: Payment) -> bool:
-        """Whether the credential may be used with which it is asked."""
+        """True where the credential may be used with which it is asked."""
         return payment.gateway if self.has_key else payment.client
 
     def payer(self, request: ModelRequest) -> str:
@@ -232,8 +233,8 @@ class _ChainEntry:
         return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
     def charge(self, model: str, request: ModelRequest, completion: Completion | None, reason: str = "") -> float:
-        """What a call takes from the budget, at assumed prices where these are not known. One without usage counts as
-        estimated where it may have been billed."""
+        """Dollars that a call takes from the budget, at assumed prices where these are not known. One without usage
+        counts as estimated where it may have been billed."""
         if completion is not None and completion.usage is not None:
             return self.prices(model).cost(completion.usage).total
         is_free = completion is None and reason in ("refused", "limited", "server", "unreachable")
@@ -328,7 +329,7 @@ def _endpoint(
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in a word. SDKs keep the error below theirs as its cause."""
+    """The fault in a word. SDKs keep the error below theirs as its cause."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return "limited" if status == 429 else "server" if status >= 500 else "refused"
@@ -339,8 +340,8 @@ def _reason(error: Exception) -> str:
 
 
 def _refusal(error: Exception, model: str) -> _Refusal:
-    """What an error of an SDK says about the credential, or about the model: a 404 is about that; a 400 or 403 where it
-    speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
+    """The meaning of an error of an SDK for the credential, or about the model: a 404 is about that; a 400 or 403 where
+    it speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
     status, response = getattr(error, "status_code", None), getattr(error, "response", None)
     if not isinstance(status, int) or response is None:
         return _Refusal()

@@ -45,7 +45,7 @@ class Disturbance:
             elif chance < 5:
                 for live in [live for key, live in conversations._awake.by_key.items() if key.tenant == FORGETS]:
                     conversations._awake.take(live.key)
-                    live.rest(pack([*live.branches], next(reversed(live.steps.items()), None)))
+                    live.rest(*pack([*live.branches], next(reversed(live.steps.items()), None)))
                     conversations._resting.put(live)
                     self.packs += 1
 

@@ -28,7 +28,7 @@ from proxy.memory.conversation import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import SummaryJob
-from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.maker import SummaryMaker, SummaryWriter
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.upstreams.price_book import PriceBook
@@ -192,8 +192,9 @@ async def replica(
         parts.push_async_callback(billing.close)
         wrapped = cast(Store, wrap(store))
         forgets.register((conversations := Conversations()).forget)
-        more: dict[str, Any] = {"conversations": conversations, "billed": [billing.summary]}
-        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, **more)
+        bills = [billing.summary]
+        writer = SummaryWriter(chosen, summarizer, wrapped, audit_log, telemetry, conversations, billed=bills)
+        summaries = SummaryMaker(writer, forgets)
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 

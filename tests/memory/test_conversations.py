@@ -13,9 +13,8 @@ from proxy.kernel import understand
 from proxy.kernel.outgoing import rendered_body
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Key
-from proxy.memory.branches import Branch, PackedRequest, ParsedRequest
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversation import Conversations, LiveConversation, weight_of
+from proxy.memory.conversation import Branch, Conversations, LiveConversation, PackedRequest, ParsedRequest, weight_of
 from tests.kernel.test_planning import Bench, request
 from tests.kernel.test_planning import store as store
 from tests.kit.histories import Json, body_of
@@ -215,11 +214,11 @@ async def test_t6_among_many_requests_that_end_alike_little_is_compared(monkeypa
         lengths.append(len(view))
         return crc32(view)
 
-    monkeypatch.setattr("proxy.memory.branches.crc32", counted)
+    monkeypatch.setattr("proxy.memory.conversation.crc32", counted)
     assert earlier.find("kind", body) == (None, False)
     assert len(lengths) == len(set(lengths)) > 100  # no checksum twice
     lengths.clear()
-    monkeypatch.setattr("proxy.memory.branches._COMPARED", 100_000)
+    monkeypatch.setattr("proxy.memory.conversation._COMPARED", 100_000)
     assert earlier.find("kind", body) == (None, False)
     assert 0 < sum(lengths) <= 100_000 + len(body)
 

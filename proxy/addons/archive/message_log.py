@@ -32,7 +32,7 @@ from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
 from proxy.addons.archive.texts import TextQueue
 from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
-from proxy.memory.branches import ParsedRequest
+from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in
 from proxy.memory.opening import StoreAccess
 

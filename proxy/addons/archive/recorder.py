@@ -22,7 +22,7 @@ from proxy.addons.archive.recordings import Recordings, session_of
 from proxy.addons.archive.redaction import Redaction
 from proxy.kernel.addons import HeldReply
 from proxy.memory import Key
-from proxy.memory.branches import ParsedRequest
+from proxy.memory.conversation import ParsedRequest
 from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
 

@@ -21,8 +21,8 @@ from proxy.identity.who import Grant, Identity
 from proxy.kernel.understand import RequestParser
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
-from proxy.memory.branches import ParsedRequest
 from proxy.memory.cached import CachedStore, StoreWriter
+from proxy.memory.conversation import ParsedRequest
 from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker

@@ -116,7 +116,7 @@ class Keys:
         return f"{self._prefix}:{{{_digest(tenant, b'text', field)}}}:holders"
 
     def purse(self, tenant: bytes, day: bytes) -> str:
-        """What was taken on a day, for one tenant or for all."""
+        """The sum taken on a day, for one tenant or for all."""
         return f"{self._prefix}:{{{_digest(tenant, b'purse', day)}}}:purse"
 
     def billed(self, tenant: bytes, what: str) -> str:
@@ -331,7 +331,7 @@ class ConnectionPool:
 
 
 def certificates(where: Address) -> ssl.SSLContext | None:
-    """What the servers' certificates are checked by, if they have any. Raises ValueError."""
+    """The context that checks the servers' certificates, if they have any. Raises ValueError."""
     if not where.tls:
         return None
     try:
@@ -567,7 +567,7 @@ class RedisConnection:
 
 @dataclass(eq=False)
 class RedisPart:
-    """What each part of the store needs."""
+    """The base of each part of the store."""
 
     _connection: RedisConnection
     _keys: Keys

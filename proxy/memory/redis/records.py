@@ -360,7 +360,7 @@ class _Attempt:
         self.notes: list[Note] = []
         self.script: Command | None = None
         self.before: list[Command] = []
-        """What is done in other slots before it, and after it."""
+        """Commands for other slots before it, and after it."""
         self.after: list[Command] = []
 
     def reads(self) -> Command:

@@ -1,4 +1,4 @@
-"""What is sent to Redis: a script for each thing that reads before it writes.
+"""The scripts of Redis: one for each thing that reads before it writes.
 
 Laws
   A script is done whole or not at all. Run twice it leaves what it left once: a lost answer may be asked for again.

@@ -72,7 +72,7 @@ class Database:
         Thread(target=self._work, daemon=True).start()
 
     def do(self, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
-        """What the job returns. Where nobody waits for it any more, it is done all the same."""
+        """The outcome of the job. Where nobody waits for it any more, it is done all the same."""
         if self._is_closing:
             raise sqlite3.ProgrammingError("it is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -140,7 +140,7 @@ class SqliteConnection:
         return await self.do(lambda database: database.execute(statement, values).fetchall())
 
     async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """What the job returns, whose statements are one transaction, before which nobody else writes. Raises
+        """The outcome of the job, whose statements are one transaction, before which nobody else writes. Raises
         StoreTrouble."""
 
         def transaction(database: sqlite3.Connection) -> T:
@@ -156,7 +156,7 @@ class SqliteConnection:
         return await self.do(transaction)
 
     async def do(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """What the job returns, which is called in the connection's thread. Raises StoreTrouble."""
+        """The outcome of the job, which is called in the connection's thread. Raises StoreTrouble."""
         try:
             async with asyncio.timeout(self._patience):
                 return await (await self._usable(self._patience)).do(job)
@@ -316,7 +316,7 @@ def _create_schema(connection: sqlite3.Connection) -> None:
 
 
 def _is_current(connection: sqlite3.Connection) -> bool:
-    """Whether it has all tables, and none of release 0.2. Raises ValueError."""
+    """True where it has all tables, and none of release 0.2. Raises ValueError."""
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > sql.SCHEMA_VERSION:
         raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")

@@ -1,4 +1,4 @@
-"""What is sent to SQLite: the schema, and a statement for each operation."""
+"""The statements for SQLite: the schema, and a statement for each operation."""
 
 from collections.abc import Iterable
 

@@ -16,8 +16,7 @@ from proxy.addons.pages import export
 from proxy.app import App
 from proxy.kernel.understand import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.memory.branches import ParsedRequest
-from proxy.memory.conversation import Conversations
+from proxy.memory.conversation import Conversations, ParsedRequest
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.opening import StoreAccess
 from proxy.memory.sqlite.store import SqliteStore
