@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from proxy.memory import Event, Key, Store
-from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
+from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _QUEUED = 1024
