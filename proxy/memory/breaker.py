@@ -7,6 +7,7 @@ Laws
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -22,14 +23,17 @@ _MOST_LATE = 0.15
 """A larger share is trouble: it takes four late answers in a row, or one in seven over a while."""
 
 
+@dataclass(eq=False)
 class GuardedStore:
     """Asks a store for one user of it, whose breaker has this name."""
 
-    def __init__(self, store: Store, telemetry: Telemetry, name: str) -> None:
-        self._store = store
-        self._telemetry = telemetry
+    store: Store
+    telemetry: Telemetry
+    name: str
+
+    def __post_init__(self) -> None:
         # After the pause all questions pass until one fails: requests do not wait for one that tries.
-        self._breaker = reported_breaker(name, telemetry)
+        self._breaker = reported_breaker(self.name, self.telemetry)
         self._late: set[asyncio.Task[Any]] = set()
         """Questions whose callers have gone on without an answer."""
         self._share_of_late = 0.0
@@ -78,19 +82,19 @@ class GuardedStore:
         began = perf_counter()
         try:
             async with asyncio.timeout(deadline):
-                answer = await question(self._store)
+                answer = await question(self.store)
         except (StoreTrouble, TimeoutError) as error:
             fault = str(error) or "too slow"
             self._fail(operation, fault)
             raise StoreTrouble(fault) from error
         finally:
-            self._telemetry.metrics.observe("store_seconds", perf_counter() - began, operation)
+            self.telemetry.metrics.observe("store_seconds", perf_counter() - began, operation)
         if not self.is_paused:  # else another question, asked meanwhile, met trouble
             self._breaker.succeeded()
         return answer
 
     def _fail(self, operation: str, fault: str) -> None:
-        self._telemetry.metrics.store_trouble(operation)
+        self.telemetry.metrics.store_trouble(operation)
         self._breaker.failed(fault)
 
     def _answered(self, asking: "asyncio.Task[Any]") -> None:

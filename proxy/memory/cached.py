@@ -258,36 +258,26 @@ class StoreLookup:
 NO_LOOKUP = StoreLookup()
 
 
+@dataclass(eq=False)
 class CachedStore:
     """Looks up what was decided for each history, and claims what cannot be derived. What is in `conversations` counts
     as read; what waits in `writes` as written."""
 
-    def __init__(
-        self,
-        store: Store,
-        telemetry: Telemetry,
-        forgets: ForgetRegistry,
-        conversations: Conversations,
-        patience: float | None = None,
-        is_shared: bool = False,
-    ) -> None:
-        """`patience`: seconds that a request waits for the store, instead of the default; `is_shared`: whether other
-        processes serve the same conversations."""
-        self._store = GuardedStore(store, telemetry, "store")
-        self.announcements = store.announcements
-        self.conversations = conversations
-        self._patience = patience
-        self._is_shared = is_shared
-        self._telemetry = telemetry
-        self.writes = WriteBehindQueue(
-            telemetry,
-            limit=_PENDING,
-            tries=None,
-            closing_seconds=_CLOSING_SECONDS,
-            full="queue_full",
-            interval=_INTERVAL,
-        )
-        forgets.register(self.writes.forget)
+    store: Store
+    telemetry: Telemetry
+    forgets: ForgetRegistry
+    conversations: Conversations
+    patience: float | None = None
+    """Seconds that a request waits for the store, instead of the default."""
+    is_shared: bool = False
+    """True where other processes serve the same conversations."""
+
+    def __post_init__(self) -> None:
+        self._guarded = GuardedStore(self.store, self.telemetry, "store")
+        self.announcements = self.store.announcements
+        more: dict[str, Any] = {"closing_seconds": _CLOSING_SECONDS, "full": "queue_full", "interval": _INTERVAL}
+        self.writes = WriteBehindQueue(self.telemetry, limit=_PENDING, tries=None, **more)
+        self.forgets.register(self.writes.forget)
 
     # The look-up of one request: exchanges(), then history() with what the store has answered so far.
 
@@ -375,8 +365,8 @@ class CachedStore:
 
     async def settle(self, key: Key) -> None:
         """Have stored what was decided for a conversation, where another process may serve its next request."""
-        if self._is_shared:
-            await self.writes.settle(key, self._patience or _PATIENCE)
+        if self.is_shared:
+            await self.writes.settle(key, self.patience or _PATIENCE)
 
     async def is_owner(self, key: Key, owner: str) -> bool:
         """True where this owner has sent the conversation before; not where the store cannot say it."""
@@ -410,16 +400,16 @@ class CachedStore:
 
     async def ask(self, operation: str, question: Callable[[Store], Awaitable[T]], *, waits: bool = True) -> T:
         """The store's answer; `waits`: a request waits for it. Raises StoreTrouble where there is none in time."""
-        patience = self._patience or _PATIENCE
-        return await self._store.ask(operation, question, self._patience or DEADLINE, patience if waits else None)
+        patience = self.patience or _PATIENCE
+        return await self._guarded.ask(operation, question, self.patience or DEADLINE, patience if waits else None)
 
     async def close(self) -> None:
         """Write what is waiting, for a few seconds at most."""
-        self._store.end_pause()  # for one more try
+        self._guarded.end_pause()  # for one more try
         lost = await self.writes.close()
-        self._store.close()
+        self._guarded.close()
         if lost:
-            self._telemetry.log.warning("store_writes_lost", count=lost)
+            self.telemetry.log.warning("store_writes_lost", count=lost)
 
 
 class StoreWriter:

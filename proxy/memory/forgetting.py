@@ -117,13 +117,12 @@ async def announced_since(store: Store, last: str) -> list[tuple[str, Scope]]:
     events = [event for _, event in await store.events(DELETIONS, None, EVENTS)]
     ids = [str(event.details.get("id")) for event in events]
     new = events[ids.index(last) + 1 :] if last in ids else events
-    return [(str(event.details.get("id")), _scope(event)) for event in new]
-
-
-def _scope(event: Event) -> Scope:
-    owner = event.details.get("owner")
-    conversation = None if "all" in event.details else event.conversation
-    return Scope(str(event.details.get("tenant", "")), conversation, None if owner is None else str(owner))
+    scopes: list[tuple[str, Scope]] = []
+    for event in new:
+        owner, conversation = event.details.get("owner"), None if "all" in event.details else event.conversation
+        scope = Scope(str(event.details.get("tenant", "")), conversation, None if owner is None else str(owner))
+        scopes.append((str(event.details.get("id")), scope))
+    return scopes
 
 
 async def _delete_one(store: Store, key: Key, owner: str | None, with_events: bool) -> bool:

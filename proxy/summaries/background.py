@@ -115,9 +115,14 @@ class SummaryServices:
         client_request = context.client_request
         allowed = self.payments.allowed(client_request.sender.credential, client_request.proof.is_plain_key)
         first = self.summarizer.first(self._model_request(context, allowed))
-        if first is None:
-            self._refuse_once()
-        return first[1] if first else None
+        if first is not None:
+            return first[1]
+        self.telemetry.metrics.count("summaries", "no_credential")
+        if not self._refusals:  # it is said in the log the first time
+            self._refusals.add("no_credential")
+            effect = "no summaries: the client sends no plain API key, and no key of the gateway's own may be used"
+            self.telemetry.log.warning("summary_no_credential", effect=effect)
+        return None
 
     async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
         """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
@@ -145,14 +150,6 @@ class SummaryServices:
             upstream=client_request.upstream,
             writing=context.preset.writing,
         )
-
-    def _refuse_once(self) -> None:
-        """Count a request for which no credential may be used, and say so in the log the first time."""
-        self.telemetry.metrics.count("summaries", "no_credential")
-        if not self._refusals:
-            self._refusals.add("no_credential")
-            effect = "no summaries: the client sends no plain API key, and no key of the gateway's own may be used"
-            self.telemetry.log.warning("summary_no_credential", effect=effect)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from time import monotonic
 from typing import Literal, TypeVar
@@ -187,43 +187,36 @@ def _add_recent(conversations: Conversations, job: Job, record: SummaryRecord) -
     conversations.settle(live)
 
 
+@dataclass(eq=False)
 class SummaryWriter:
     """Does one job, once over all replicas: takes its lease, asks the summarizer, and stores and charges the answer."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        summarizer: Summarizer,
-        store: Store,
-        audit_log: AuditLog,
-        telemetry: Telemetry,
-        conversations: Conversations,
-        *,
-        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._settings = settings
-        self.conversations = conversations
-        self._billed = billed
-        """Are told what each summary has cost."""
-        self.summarizer = summarizer
-        self._store = store
-        self._guarded = GuardedStore(store, telemetry, "summaries_store")
-        self._audit_log = audit_log
-        self.telemetry = telemetry
-        self._clock = clock
-        self._budget = SpendingLimits(settings.summary_budget, store, audit_log, conversations, clock)
-        self._lease_seconds = settings.summary_timeout + _MARGIN
+    settings: Settings
+    summarizer: Summarizer
+    store: Store
+    audit_log: AuditLog
+    telemetry: Telemetry
+    conversations: Conversations
+    _: KW_ONLY
+    billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = ()
+    """Are told what each summary has cost."""
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._guarded = GuardedStore(self.store, self.telemetry, "summaries_store")
+        budget = self.settings.summary_budget
+        self._budget = SpendingLimits(budget, self.store, self.audit_log, self.conversations, self.clock)
+        self._lease_seconds = self.settings.summary_timeout + _MARGIN
         self._breakers: LRUCache[str, Breaker] = LRUCache(_OWNERS)
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self.is_closing = False
         """True where no model is asked any more."""
-        self.count = partial(telemetry.metrics.count, "summaries")
+        self.count = partial(self.telemetry.metrics.count, "summaries")
         """Counts an outcome."""
 
     def fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
         """The newest record that satisfies the job."""
-        settings, now = self._settings, self._clock()
+        settings, now = self.settings, self.clock()
         criteria = criteria_for(settings, self.summarizer, job.request, job.policy, job.prompt.version)
         fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
         return fitting[-1] if fitting else None
@@ -266,7 +259,7 @@ class SummaryWriter:
         finally:
             with suppress(StoreTrouble, TimeoutError):  # it expires by itself
                 async with asyncio.timeout(_MOMENT):
-                    await self._store.release(job.key, lease)
+                    await self.store.release(job.key, lease)
 
     async def _write(self, job: Job, lease: Lease, records: Sequence[SummaryRecord]) -> SummaryRecord:
         """Ask the summarizer, check its answer, and store the record, used or rejected."""
@@ -275,10 +268,10 @@ class SummaryWriter:
             self.count("paused")
             raise SummarizerError("paused")
         with job.conversation.carried.held():
-            draft, request = await in_thread(write_request, job, records, self._settings.summary_tokens)
+            draft, request = await in_thread(write_request, job, records, self.settings.summary_tokens)
         answer = await self._answer(job, request, breaker)
         with job.conversation.carried.held():
-            record = await in_thread(record_of, job, draft, answer, request.most, self._clock())
+            record = await in_thread(record_of, job, draft, answer, request.most, self.clock())
         if record.rejected:  # a model whose answers are of no use is not better than one that gives none
             breaker.failed(record.rejected)
         else:
@@ -302,20 +295,21 @@ class SummaryWriter:
     async def _answer(self, job: Job, request: ModelRequest, breaker: Breaker) -> GeneratedText:
         """The summarizer's answer, within the budget. Raises SummarizerError, StoreTrouble."""
         await self.summarizer.look_up(request)
-        reservation = await self._budget.reserve(job.key, self.summarizer.estimate(request))
-        if reservation is None:
+        estimate = self.summarizer.estimate(request)
+        purses = await self._budget.reserve(job.key, estimate)
+        if purses is None:
             self.count("budget")
             raise SummarizerError("budget")
-        self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
+        self.audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
         try:
             answer = await self.summarizer.write(request)
         except SummarizerError as error:
             breaker.failed(error.reason)
             self._note(job, "failed", error.spent, {"reason": error.reason})
             await self._charge(job, error.spent)
-            await self._budget.settle(reservation, error.charged)
+            await self._budget.settle(purses, estimate, error.charged)
             raise
-        await self._budget.settle(reservation, answer.charged)
+        await self._budget.settle(purses, estimate, answer.charged)
         return answer
 
     async def _put(self, job: Job, record: SummaryRecord, lease: Lease) -> bool:
@@ -324,7 +318,7 @@ class SummaryWriter:
         for pause in (0.0, _AGAIN):
             try:
                 await asyncio.sleep(pause)
-                return await self._store.put_summary(job.key, record, lease)
+                return await self.store.put_summary(job.key, record, lease)
             except StoreTrouble:
                 self.telemetry.metrics.store_trouble("put_summary")
         return True
@@ -333,10 +327,10 @@ class SummaryWriter:
         """Add a cost to the conversation that caused it."""
         if spent == SummaryCost():
             return
-        for bill in self._billed:
+        for bill in self.billed:
             bill(job.key, job.labels, spent)
         try:
-            await self._store.spend(job.key, job.kind, spent)
+            await self.store.spend(job.key, job.kind, spent)
         except StoreTrouble:
             self.telemetry.metrics.store_trouble("spend")
 
@@ -351,7 +345,7 @@ class SummaryWriter:
 
     def _breaker(self, job: Job) -> Breaker:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
-        owner = "" if all(each.key_env for each in self._settings.summarizers) else job.request.owner
+        owner = "" if all(each.key_env for each in self.settings.summarizers) else job.request.owner
         if owner not in self._breakers:
             self._breakers[owner] = reported_breaker("summarizer", self.telemetry, self._lease_seconds, owner=owner)
         return self._breakers[owner]
@@ -361,4 +355,4 @@ class SummaryWriter:
         name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
         tokens = spent.prompt + spent.completion
         bill: Details = {"dollars": spent.dollars} if spent.known_dollars is not None else {"price": "unknown"}
-        self._audit_log.note(job.key, name, kind=job.kind, **details, **job.span, tokens=tokens, **bill)
+        self.audit_log.note(job.key, name, kind=job.kind, **details, **job.span, tokens=tokens, **bill)

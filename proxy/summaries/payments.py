@@ -72,38 +72,24 @@ class Payments:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """Dollars that were taken for a call."""
-
-    purses: Sequence[Purse]
-    dollars: float
-
-
 class SpendingLimits:
     """Takes what calls cost from the purses of the store, within the limits of the settings."""
 
-    def __init__(
-        self,
-        limits: SummaryBudget,
-        store: Store,
-        audit_log: AuditLog,
-        conversations: Conversations,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._limits = limits
-        self._store = store
-        self._audit_log = audit_log
-        self._clock = clock
-        self._conversations = conversations
+    limits: SummaryBudget
+    store: Store
+    audit_log: AuditLog
+    conversations: Conversations
+    clock: Callable[[], float] = time.time
 
     def is_used_up(self, key: Key) -> bool:
         """True where there was not enough for this conversation a moment ago."""
-        live = self._conversations.get(key)
+        live = self.conversations.get(key)
         return live is not None and time.monotonic() < live.no_budget_until
 
-    async def reserve(self, key: Key, dollars: float) -> Reservation | None:
-        """Take what a call for this conversation may cost; None where there is not enough. Raises StoreTrouble."""
-        day, limits = time.strftime("%Y-%m-%d", time.gmtime(self._clock())), self._limits
+    async def reserve(self, key: Key, dollars: float) -> Sequence[Purse] | None:
+        """Take what a call for this conversation may cost; the purses it was taken from, or None where there is not
+        enough. Raises StoreTrouble."""
+        day, limits = time.strftime("%Y-%m-%d", time.gmtime(self.clock())), self.limits
         purses = {
             "conversation": (Purse(key.tenant, key.conversation), limits.conversation),
             "tenant": (Purse(key.tenant, day=day), limits.tenant),
@@ -112,24 +98,24 @@ class SpendingLimits:
         taken_from = list[Purse]()
         for name, (purse, limit) in purses.items():
             try:
-                is_taken = await self._store.take(purse, dollars, limit)
+                is_taken = await self.store.take(purse, dollars, limit)
             except StoreTrouble:
-                await self.settle(Reservation(taken_from, dollars), 0.0)
+                await self.settle(taken_from, dollars, 0.0)
                 raise
             if not is_taken:
-                await self.settle(Reservation(taken_from, dollars), 0.0)
-                live = self._conversations.of(key)
+                await self.settle(taken_from, dollars, 0.0)
+                live = self.conversations.of(key)
                 live.no_budget_until = time.monotonic() + _PAUSE
                 if note_first(live, f"summary.budget {day}"):
-                    self._audit_log.note(key, "summary.budget", limit=name, dollars=limit)
+                    self.audit_log.note(key, "summary.budget", limit=name, dollars=limit)
                 return None
             taken_from.append(purse)
-        return Reservation(taken_from, dollars)
+        return taken_from
 
-    async def settle(self, reservation: Reservation, dollars: float) -> None:
-        """The call has cost so much: give back what it did not cost, or take what it did cost beyond that."""
-        for purse in reservation.purses:
+    async def settle(self, purses: Sequence[Purse], estimate: float, dollars: float) -> None:
+        """The call has cost so much: give back what it did not cost, or take what it did cost beyond the estimate."""
+        for purse in purses:
             try:
-                await self._store.take(purse, dollars - reservation.dollars)
+                await self.store.take(purse, dollars - estimate)
             except StoreTrouble:
-                self._audit_log.telemetry.metrics.store_trouble("take")
+                self.audit_log.telemetry.metrics.store_trouble("take")

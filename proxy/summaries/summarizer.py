@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import NamedTuple
 from urllib.parse import quote
 
 import httpx2
@@ -32,7 +31,6 @@ from proxy.config.groups.summaries import SAME
 from proxy.identity.credential import CredentialStates, seconds_of
 from proxy.summaries.endpoints import ASKED, PROOF, Completion, Endpoint, ModelRequest
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
-from proxy.summaries.payments import Payment
 from proxy.upstreams.price_book import PriceBook
 
 _REFUSED_KEY = 600.0
@@ -134,7 +132,9 @@ class Summarizer:
 
     def _chain(self, request: ModelRequest) -> "list[_ChainEntry]":
         """The entries that may be asked for this request, with the credentials that pay for it."""
-        return [entry for entry in self._chains[request.dialect, request.upstream] if entry.is_paid(request.payment)]
+        payment = request.payment
+        chain = self._chains[request.dialect, request.upstream]
+        return [entry for entry in chain if (payment.gateway if entry.has_key else payment.client)]
 
     def _in_order(self, request: ModelRequest) -> "Iterator[tuple[str, _ChainEntry]]":
         """The models in the order in which they are asked, each with its entry."""
@@ -175,21 +175,19 @@ def criteria_for(
     return Criteria(policy, prompt, required, options.ttl or settings.summary_ttl)
 
 
+_Refusal = tuple[int, float | None, bool]
+"""The status of an error of the upstream, after how many seconds it may be asked again, and whether it is about the
+model."""
+_NO_REFUSAL: _Refusal = (0, None, False)
+
+
 class _NoAnswerError(Exception):
     """One of the chain gave no answer; `billed` is a completion that was billed nevertheless."""
 
-    def __init__(self, reason: str, billed: Completion | None = None, refusal: "_Refusal | None" = None) -> None:
+    def __init__(self, reason: str, billed: Completion | None = None, refusal: _Refusal = _NO_REFUSAL) -> None:
         super().__init__(reason)
         self.reason, self.billed = reason, billed
-        self.status, self.retry_after, self.refuses_model = refusal or _Refusal()
-
-
-class _Refusal(NamedTuple):
-    """The meaning of an error of the upstream; it has status 0 where there was none."""
-
-    status: int = 0
-    retry_after: float | None = None
-    is_about_model: bool = False
+        self.status, self.retry_after, self.refuses_model = refusal
 
 
 class _ChainEntry:
@@ -204,10 +202,6 @@ class _ChainEntry:
         self.prices = partial(price_book.prices, upstream=endpoint.outbound.row.name)
         """The prices of a model where this entry is asked."""
         self.has_key = bool(entry.key_env) or endpoint.outbound.row.has_key
-
-    def is_paid(self, payment: Payment) -> bool:
-        """True where the credential may be used with which it is asked."""
-        return payment.gateway if self.has_key else payment.client
 
     def payer(self, request: ModelRequest) -> str:
         """The name of that credential."""
@@ -253,7 +247,7 @@ class _ChainEntry:
         """The answer, within so many seconds. Raises _NoAnswerError."""
         client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
         errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OSError, UnicodeError)
-        refusal = _Refusal()
+        refusal = _NO_REFUSAL
         try:
             async with asyncio.timeout(seconds):
                 headers = {**self._headers(request), ASKED: quote(model)}
@@ -344,8 +338,8 @@ def _refusal(error: Exception, model: str) -> _Refusal:
     it speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
     status, response = getattr(error, "status_code", None), getattr(error, "response", None)
     if not isinstance(status, int) or response is None:
-        return _Refusal()
+        return _NO_REFUSAL
     text = str(error)[:_LONGEST_ERROR].lower()
     speaks = (status in (400, 403) and "model" in text) or (status in (400, 401, 403) and model.lower() in text)
     is_about_model = status == 404 or (speaks and not _ABOUT_SIZE.search(text))
-    return _Refusal(status, seconds_of(response.headers.get("retry-after")), is_about_model)
+    return status, seconds_of(response.headers.get("retry-after")), is_about_model

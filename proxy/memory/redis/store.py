@@ -279,11 +279,9 @@ return sum"""
 )
 
 
-def from_url(
-    url: str, *, patience: float = 0.05, keyring: Keyring | None = None, announce: Announce = lambda _: None
-) -> "RedisStore":
-    """See `url`. Raises ValueError."""
-    return RedisStore(address(url), patience=patience, keyring=keyring, announce=announce)
+def from_url(url: str, **options: Any) -> "RedisStore":
+    """See `connection`. Raises ValueError."""
+    return RedisStore(address(url), **options)
 
 
 class RedisStore(RedisDecisionStore, Store):

@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -62,14 +63,19 @@ from proxy.memory.store import Holding, Store, trimmed
 # --- decisions ---
 
 
-class SqliteDecisionStore(ClaimedSteps):
+@dataclass(eq=False)
+class SqlitePart:
+    """The base of each part of the store."""
+
+    _connection: SqliteConnection
+    _codec: Codec
+    _clock: Callable[[], float]
+
+
+class SqliteDecisionStore(SqlitePart, ClaimedSteps):
     """A DecisionStore in one file."""
 
-    def __init__(self, connection: SqliteConnection, codec: Codec, clock: Callable[[], float]) -> None:
-        self._connection = connection
-        self._codec = codec
-        self._clock = clock
-        self.announcements: Announcements = FileAnnouncements(connection.path)
+    announcements: Announcements
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         names = names_of(key)
@@ -176,13 +182,8 @@ APART = b"\xff"
 """No name of a tenant or a conversation begins with it."""
 
 
-class SqliteRecordStore:
+class SqliteRecordStore(SqlitePart):
     """A RecordStore in one file."""
-
-    def __init__(self, connection: SqliteConnection, codec: Codec, clock: Callable[[], float]) -> None:
-        self._connection = connection
-        self._codec = codec
-        self._clock = clock
 
     async def change(self, changes: Sequence[Change]) -> None:
         def make(database: sqlite3.Connection) -> None:
@@ -224,7 +225,10 @@ class SqliteRecordStore:
 
         def rows(database: sqlite3.Connection) -> list[Any]:
             stored = database.execute(sql.search(kind.name, wanted), values)
-            return readable(self._codec.row(kind, *_at(kind, *place), b"", content) for *place, content in stored)
+            return readable(
+                self._codec.row(kind, tenant, place[1:] if kind == DAY else place, b"", content)
+                for tenant, place, content in stored
+            )
 
         return await self._connection.do(rows)
 
@@ -272,7 +276,7 @@ class SqliteRecordStore:
         statement = _select(_table(kind), has_contents, None if names is None else len(names))
         for name, *row in database.execute(statement, (*at, *(names or ()))):
             rows[name] = TextRow(*row) if is_text else self._codec.row(kind, tenant, place, name, row[1])
-        rows.count = partial(_count, database, at)
+        rows.count = lambda: database.execute(sql.COUNT, at).fetchone()[0]
         return rows
 
 
@@ -292,11 +296,6 @@ def _place(kind: Kind, tenant: bytes, place: bytes) -> tuple[str, bytes, bytes]:
     return kind.name, APART if kind == KEY else tenant, APART + place if kind in (DAY, ADDED) else place
 
 
-def _at(kind: Kind, tenant: bytes, place: bytes) -> tuple[bytes, bytes]:
-    """A tenant and a place, as these columns name them."""
-    return tenant, place[1:] if kind == DAY else place
-
-
 def _columns(kind: Kind, name: bytes, value: Any, now: float) -> tuple[int, float, bytes, bytes]:
     """The values of a row's other columns."""
     if isinstance(kind, TextKind):
@@ -304,11 +303,6 @@ def _columns(kind: Kind, name: bytes, value: Any, now: float) -> tuple[int, floa
     content = row_bytes(kind, name, value)
     owner = value.labels.owner.encode() if kind in (TOTAL, DAY) else b""
     return len(content), value.at if kind in (BILL, TOTAL) else now, owner, content
-
-
-def _count(database: sqlite3.Connection, place: Sequence[object]) -> int:
-    ((count,),) = database.execute(sql.COUNT, place)
-    return int(count)
 
 
 # --- the whole ---
@@ -324,9 +318,7 @@ _SHARE_OF_DAYS = 0.1
 """Of the limit for all that is stored, what the sums of days may take."""
 
 
-def from_url(
-    url: str, *, patience: float = 0.05, keyring: Keyring | None = None, announce: Announce = lambda _: None
-) -> "SqliteStore":
+def from_url(url: str, **options: Any) -> "SqliteStore":
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://` (in memory); behind a question mark `ttl=30d`.
 
     Raises ValueError.
@@ -340,7 +332,7 @@ def from_url(
         raise ValueError(f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute.db")
     else:
         path = file[1:]
-    return SqliteStore(path, patience=patience, ttl=seconds, keyring=keyring, announce=announce)
+    return SqliteStore(path, ttl=seconds, **options)
 
 
 class SqliteStore(SqliteDecisionStore, Store):
@@ -358,9 +350,10 @@ class SqliteStore(SqliteDecisionStore, Store):
     ) -> None:
         self.path = path if path == MEMORY else str(Path(path).expanduser())
         self._ttl = ttl
-        codec = Codec(keyring)
-        super().__init__(SqliteConnection(self.path, patience, announce), codec, clock)
-        self._records = SqliteRecordStore(self._connection, codec, clock)
+        parts = SqliteConnection(self.path, patience, announce), Codec(keyring), clock
+        super().__init__(*parts)
+        self._records = SqliteRecordStore(*parts)
+        self.announcements = FileAnnouncements(self.path)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
