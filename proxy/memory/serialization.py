@@ -242,15 +242,15 @@ class Codec:
         """True where it is stored as it would be now: with the newest key."""
         return self._keyring is None or (isinstance(stored, bytes) and self._keyring.is_newest(stored))
 
-    def sealed_anew(self, place: bytes, stored: bytes) -> bytes:
+    def reseal(self, place: bytes, stored: bytes) -> bytes:
         """The same record, sealed with the newest key."""
         return stored if self.is_newest(stored) else self.seal(place, self._plain(place, stored))
 
-    def sealed(self, kind: str, names: Names, name: Sequence[str], *parts: object) -> bytes:
+    def seal_record(self, kind: str, names: Names, name: Sequence[str], *parts: object) -> bytes:
         """A record of a conversation as it is stored under a name, which may have several parts."""
         return self.seal(place(kind, *names, *map(name_bytes, name)), packed(kind, *parts))
 
-    def opened(self, kind: str, names: Names, name: Sequence[str], within: object, stored: object) -> Any:
+    def open_record(self, kind: str, names: Names, name: Sequence[str], within: object, stored: object) -> Any:
         """A record that was sealed so, if it says itself that it belongs there (`within`); None as in `read`."""
         return self.open(place(kind, *names, *map(name_bytes, name)), partial(record_of, kind, within), stored)
 

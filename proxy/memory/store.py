@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from hashlib import sha256
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -56,11 +56,13 @@ _ROOM = 0.95
 """The share of the limit that is come down to, so that not every write is one too many."""
 
 
-class TextStore:
-    """Texts that are kept for people; the model never needs them."""
-
+class _Rules:
     _records: RecordStore
     _codec: Codec
+
+
+class TextStore(_Rules):
+    """Texts that are kept for people; the model never needs them."""
 
     async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
         """Store texts of a kind. Of a name that the conversation has, `about` stays. `limit`: bytes of a bounded kind
@@ -83,7 +85,7 @@ class TextStore:
             if (before := there[kind].get(name)) is not None:
                 content = row.content
                 if kind.first_stays and _text(self._codec, names, kind, name, before.content) is not None:
-                    content = self._codec.sealed_anew(place(kind.name, *names, name), before.content)
+                    content = self._codec.reseal(place(kind.name, *names, name), before.content)
                 stored[name] = before._replace(content=content)
         return {kind: stored}
 
@@ -126,11 +128,8 @@ class TextStore:
             await self._records.change([deletion(*names_of(key), kind, some)])
 
 
-class EventStore:
+class EventStore(_Rules):
     """Events, for audits."""
-
-    _records: RecordStore
-    _codec: Codec
 
     async def note(self, tenant: str, event: Event) -> None:
         """Store an event; the newest EVENTS of a tenant stay, for the time to live."""
@@ -143,11 +142,8 @@ class EventStore:
         return readable(self._codec.read(serialization.event_of, *row) for row in rows)
 
 
-class OwnerStore:
+class OwnerStore(_Rules):
     """Who has sent a conversation: in a tenant of several, each deletes what is its own."""
-
-    _records: RecordStore
-    _codec: Codec
 
     async def own(self, key: Key, owner: str) -> None:
         """Note that this owner has sent the conversation."""
@@ -177,11 +173,8 @@ class OwnerStore:
         return len(await self.owners(key))
 
 
-class CostStore:
+class CostStore(_Rules):
     """The costs of the summaries of conversations, by kind."""
-
-    _records: RecordStore
-    _codec: Codec
 
     async def spend(self, key: Key, kind: str, cost: SummaryCost) -> None:
         """Add to what was spent on this conversation for `kind`."""
@@ -198,11 +191,8 @@ class CostStore:
         return {serialization.name(kind): cost for kind, cost in rows.items() if cost is not None}
 
 
-class KeyStore:
+class KeyStore(_Rules):
     """Rows of keys. They are no tenant's, and leave the store by revocation alone."""
-
-    _records: RecordStore
-    _codec: Codec
 
     async def add_key(self, row: KeyRow) -> bool:
         """Store a row. False, and nothing is stored, where there is one of this name or with this SHA-256, or KEYS."""
@@ -287,36 +277,30 @@ class Store(TextStore, EventStore, OwnerStore, CostStore, BillStore, KeyStore, D
     """Memory that workers, restarts and replicas share."""
 
 
-class Holding(NamedTuple):
-    """A conversation, and about how many bytes are stored of it."""
-
-    name: bytes
-    size: int
-
-
 async def trimmed(
     size: int,
     limit: int,
-    held: MutableMapping[bytes, int],
-    oldest: Callable[[bytes], Awaitable[Sequence[Holding]]],
+    by_tenant: MutableMapping[bytes, int],
+    oldest: Callable[[bytes], Awaitable[Sequence[tuple[bytes, int]]]],
     delete: Callable[[Names], Awaitable[object]],
 ) -> tuple[int, int]:
-    """Delete conversations until `size` is below the limit, with some room. `held`: about how many bytes each tenant
-    has; `oldest`: a few conversations of one, not used for longest. Returns the size then, and how many went."""
-    share, left, gone = size / max(1, sum(held.values())), float(size), 0
-    while held and left > limit * _ROOM:
-        tenant = max(held, key=held.__getitem__)
+    """Delete conversations until `size` is below the limit, with some room. `by_tenant`: about how many bytes each
+    tenant has; `oldest`: a few conversations of one, not used for longest, and about how many bytes each has. Returns
+    the size then, and how many went."""
+    share, now, count = size / max(1, sum(by_tenant.values())), float(size), 0
+    while by_tenant and now > limit * _ROOM:
+        tenant = max(by_tenant, key=by_tenant.__getitem__)
         few = await oldest(tenant)
         for name, of_it in few:
-            if left <= limit * _ROOM or held[tenant] < max(held.values()):
+            if now <= limit * _ROOM or by_tenant[tenant] < max(by_tenant.values()):
                 break
             await delete((tenant, name))
-            held[tenant] -= of_it
-            left -= of_it * share
-            gone += 1
+            by_tenant[tenant] -= of_it
+            now -= of_it * share
+            count += 1
         if not few:
-            del held[tenant]
-    return int(left), gone
+            del by_tenant[tenant]
+    return int(now), count
 
 
 def _text_rows(codec: Codec, names: Names, kind: TextKind, texts: Iterable[StoredText]) -> dict[bytes, TextRow]:

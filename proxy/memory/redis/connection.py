@@ -173,7 +173,7 @@ def in_full(command: Command) -> Command:
 _SEAL = 16  # characters
 
 
-def unsealed(name: bytes, row: bytes) -> bytes:
+def open_row(name: bytes, row: bytes) -> bytes:
     """The body of a row that a script has sealed. Raises UnreadableRecordError."""
     body = row[_SEAL:]
     if sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() != row[:_SEAL]:
@@ -181,7 +181,7 @@ def unsealed(name: bytes, row: bytes) -> bytes:
     return body
 
 
-def sealed(name: bytes, body: bytes) -> bytes:
+def seal_row(name: bytes, body: bytes) -> bytes:
     """A row as scripts seal and unseal it."""
     return sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() + body
 

@@ -34,8 +34,8 @@ from proxy.memory.redis.connection import (
     RedisPart,
     Script,
     framed,
-    sealed,
-    unsealed,
+    open_row,
+    seal_row,
 )
 from proxy.memory.redis.scripts import ASK, GUARDED, INDEX, NOTE, NOTE_EVENT
 from proxy.memory.serialization import Codec, Names, UnreadableRecordError, name_bytes, row_bytes
@@ -245,11 +245,11 @@ class HashLayout(Layout):
     def _row(self, name: bytes, value: Any) -> bytes:
         if self.kind == records.TOTAL:
             head = f"{value.first_at!r} {value.at!r} {value.arm or '-'} {_pairs(value.sums)}\n".encode()
-            return sealed(name, head + serialization.packed("labels", value.labels, ""))
+            return seal_row(name, head + serialization.packed("labels", value.labels, ""))
         if self.kind == records.SPENT:
-            return sealed(name, " ".join(map(repr, astuple(value))).encode())
+            return seal_row(name, " ".join(map(repr, astuple(value))).encode())
         if self.kind == records.DAY:
-            return sealed(name, _pairs(value.sums).encode())
+            return seal_row(name, _pairs(value.sums).encode())
         return row_bytes(self.kind, name, value)
 
 
@@ -309,7 +309,7 @@ def _pairs(sums: BillSums) -> str:
 
 def _cost(field: bytes, row: bytes) -> SummaryCost:
     """Raises UnreadableRecordError."""
-    *counts, dollars = map(float, unsealed(field, row).split())
+    *counts, dollars = map(float, open_row(field, row).split())
     return replace(SummaryCost(*map(int, counts)), dollars=dollars)
 
 
@@ -318,12 +318,12 @@ def _day_sum(tenant: bytes, day: bytes, field: bytes, row: bytes) -> DaySum:
     labels, prefix = serialization.unpacked("labels", field)
     if name_bytes(labels.tenant) != tenant:
         raise UnreadableRecordError("it belongs to another tenant")
-    return DaySum(day.decode(), labels, prefix, serialization.sums(unsealed(field, row)))
+    return DaySum(day.decode(), labels, prefix, serialization.sums(open_row(field, row)))
 
 
 def _conversation_row(tenant: bytes, name: bytes, row: bytes) -> ConversationRow:
     """Raises UnreadableRecordError, UnicodeDecodeError."""
-    head, _, packed = unsealed(b"b", row).partition(b"\n")
+    head, _, packed = open_row(b"b", row).partition(b"\n")
     first_at, at, arm, sums = (*head.split(b" ", 3), b"", b"", b"", b"")[:4]
     labels, _ = serialization.unpacked("labels", packed)
     if name_bytes(labels.tenant) != tenant:

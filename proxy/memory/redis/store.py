@@ -60,7 +60,7 @@ from proxy.memory.redis.records import RedisRecordStore
 from proxy.memory.redis.scripts import MEND, NOTE, PUT_ONCE
 from proxy.memory.serialization import Codec, Names, UnreadableRecordError, name_bytes, names_of, readable
 from proxy.memory.steps import ClaimedSteps
-from proxy.memory.store import Holding, Store, trimmed
+from proxy.memory.store import Store, trimmed
 
 # --- decisions ---
 
@@ -91,7 +91,7 @@ class RedisDecisionStore(RedisPart, ClaimedSteps):
                 steps[anchor] = record
             entries = () if replies is None else _entries(self._codec, replies)
             if exchanges := readable(
-                self._codec.opened("insert", names, [anchor], anchor, content) for _, content in entries
+                self._codec.open_record("insert", names, [anchor], anchor, content) for _, content in entries
             ):
                 inserts[anchor] = tuple(exchanges)
             if summaries is not None:
@@ -137,7 +137,7 @@ class RedisDecisionStore(RedisPart, ClaimedSteps):
         names = names_of(key)
         name, former = (_snapshot_field(snapshot.fingerprint, each) for each in (snapshot.anchor, instead_of))
         where = snapshot.fingerprint, snapshot.anchor
-        content = self._codec.sealed("snapshot", names, where, *where, snapshot.state)
+        content = self._codec.seal_record("snapshot", names, where, *where, snapshot.state)
         row = (name, content, former if instead_of else "", SNAPSHOTS)
         command = scripts.PUT_SNAPSHOT.on([self._keys.conversation(*names).snapshots], self._ttl, *row)
         await self._connection.trip(command, *self._notes(*names))
@@ -151,20 +151,20 @@ class RedisDecisionStore(RedisPart, ClaimedSteps):
         for anchor, row in zip(newest_first, rows, strict=True):
             if row is not None:
                 where = fingerprint, anchor
-                state = self._codec.opened("snapshot", names, where, where, row)
+                state = self._codec.open_record("snapshot", names, where, where, row)
                 return None if state is None else Snapshot(anchor, fingerprint, state)
         return None
 
     async def insert(self, key: Key, insert: Insert) -> None:
         names = names_of(key)
-        content = self._codec.sealed("insert", names, [insert.after], insert)
+        content = self._codec.seal_record("insert", names, [insert.after], insert)
         row = (name_bytes(insert.after), name_bytes(insert.reply), content, INSERTS)
         await self._write(names, scripts.INSERT, *row)
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         names = names_of(key)
         first, field = name_bytes(record.first), name_bytes(_LETTERS[record.kind] + record.first)
-        content = self._codec.sealed("summary", names, [record.id], record)
+        content = self._codec.seal_record("summary", names, [record.id], record)
         row = (first, field, name_bytes(record.id), content, SUMMARIES)
         fence = () if lease is None else (name_bytes(lease.name), lease.token)
         return bool(await self._write(names, scripts.PUT_SUMMARY, *row, *fence))
@@ -225,7 +225,7 @@ def _summaries(codec: Codec, names: Names, first: str, row: bytes) -> Iterator[t
     """The summaries of one beginning, each with its number; what cannot be read is a miss."""
     for name, content in _entries(codec, row):
         if (numbered := codec.read(_numbered_id, name)) is not None:
-            summary = codec.opened("summary", names, [numbered[1]], (numbered[1], first), content)
+            summary = codec.open_record("summary", names, [numbered[1]], (numbered[1], first), content)
             if summary is not None:
                 yield numbered[0], summary
 
@@ -379,18 +379,18 @@ class RedisStore(RedisDecisionStore, Store):
             while names:
                 stop = start + AT_ONCE - 1
                 (names,) = await self._connection.trip(("ZRANGE", self._keys.conversations(tenant), start, stop))
-                held[tenant] += sum(holding.size for holding in await self._sizes(tenant, names))
+                held[tenant] += sum(size for _, size in await self._sizes(tenant, names))
                 start += AT_ONCE
         return held
 
-    async def _oldest(self, tenant: bytes) -> Sequence[Holding]:
+    async def _oldest(self, tenant: bytes) -> Sequence[tuple[bytes, int]]:
         (names,) = await self._connection.trip(("ZRANGE", self._keys.conversations(tenant), 0, _FEW - 1))
         return await self._sizes(tenant, names)
 
-    async def _sizes(self, tenant: bytes, names: Sequence[bytes]) -> Sequence[Holding]:
+    async def _sizes(self, tenant: bytes, names: Sequence[bytes]) -> Sequence[tuple[bytes, int]]:
         commands: list[Command] = [_SIZE.on(self._keys.conversation(tenant, name)) for name in names]
         sizes = await self._connection.trip(*commands) if commands else []
-        return [Holding(name, int(size)) for name, size in zip(names, sizes, strict=True)]
+        return [(name, int(size)) for name, size in zip(names, sizes, strict=True)]
 
     async def _delete_all(self, tenant: bytes, command: Command) -> int:
         """Delete the conversations that the command answers with, until there are none."""

@@ -58,7 +58,7 @@ from proxy.memory.serialization import Codec, Names, name_bytes, names_of, reada
 from proxy.memory.sqlite import statements as sql
 from proxy.memory.sqlite.connection import MEMORY, FileAnnouncements, Row, SqliteConnection
 from proxy.memory.steps import ClaimedSteps
-from proxy.memory.store import Holding, Store, trimmed
+from proxy.memory.store import Store, trimmed
 
 # --- decisions ---
 
@@ -89,7 +89,7 @@ class SqliteDecisionStore(SqlitePart, ClaimedSteps):
                 if (record := self._codec.step(names, at, *rest)) is not None:
                     steps[at] = record
             elif table == 1:
-                if (insert := self._codec.opened("insert", names, [at], at, rest[0])) is not None:
+                if (insert := self._codec.open_record("insert", names, [at], at, rest[0])) is not None:
                     inserts[at] = (*inserts.get(at, ()), insert)
             elif (summary := self._summary(names, at, *rest[:2])) is not None:
                 summaries.append(summary)
@@ -124,7 +124,7 @@ class SqliteDecisionStore(SqlitePart, ClaimedSteps):
     async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
         names = names_of(key)
         name = snapshot.fingerprint, snapshot.anchor
-        content = self._codec.sealed("snapshot", names, name, *name, snapshot.state)
+        content = self._codec.seal_record("snapshot", names, name, *name, snapshot.state)
         await self._connection.run(sql.PUT_SNAPSHOT, *names, *name, content, self._clock(), instead_of)
 
     async def snapshot(self, key: Key, fingerprint: str, anchors: Sequence[str]) -> Snapshot | None:
@@ -132,18 +132,18 @@ class SqliteDecisionStore(SqlitePart, ClaimedSteps):
         rows = await self._connection.run(sql.SNAPSHOT, json.dumps(list(anchors)), *names, fingerprint)
         for anchor, content in rows:
             name = fingerprint, str(anchor)
-            state = self._codec.opened("snapshot", names, name, name, content)
+            state = self._codec.open_record("snapshot", names, name, name, content)
             return None if state is None else Snapshot(name[1], fingerprint, state)
         return None
 
     async def insert(self, key: Key, insert: Insert) -> None:
         names = names_of(key)
-        content = self._codec.sealed("insert", names, [insert.after], insert)
+        content = self._codec.seal_record("insert", names, [insert.after], insert)
         await self._connection.run(sql.PUT_INSERT, *names, insert.after, insert.reply, content, self._clock())
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         names = names_of(key)
-        content = self._codec.sealed("summary", names, [record.id], record)
+        content = self._codec.seal_record("summary", names, [record.id], record)
         row = (*names, record.id, record.kind, record.first, content, self._clock())
         name, token = (None, None) if lease is None else (name_bytes(lease.name), lease.token)
         return bool(await self._connection.run(sql.PUT_SUMMARY, *row, name, *names, name, token))
@@ -171,7 +171,9 @@ class SqliteDecisionStore(SqlitePart, ClaimedSteps):
         await self._connection.run(sql.DELETE_SUMMARIES, *names_of(key), json.dumps(list(ids)))
 
     def _summary(self, names: Names, id: object, first: object, content: object) -> SummaryRecord | None:
-        record: SummaryRecord | None = self._codec.opened("summary", names, [str(id)], (str(id), str(first)), content)
+        record: SummaryRecord | None = self._codec.open_record(
+            "summary", names, [str(id)], (str(id), str(first)), content
+        )
         return record
 
 
@@ -420,9 +422,9 @@ class SqliteStore(SqliteDecisionStore, Store):
             await asyncio.sleep(_SWEEP_PAUSE)
         return held
 
-    async def _oldest(self, tenant: bytes) -> Sequence[Holding]:
+    async def _oldest(self, tenant: bytes) -> Sequence[tuple[bytes, int]]:
         rows = await self._connection.run(sql.OLDEST, tenant)
-        return [Holding(name, int(float(str(size)))) for _, name, size in rows]
+        return [(name, int(float(str(size)))) for _, name, size in rows]
 
     async def delete_tenant(self, tenant: str, *, with_events: bool = True) -> int:
         for statement in sql.DELETE_TENANT_FIRST[0 if with_events else 1 :]:
