@@ -66,55 +66,6 @@ class Completion:
     readable: bool = True
 
 
-class SdkClient:
-    """One API through the SDK of whoever made it."""
-
-    def __init__(self, api: Dialect, writing: Writing, base: str, http: httpx2.AsyncClient) -> None:
-        # the SDK wants a key; the transport does not let it out
-        options: dict[str, Any] = {"base_url": base, "api_key": "none", "http_client": http, "max_retries": _RETRIES}
-        self.errors: tuple[type[Exception], ...]
-        """The errors of the SDK where there is no reply."""
-        self._sdk: Any
-        if api.provider == "anthropic":
-            from anthropic import AnthropicError, AsyncAnthropic
-
-            self.errors, self._sdk = (AnthropicError,), AsyncAnthropic(**options, open_telemetry=False)
-        else:
-            from openai import AsyncOpenAI, OpenAIError
-
-            self.errors, self._sdk = (OpenAIError,), AsyncOpenAI(**options)
-        self._api = api
-        self._writing = writing
-
-    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
-        """The body of the reply. `headers` prove who asks."""
-        instructions, text = well_formed(request.instructions), well_formed(request.text)
-        body, *others = self._writing.bodies(model, instructions, text, request.most)
-        for other in others:
-            try:
-                return await self._post(body, headers)
-            except self.errors as error:
-                if getattr(error, "status_code", 0) != 400 or getattr(error, "param", None) not in body.keys() - other:
-                    raise
-            body = other
-        return await self._post(body, headers)
-
-    async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        options, path = {"headers": headers}, f"/v1{self._api.http.path}"
-        reply: httpx2.Response = await self._sdk.post(path, cast_to=httpx2.Response, body=body, options=options)
-        return reply.content
-
-    def read(self, body: bytes) -> Completion:
-        """The answer in a reply. Raises ValueError where the body is not a JSON object."""
-        reply = msgspec.json.decode(body, type=dict[str, Any])
-        usage = self._api.usage.read(reply.get("usage"))
-        try:
-            text, end = self._writing.answer(reply)
-        except (msgspec.ValidationError, IndexError):
-            return Completion("", "other", usage, readable=False)
-        return Completion(text, end, usage)
-
-
 _LARGEST_REPLY = 4 * 2**20
 """Bytes of a reply, at most."""
 PROOF = "x-narrows-proof-"
@@ -147,15 +98,44 @@ class Endpoint:
             trust_env=False,
         )
         self.base = row.url
-        self._client: SdkClient | None = None
+        self.errors: tuple[type[Exception], ...] = ()
+        """The errors of the SDK where there is no reply."""
+        self._sdk: Any = None
 
-    async def client(self) -> SdkClient:
-        """The SDK, with the key that its upstream has now; made in a thread, because importing it takes long."""
+    async def connect(self) -> None:
+        """Use the key that its upstream has now, and make the SDK: in a thread, because importing it takes long."""
         if self.outbound.row.key_file is not None:
             await self.outbound.reread()
-        if self._client is None:
-            self._client = await asyncio.to_thread(SdkClient, self.api, self._writing, self.outbound.origin, self.http)
-        return self._client
+        if self._sdk is None:
+            self.errors, self._sdk = await asyncio.to_thread(_sdk, self.api, self.outbound.origin, self.http)
+
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
+        """The body of the reply. `headers` prove who asks."""
+        instructions, text = well_formed(request.instructions), well_formed(request.text)
+        body, *others = self._writing.bodies(model, instructions, text, request.most)
+        for other in others:
+            try:
+                return await self._post(body, headers)
+            except self.errors as error:
+                if getattr(error, "status_code", 0) != 400 or getattr(error, "param", None) not in body.keys() - other:
+                    raise
+            body = other
+        return await self._post(body, headers)
+
+    async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+        options, path = {"headers": headers}, f"/v1{self.api.http.path}"
+        reply: httpx2.Response = await self._sdk.post(path, cast_to=httpx2.Response, body=body, options=options)
+        return reply.content
+
+    def read(self, body: bytes) -> Completion:
+        """The answer in a reply. Raises ValueError where the body is not a JSON object."""
+        reply = msgspec.json.decode(body, type=dict[str, Any])
+        usage = self.api.usage.read(reply.get("usage"))
+        try:
+            text, end = self._writing.answer(reply)
+        except (msgspec.ValidationError, IndexError):
+            return Completion("", "other", usage, readable=False)
+        return Completion(text, end, usage)
 
     async def models(self, headers: Mapping[str, str]) -> frozenset[str]:
         """The names of the models that this API lists. Raises where it lists none."""
@@ -164,6 +144,19 @@ class Endpoint:
         reply = await self.http.get(url, headers={**VERSIONS, **headers})
         reply.raise_for_status()
         return frozenset(each.id for each in msgspec.json.decode(reply.content, type=_ModelList).data)
+
+
+def _sdk(api: Dialect, base: str, http: httpx2.AsyncClient) -> tuple[tuple[type[Exception], ...], Any]:
+    """The errors of the SDK of whoever made this API, and a client of it."""
+    # the SDK wants a key; the transport does not let it out
+    options: dict[str, Any] = {"base_url": base, "api_key": "none", "http_client": http, "max_retries": _RETRIES}
+    if api.provider == "anthropic":
+        from anthropic import AnthropicError, AsyncAnthropic
+
+        return (AnthropicError,), AsyncAnthropic(**options, open_telemetry=False)
+    from openai import AsyncOpenAI, OpenAIError
+
+    return (OpenAIError,), AsyncOpenAI(**options)
 
 
 class _ListedModel(msgspec.Struct):

@@ -245,14 +245,14 @@ class _ChainEntry:
 
     async def ask(self, request: ModelRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
-        client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
-        errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OSError, UnicodeError)
+        await self._endpoint.connect()  # before the clock runs: importing the SDK is no fault of the model
+        errors: tuple[type[Exception], ...] = (*self._endpoint.errors, httpx2.HTTPError, OSError, UnicodeError)
         refusal = _NO_REFUSAL
         try:
             async with asyncio.timeout(seconds):
                 headers = {**self._headers(request), ASKED: quote(model)}
-                body = await client.ask(request, model, headers)
-            completion = client.read(body)
+                body = await self._endpoint.ask(request, model, headers)
+            completion = self._endpoint.read(body)
         except TimeoutError:
             reason = "timeout"
         except errors as error:
