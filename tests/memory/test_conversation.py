@@ -81,4 +81,4 @@ async def test_e1_states_of_requests_that_were_shed_are_bounded(opened: CachedSt
     for number in range(100):
         live.add_reached(f"{number}", history, state)
     assert ("99", history.end_anchor(state.step - 1)) in live.steps
-    assert len(live.steps) == conversation._STEPS
+    assert len(live.steps) == conversation.STEPS
