@@ -59,9 +59,16 @@ class BillStore:
 
     async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
         """The sums of this day (as in 2026-01-31) and later ones, of one tenant or all, of one owner or all, in the
-        order of days."""
+        order of days, with the outcomes of the prefix side by side."""
         of_tenant = None if tenant is None else name_bytes(tenant)
-        return day_rows(await self._records.search(DAY, of_tenant, owner, since=since))
+        rows: dict[tuple[str, Labels], DayRow] = {}
+        for each in await self._records.search(DAY, of_tenant, owner, since=since):
+            row = rows.get((each.day, each.labels)) or DayRow(day=each.day, labels=each.labels, sums=BillSums())
+            requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
+            outcome = (requests + each.sums.requests, rewritten + each.sums.rewritten)
+            prefixes = {**row.prefixes, each.prefix: outcome} if each.prefix else row.prefixes
+            rows[each.day, each.labels] = structs.replace(row, sums=row.sums + each.sums, prefixes=prefixes)
+        return sorted(rows.values(), key=attrgetter("day"))
 
     async def conversation_rows(
         self, tenant: str | None = None, owner: str | None = None, before: float | None = None, most: int = 50
@@ -90,8 +97,14 @@ class BillStore:
 def _to_day(tenant: bytes, day: bytes, bills: Sequence[RequestBill]) -> Change:
     """Add bills to the sums of their day."""
     rows = {(bill.labels, bill.prefix): DaySum(day.decode(), bill.labels, bill.prefix, BillSums()) for bill in bills}
-    others = {at: replace(row, labels=other(row.labels)) for at, row in rows.items()}
-    names, other_names = ({at: row_name(row) for at, row in some.items()} for some in (rows, others))
+    others = {
+        at: replace(row, labels=structs.replace(row.labels, owner=OTHER, key="", model=OTHER))
+        for at, row in rows.items()
+    }
+    names, other_names = (
+        {at: serialization.packed("labels", row.labels, row.prefix) for at, row in some.items()}
+        for some in (rows, others)
+    )
     by_id = _by_id(bills)
 
     def added(there: Mapping[Kind, Rows]) -> Values:
@@ -145,15 +158,6 @@ def day_of(at: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(at))
 
 
-def other(labels: Labels) -> Labels:
-    """The labels of what a day has no more rows for."""
-    return structs.replace(labels, owner=OTHER, key="", model=OTHER)
-
-
-def row_name(row: DaySum) -> bytes:
-    return serialization.packed("labels", row.labels, row.prefix)
-
-
 def row_of(bill: RequestBill) -> ConversationRow:
     """The row of a conversation with this bill alone."""
     return ConversationRow(
@@ -181,16 +185,3 @@ def added_up(sums: Iterable[BillSums]) -> BillSums:
     """The sum of several, at least one."""
     columns = zip(*map(structs.astuple, sums), strict=True)
     return BillSums(**dict(zip(BillSums.__struct_fields__, map(sum, columns), strict=True)))
-
-
-def day_rows(stored: Iterable[DaySum]) -> list[DayRow]:
-    """The rows of days, in their order, as people ask for them: with the outcomes of the prefix side by side."""
-    rows: dict[tuple[str, Labels], DayRow] = {}
-    for each in stored:
-        row = rows.get((each.day, each.labels)) or DayRow(day=each.day, labels=each.labels, sums=BillSums())
-        requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
-        outcome = {each.prefix: (requests + each.sums.requests, rewritten + each.sums.rewritten)} if each.prefix else {}
-        rows[each.day, each.labels] = structs.replace(
-            row, sums=row.sums + each.sums, prefixes={**row.prefixes, **outcome}
-        )
-    return sorted(rows.values(), key=lambda row: row.day)
