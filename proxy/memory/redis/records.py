@@ -32,12 +32,11 @@ from proxy.memory.redis.connection import (
     Command,
     Keys,
     RedisPart,
-    Script,
     framed,
     open_row,
     seal_row,
 )
-from proxy.memory.redis.scripts import ASK, GUARDED, INDEX, NOTE, NOTE_EVENT
+from proxy.memory.redis.scripts import GUARDED, INDEX, NOTE, NOTE_EVENT
 from proxy.memory.serialization import Codec, Names, UnreadableRecordError, name_bytes, row_bytes
 
 _IDS = 20_000
@@ -109,7 +108,7 @@ class TextLayout(Layout):
 
     def rows(self, names: Sequence[bytes] | None, *replies: Any) -> Rows:
         if names is None:
-            fields = _mapping(replies[0]).items()
+            fields = replies[0].items()
             heads = {field[1:]: _HEAD.match(row) for field, row in fields if field.startswith(self.field(b""))}
             self.codec.misses += sum(head is None for head in heads.values())
             numbered = ((int(head[1]), name, head) for name, head in heads.items() if head is not None)
@@ -207,7 +206,7 @@ class HashLayout(Layout):
         letter = _LETTERS[self.kind]
         stored: Iterable[tuple[bytes, bytes | None]] = zip(names or (), replies[0], strict=False)
         if names is None:
-            fields = _mapping(replies[0]).items()
+            fields = replies[0].items()
             stored = ((field[len(letter) :], row) for field, row in fields if field.startswith(letter))
         rows = Rows({name: self._value(name, row) for name, row in stored if row is not None})
         rows.count = lambda: replies[1]
@@ -292,11 +291,6 @@ class AddedLayout(Layout):
 _LAYOUTS = {records.OWNER: OwnerLayout, records.ADDED: AddedLayout, **dict.fromkeys(_LETTERS, HashLayout)}
 
 
-def _mapping(reply: Any) -> Mapping[bytes, bytes]:
-    """Fields and values, which a script answers one after the other."""
-    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-
-
 def _text_row(head: re.Match[bytes], content: bytes = b"") -> TextRow:
     return TextRow(head.string[head.end() :], content, int(head[2]))
 
@@ -363,11 +357,11 @@ class _Attempt:
         """Commands for other slots before it, and after it."""
         self.after: list[Command] = []
 
-    def reads(self) -> Command:
-        """Reads the mark of the last change, and the rows."""
+    def reads(self) -> list[Command]:
+        """Commands that read the mark of the last change, and then the rows: where these are no longer the rows of that
+        mark, there is another by the time of the change."""
         of_kinds = (self._layouts[kind].reads(names) for kind, names in self.change.reads.items())
-        commands: list[Command] = [("GET", self._mark), *chain(*of_kinds)]
-        return _script(ASK, commands, *commands)
+        return [("GET", self._mark), *chain(*of_kinds)]
 
     def plan(self, answer: Sequence[Any], keys: Keys) -> None:
         """Follow the rule of the change, by what these commands have answered."""
@@ -392,7 +386,9 @@ class _Attempt:
             self.after += after
         if writes:
             marked: Command = ("SET", self._mark, secrets.token_hex(8), "EX", _MARK_SECONDS)
-            self.script = _script(GUARDED, [marked, *writes], (mark or b"",), marked, *writes)
+            words = (word for part in ((mark or b"",), marked, *writes) for word in (len(part), *part))
+            pieces = framed([word if isinstance(word, bytes) else str(word).encode() for word in words])
+            self.script = GUARDED.on([*dict.fromkeys(str(command[1]) for command in (marked, *writes))], *pieces)
 
 
 def _notes(notes: Iterable[Note], now: float) -> Iterator[Command]:
@@ -402,13 +398,6 @@ def _notes(notes: Iterable[Note], now: float) -> Iterator[Command]:
         members[key, seconds][member] = now if at is None else at
     for (key, seconds), some in members.items():
         yield NOTE.on([key], seconds, *(part for member, at in some.items() for part in (at, member)))
-
-
-def _script(script: Script, commands: Iterable[Command], *parts: Command) -> Command:
-    """The script with these parts, each with its length before it; it touches the keys of the commands."""
-    keys = dict.fromkeys(str(command[1]) for command in commands)
-    words = (word for part in parts for word in (len(part), *part))
-    return script.on([*keys], *framed([word if isinstance(word, bytes) else str(word).encode() for word in words]))
 
 
 def _sums(owner: str | None, names: list[bytes] | None, stored: Iterable[tuple[Layout, Any]]) -> list[Any]:
@@ -432,9 +421,10 @@ class RedisRecordStore(RedisPart):
                 mark = self._keys.mark(next(iter(each.reads), None), each.tenant, each.place)
                 layout = partial(self._layout, tenant=each.tenant, place=each.place)
                 attempts.append(_Attempt(each, mark, layout))
-            answers = await self._trip(*(each.reads() for each in attempts))
-            for attempt, answer in zip(attempts, answers, strict=True):
-                attempt.plan(answer, self._keys)
+            reads = [each.reads() for each in attempts]
+            replies = iter(await self._trip(*chain(*reads)))
+            for attempt, commands in zip(attempts, reads, strict=True):
+                attempt.plan([next(replies) for _ in commands], self._keys)
             attempts = [each for each in attempts if each.script is not None]
             notes = _notes((note for each in attempts for note in each.notes), self._clock())
             before = [*notes, *(command for each in attempts for command in each.before)]

@@ -264,43 +264,27 @@ redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 
-_COMMANDS = """
-local words, start, at = {}, 1, 1
+GUARDED = Script(
+    """-- KEYS: of the commands. ARGV: the lengths of all words, and the words
+local words, start, at = {}, 1, 3
 for i = 1, #ARGV[1] / 4 do
     local length = struct.unpack('>i4', ARGV[1], i * 4 - 3)
     words[i] = string.sub(ARGV[2], start, start + length - 1)
     start = start + length
 end
-local function command()
-    local size = tonumber(words[at])
-    at = at + size + 1
-    return redis.call(unpack(words, at - size, at - 1))
-end
-"""
-"""Commands, each written as its length and its words. They come in two pieces, the lengths of all words and the words:
-thousands of small arguments would take Python long."""
-
-ASK = Script(
-    "-- KEYS: of the commands. ARGV: commands"
-    + _COMMANDS
-    + """
-local answers = {}
-while at <= #words do answers[#answers + 1] = command() end
-return answers"""
-)
-
-GUARDED = Script(
-    "-- KEYS: of the commands. ARGV: the mark that was read, in a command of its own, then that which sets a new one"
-    + _COMMANDS
-    + """
 local mark = redis.call('GET', KEYS[1]) or ''
 if mark == words[6] then return 1 end
 if mark ~= words[2] then return 0 end
-at = 3
-while at <= #words do command() end
+while at <= #words do
+    local size = tonumber(words[at])
+    at = at + size + 1
+    redis.call(unpack(words, at - size, at - 1))
+end
 return 1"""
 )
-"""Commands that are only done where nothing was changed since the mark was read. Answers whether they were done."""
+"""Commands that are only done where nothing was changed since the mark was read. Answers whether they were done. Each
+is written as its length and its words: first the mark, in a command of its own, then that which sets a new one. They
+come in two pieces: thousands of small arguments would take Python long."""
 
 INDEX = Script(
     """-- KEYS: an index and its bytes. ARGV: ttl, now, since when, most bytes, how many of the oldest to look at,
