@@ -58,8 +58,7 @@ from proxy.memory.redis.connection import (
 )
 from proxy.memory.redis.records import RedisRecordStore
 from proxy.memory.redis.scripts import MEND, NOTE, PUT_ONCE
-from proxy.memory.serialization import Codec, Names, UnreadableRecordError, name_bytes, names_of, readable
-from proxy.memory.steps import ClaimedSteps
+from proxy.memory.serialization import ClaimedSteps, Codec, Names, UnreadableRecordError, name_bytes, names_of, readable
 from proxy.memory.store import Store, trimmed
 
 # --- decisions ---

@@ -54,10 +54,9 @@ from proxy.memory.records import (
     TextKind,
     TextRow,
 )
-from proxy.memory.serialization import Codec, Names, name_bytes, names_of, readable, row_bytes
+from proxy.memory.serialization import ClaimedSteps, Codec, Names, name_bytes, names_of, readable, row_bytes
 from proxy.memory.sqlite import statements as sql
 from proxy.memory.sqlite.connection import MEMORY, FileAnnouncements, Row, SqliteConnection
-from proxy.memory.steps import ClaimedSteps
 from proxy.memory.store import Store, trimmed
 
 # --- decisions ---
