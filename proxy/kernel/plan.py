@@ -151,7 +151,7 @@ class Planner:
             is_quiet=result.state.step == 0,
             previous=memory.steps.get(before) or context.live.sent_before(conversation),
             sent_last=not context.lookup.complete
-            and context.live.sent_last(before, self.understanding.store.announcements.foreign_exchanges()),
+            and context.live.sent_last(before, self.understanding.store.announcements.foreign()),
         )
 
 

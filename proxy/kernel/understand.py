@@ -42,13 +42,13 @@ from proxy.memory.cached import NO_LOOKUP, CachedStore
 from proxy.memory.conversation import (
     Assembly,
     Branch,
+    Conversations,
     Inserts,
     LiveConversation,
     PackedRequest,
     ParsedRequest,
     restored_weight,
 )
-from proxy.memory.conversations import Conversations
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook

@@ -24,8 +24,8 @@ from policies.money.prices import Prices, Usage
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
 from proxy.memory import BillStore, Key
+from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.requests import PlannedRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry import Telemetry
 

@@ -32,7 +32,7 @@ from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.receive import MODES, read_head
 from proxy.kernel.wire.downstream import SERVER, Upload
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.requests import RequestHead, RequestOptions
 
 _AT_ONCE = 2
