@@ -29,7 +29,6 @@ def refused(code: str, message: str) -> PydanticCustomError:
 
 
 def refused_at(faults: Iterable[tuple[Path, str]]) -> ValidationError:
-    """Refusals of what stands somewhere inside the value at hand."""
     lines = [InitErrorDetails(type=refused("value", message), loc=tuple(path), input=None) for path, message in faults]
     return ValidationError.from_exception_data("settings", lines, hide_input=True)
 
@@ -67,7 +66,6 @@ _WORDS: Mapping[str, str] = {
 
 
 def plain(fault: ErrorDetails) -> str:
-    """What is wrong, or what to give instead."""
     kind, text = fault["type"], fault["msg"].removeprefix("Value error, ")
     if kind == "literal_error":
         return text + meant(str(fault["input"]), re.findall("'([^']*)'", str(fault["ctx"]["expected"])))

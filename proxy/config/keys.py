@@ -5,13 +5,12 @@ Laws
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from proxy.config.errors import Path, Table, refused, unknown
+from proxy.config.errors import Table, refused
 from proxy.config.presets import NAME
 from proxy.config.rules import Mode
 
@@ -54,26 +53,8 @@ class KeyRow(Table):
 
     @property
     def limits(self) -> dict[str, float]:
-        """What it may use at most, by the fields that say so."""
         values = {name: getattr(self, name) for name in _LIMITS}
         return {name: value for name, value in values.items() if value is not None}
 
     def has_expired(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now
-
-
-def faults_in(
-    keys: Sequence[KeyRow], presets: Collection[str], upstreams: Collection[str]
-) -> Iterator[tuple[Path, str]]:
-    """What cannot be meant in a list of keys, and where it stands. `presets`, `upstreams`: the names that there are."""
-    for at, row in enumerate(keys):
-        above = keys[:at]
-        if any(other.name == row.name for other in above):
-            yield ("keys", at, "name"), f"there is a key {row.name!r} above; give each a name of its own"
-        if any(other.sha256 == row.sha256 for other in above):
-            yield ("keys", at, "sha256"), "a row above has the same key; make one with `narrows keys new`"
-        named = (("presets", "preset", row.presets, presets), ("upstreams", "upstream", row.upstreams, upstreams))
-        for field, what, names, there in named:
-            for number, name in enumerate(names):
-                if name not in there:
-                    yield ("keys", at, field, number), unknown(what, name, there)

@@ -114,7 +114,6 @@ def _policy_entry(value: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _models(value: Any) -> tuple[tuple[str, str], ...]:
-    """Pairs of a provider and the model that is asked there."""
     if isinstance(value, Mapping) and value:
         return tuple(_MODELS.validate_python(value).items())
     if isinstance(value, str) and value:
@@ -126,8 +125,6 @@ def _models(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 class PresetTable(Table):
-    """The settings of a table of `presets`."""
-
     base: str = ""
     about: str = ""
     first_sight: Annotated[bool, Field(strict=True)] | None = None

@@ -78,7 +78,7 @@ class Rule(Table):
         return StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model)
 
     def fits(self, dialect: str, keys: Container[str], model: str) -> bool:
-        """Whether it is about a request in this API, with a credential of one of these digests, to this model."""
+        """True where it is about a request in this API, with a credential of one of these digests, to this model."""
         name = self.model or ""
         return (
             (self.path is None or CHATS[self.path] == dialect)
@@ -87,7 +87,7 @@ class Rule(Table):
         )
 
     def covers(self, other: "Rule") -> bool:
-        """Whether it fits every request that the other fits. Each path has an API of its own."""
+        """True where it fits every request that the other fits. Each path has an API of its own."""
         return self.fits(CHATS.get(other.path or "", ""), {(other.key_sha256 or "").lower()}, other.model or "")
 
 

@@ -35,7 +35,7 @@ _DEEP = "a value with hundreds of lists or tables inside each other; make it fla
 
 
 def lists_words(field: FieldInfo) -> bool:
-    """Whether the value is a list of texts, and not of tables."""
+    """True where the value is a list of texts, and not of tables."""
     items = get_args(field.annotation)
     is_table = bool(items) and isinstance(items[0], type) and issubclass(items[0], BaseModel)
     return get_origin(field.annotation) is tuple and not is_table
@@ -57,8 +57,6 @@ def value_of(field: FieldInfo, text: str) -> Any:
 
 
 class Variables(EnvSettingsSource):
-    """The variables of the environment."""
-
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         """A list or a table. Raises ConfigurationError."""
         try:
@@ -71,7 +69,6 @@ class TomlFile(PydanticBaseSettingsSource):
     """The file that the sources before this one (flags, environment) name in `config`."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Nothing by itself: the whole file is read at once."""
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -103,7 +100,6 @@ class Configured(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags stand before all of these."""
         return init_settings, *cls.around(Variables(settings_cls), TomlFile(settings_cls))
 
     @classmethod
@@ -161,7 +157,6 @@ def line_of(text: str, path: errors.Path) -> int:
 
 
 def _holds(table: object, path: errors.Path) -> bool:
-    """Whether something stands at the path."""
     for step in path:
         is_there = isinstance(table, Mapping) and step in table
         if not is_there and not (isinstance(table, list) and isinstance(step, int) and step < len(table)):

@@ -37,7 +37,6 @@ def scope_of(key: KeyRow) -> str:
 
 
 def limits_of(key: KeyRow) -> str:
-    """How much a key may use."""
     return ", ".join(f"{name} {value:g}" for name, value in key.limits.items())
 
 

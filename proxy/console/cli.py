@@ -60,7 +60,6 @@ class Command(TyperCommand):
 
 
 def _print_version(is_wanted: bool) -> None:
-    """Versions, and where the store is."""
     if is_wanted:
         import platform
         from importlib.metadata import version

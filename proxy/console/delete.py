@@ -27,8 +27,6 @@ _KINDS = ("conversations", "texts", "summaries", "bills", "recordings")
 
 
 class DeletionSettings(KeySettings):
-    """The settings that name the store, the keys, and the folder of recordings."""
-
     record: Path | None = None
 
 
@@ -120,7 +118,6 @@ async def _counted(scopes: Sequence[Scope], recordings: Recordings | None, store
 
 
 def _named(scope: Scope) -> str:
-    """The scope in words."""
     conversation = f"conversation {printable(scope.conversation, 40)} of " if scope.conversation else ""
     owner = f", what {printable(scope.owner, 40)} has sent" if scope.owner else ""
     return f"{conversation}tenant {printable(scope.tenant, 40)}{owner}"

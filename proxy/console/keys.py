@@ -24,20 +24,19 @@ from proxy.console.output import console, plain_table, print_json, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, stored_keys
 
 _REVOKED = "streams in progress go on; every further request is refused within seconds, at every replica"
-_WAYS = Annotated[
+_ACTIONS = Annotated[
     Literal["new", "add", "list", "revoke"],
     typer.Argument(metavar="new|add|list|revoke", help="What to do; new is for the file, add for the store."),
-]
-_Upstreams = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="An upstream for it; can be repeated. Default: all.")
 ]
 
 
 def keys(
-    action: _WAYS,
+    action: _ACTIONS,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its holder; not with list.")] = "",
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The tenant. Default: the name.")] = None,
-    upstream: _Upstreams = None,
+    upstream: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An upstream for it; can be repeated. Default: all.")
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="A model for it; can be repeated. Default: all.")
     ] = None,
@@ -64,21 +63,14 @@ def keys(
     seconds, and prints the key. A key is printed only once. `list` shows the rows of both, `revoke` deletes one of the
     store. NARROWS_STORE and NARROWS_CONFIG count here too.
     """
-    fields = {
-        "tenant": tenant,
-        "upstreams": upstream,
-        "models": model,
-        "presets": preset,
-        "mode": mode,
-        "rpm": rpm,
-        "tpm": tpm,
-        "concurrency": concurrency,
-        "usd_per_day": usd_per_day,
-    }
+    lists = {"upstreams": upstream, "models": model, "presets": preset}
+    limits = {"rpm": rpm, "tpm": tpm, "concurrency": concurrency, "usd_per_day": usd_per_day}
+    fields = {"tenant": tenant, **lists, "mode": mode, **limits}
+    fields = {field: value for field, value in fields.items() if value is not None}
     with refusing():
         if (action == "list") == bool(name):
             raise ValueError(f"{action} takes no NAME" if name else f"name the key: narrows keys {action} NAME")
-        if action in ("list", "revoke") and (expires or any(value is not None for value in fields.values())):
+        if action in ("list", "revoke") and (expires or fields):
             raise ValueError("options of a key are for new and add; to change one, revoke it and add another")
         if action == "new":
             return _print_new(*_key_and_row(name, fields, expires), as_json)
@@ -93,9 +85,7 @@ def keys(
 def _key_and_row(name: str, fields: Mapping[str, Any], expires: str) -> tuple[str, KeyRow]:
     """A key, and its row. Raises ValueError."""
     key = new_key()
-    values = {field: value for field, value in fields.items() if value is not None}
-    if expires:
-        values["expires"] = _time(expires)
+    values = {**fields, "expires": _time(expires)} if expires else fields
     try:
         return key, KeyRow(name=name, sha256=digest_of(key), **values)
     except ValidationError as error:
@@ -178,12 +168,7 @@ def as_table(row: KeyRow) -> dict[str, Any]:
 
 
 def as_toml(row: KeyRow) -> str:
-    """The row as it stands in the file."""
-    fields = row.model_dump(exclude_defaults=True)
-    lines = (f"{name} = {_value(value)}" for name, value in fields.items())
+    """As it stands in the file: TOML writes texts and lists of texts as JSON does."""
+    fields = row.model_dump(exclude_defaults=True).items()
+    lines = (f"{name} = {v.isoformat() if isinstance(v, datetime) else json.dumps(v)}" for name, v in fields)
     return "\n".join(["[[keys]]", *lines])
-
-
-def _value(value: Any) -> str:
-    """In TOML; its texts and lists of texts are as in JSON."""
-    return value.isoformat() if isinstance(value, datetime) else json.dumps(value)

@@ -101,7 +101,6 @@ def _kind_and_marks(field: FieldInfo) -> tuple[Any, Sequence[Any]]:
 
 
 def _word(kind: Any, marks: Sequence[Any], field: FieldInfo) -> str:
-    """What stands for the values of a setting."""
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if IN_SECONDS in marks or IN_MILLISECONDS in marks:

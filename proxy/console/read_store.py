@@ -59,11 +59,6 @@ class KeySettings(StoreSettings):
 S = TypeVar("S", bound=StoreSettings)
 
 
-def store_settings(store: str, config: Path | None) -> StoreSettings:
-    """As `settings_of`, where nothing else of the settings is wanted."""
-    return settings_of(StoreSettings, store, config)
-
-
 def settings_of(kind: type[S], store: str, config: Path | None) -> S:
     """The settings with these options; an empty one comes from the environment, the file or the default.
 
@@ -111,7 +106,6 @@ def _store(settings: StoreSettings) -> Store:
 
 
 def _is_foreign(file: Path) -> bool:
-    """Whether this is another database, or none. What cannot be read is not: opening it says why."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -39,8 +39,6 @@ _GRACE = 1.0
 
 
 class UnstartableError(Exception):
-    """The command cannot be started; the text says why."""
-
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
@@ -133,7 +131,6 @@ async def _exit_code(words: Sequence[str], environment: Mapping[str, str]) -> in
 
 
 def _print_end(outcome: Outcome, log: str) -> None:
-    """What was saved, where anything was asked for, and where warnings are."""
     if outcome.bill is not None and outcome.bill.requests:
         first, second = bill_in_words(outcome.bill)
         print(f"narrows: {first}\n  {second}", file=sys.stderr)

@@ -27,12 +27,7 @@ from proxy.usage.query import SINCE, UsageQuery, read_usage
 from proxy.usage.report import BY, UsageReport, UsageRow, as_csv
 from proxy.usage.report import as_json as values_of
 
-_LAST_LINE = """
-    original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens
-    billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; baseline: what
-    they would have cost without Narrows; saved: baseline minus paid and summaries; chkp: checkpoints, rewrites of
-    the prefix
-"""
+_LAST_LINE = "`narrows usage --help` says what each column is."
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16
 
@@ -109,7 +104,7 @@ def print_usage(console: Console, report: UsageReport) -> None:
             table.add_row(*(total[at] for at in part))
         console.print(table)
         title = ""
-    for line in (*_prefixes(report), report.measured_in_words, *report.notes, " ".join(_LAST_LINE.split())):
+    for line in (*_prefixes(report), report.measured_in_words, *report.notes, _LAST_LINE):
         if line:
             console.print(Text(line))
 
@@ -134,7 +129,6 @@ def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:
 
 
 def _prefixes(report: UsageReport) -> Iterator[str]:
-    """What became of prefixes, by its reason."""
     outcomes = sorted(report.total.prefixes.items(), key=lambda item: -item[1][1])
     named = [
         f"{printable(name, 40)} {requests:,}" + (f" ({short(rewritten)} tokens written again)" if rewritten else "")

@@ -15,7 +15,7 @@ import msgspec
 from policies.dialects import Dialect
 from policies.dialects.writing import Writing
 from proxy.config import ConfigurationError, Settings, UpstreamRow
-from proxy.config.headers import VERSIONS
+from proxy.config.routes import VERSIONS
 from proxy.summaries.clients import SdkClient
 from proxy.upstreams.outbound import Outbound, trust
 

@@ -19,8 +19,7 @@ from aiohttp.tracing import Trace
 from policies.dialects import DIALECTS
 from proxy.breaker import Breaker
 from proxy.config import UpstreamRow
-from proxy.config.addresses import names_no_version, usual_address
-from proxy.config.upstreams import MODEL
+from proxy.config.upstreams import MODEL, names_no_version, usual_address
 from proxy.errors import ApiError
 from proxy.telemetry import Telemetry
 from proxy.upstreams.framing import UpstreamProtocol, fresh_only

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 from multidict import CIMultiDict
 
 from proxy.config import ConfigurationError, UpstreamRow
-from proxy.config.headers import ACCOUNTS, CREDENTIALS, drop_sign_ins
+from proxy.config.routes import ACCOUNTS, CREDENTIALS, drop_sign_ins
 from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
 from proxy.errors import ApiError
 

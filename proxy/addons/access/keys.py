@@ -20,13 +20,12 @@ _LENGTH, _CHECKSUM_LENGTH = 33, 6
 
 
 def new_key() -> str:
-    """A key that nobody has."""
     content = _base58(int.from_bytes(secrets.token_bytes(_RANDOM_BYTES)), _LENGTH)
     return KEY_PREFIX + content + _checksum(content)
 
 
 def is_sound(key: str) -> bool:
-    """Whether this is a key in full: one that was cut or mistyped is not."""
+    """True where this is a key in full: one that was cut or mistyped is not."""
     return (
         KEY_SHAPE.fullmatch(key) is not None
         and _checksum(key[len(KEY_PREFIX) : -_CHECKSUM_LENGTH]) == key[-_CHECKSUM_LENGTH:]

@@ -62,7 +62,6 @@ class KeyRegistry:
             self._store.close()
 
     def find(self, digest: str) -> KeyRow | None:
-        """The row of the key with this SHA-256, of those that are known here."""
         row = self._rows.get(digest[:_PLACE])
         return row if row is not None and hmac.compare_digest(row.sha256, digest) else None
 
@@ -92,7 +91,6 @@ class KeyRegistry:
                 asyncio.get_running_loop().call_exception_handler(fault)
 
     async def _ask_soon(self) -> None:
-        """Ask once more, not too soon after the last time."""
         now = asyncio.get_running_loop().time
         await asyncio.sleep(max(0.0, self._asked_at + _SPACING - now()))
         self._next = None  # whoever comes from now on may know of a newer key

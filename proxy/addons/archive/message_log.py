@@ -75,7 +75,7 @@ class _Trail:
     origin: "_Trail | None" = None
     """That of the branch from which this one parts, as long as it is not taken over."""
     is_read: bool = False
-    """Whether the store was asked how far the log goes."""
+    """True where the store was asked how far the log goes."""
     raws: dict[str, bytes] = field(default_factory=dict)
     """The digests of the bytes that stand there, by the names of messages."""
     versions: _Versions = field(default_factory=_Versions)
@@ -106,8 +106,6 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A request, and its place in the log."""
-
     key: Key
     about: _About
     parsed: ParsedRequest
@@ -120,11 +118,12 @@ class _Arrival:
 
 
 class MessageLog:
-    """Stores logs. `limit`: bytes of a conversation."""
+    """`limit`: bytes of a conversation."""
 
     def __init__(self, services: StoreAccess, limit: int) -> None:
         self._services = services
         self.limit = limit
+        self._entries = LogEntries(services, limit)
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
         """By conversation and owner, the newest first."""
         self.queue = TextQueue(services, "history", MESSAGES, limit)
@@ -148,40 +147,56 @@ class MessageLog:
         shared = common_items(nearest.digests, digests)
         logged, last = [*nearest.messages[:shared]], nearest.messages[shared - 1].last if shared else ""
         for message in messages[shared:]:
-            name = self._name(owner, last, message.role, message.digest)
+            name = self._entries.name(owner, last, message.role, message.digest)
             logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
             last = logged[-1].last
         extends = shared == len(nearest.digests)
         branch = _Branch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
-        new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
+        new = [at for at in range(shared, len(messages)) if self._entries.fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
         about = self._about(owner, dialect)
         arrival = _Arrival(key, about, parsed, branch, new=new, sent=sent, is_round=is_round)
-        if self.queue.put(key, size, _once(partial(self._entries, arrival)), partial(self._give_up, key)):
+        make = _once(partial(self._entries.of_request, arrival))
+        if self.queue.put(key, size, make, partial(self._give_up, key)):
             others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]
             if _size(branches) <= _LOGGED // 8:
                 self._branches[key, owner] = branches
 
     def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply) -> None:
-        """Log the reply to a request that was logged, if it is whole. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         branches = self._branches.get((key, owner), ())
         branch = next((branch for branch in branches if branch.digests == digests), None)
         if branch is not None and reply.size:
-            make = partial(asyncio.to_thread, self._reply, self._about(owner, dialect), branch, reply)
+            make = partial(asyncio.to_thread, self._entries.of_reply, self._about(owner, dialect), branch, reply)
             self.queue.put(key, reply.size, _once(make), partial(self._give_up, key))
 
     def _about(self, owner: str, dialect: str) -> _About:
         return {"owner": owner, "dialect": dialect, "at": self._services.clock()}
 
-    def _fits(self, raw: bytes) -> bool:
-        """Whether it can be stored at all; what is longer than a log would drive out all the rest."""
-        if len(raw) > self.limit:
-            self._services.telemetry.metrics.store_trouble("history_large")
-        return len(raw) <= self.limit
+    def _give_up(self, key: Key) -> None:
+        """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
+        self.queue.forget(key.tenant, key.conversation)
+        forget_in(self._branches, key.tenant, key.conversation)
 
-    async def _entries(self, arrival: _Arrival) -> Sequence[StoredText]:
+
+class LogEntries:
+    """Makes the entries of requests and replies, behind them."""
+
+    def __init__(self, services: StoreAccess, limit: int) -> None:
+        self._services, self._limit = services, limit
+
+    def fits(self, raw: bytes) -> bool:
+        """True where it can be stored at all; what is longer than a log would drive out all the rest."""
+        if len(raw) > self._limit:
+            self._services.telemetry.metrics.store_trouble("history_large")
+        return len(raw) <= self._limit
+
+    def name(self, owner: str, last: str, role: str, content: bytes) -> str:
+        place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
+        return hmac.digest(self._services.secret, place + content, "sha256").hex()[:32]
+
+    async def of_request(self, arrival: _Arrival) -> Sequence[StoredText]:
         """What the store has not of a request. Raises StoreTrouble."""
         trail = arrival.branch.trail
         trail.begin([message.name for message in arrival.branch.messages])
@@ -191,7 +206,7 @@ class MessageLog:
             await self._services.store.delete_texts(arrival.key, MESSAGES, surplus)
         beside = [text for text in versions.values() if text.name not in trail.versions.places]
         sent = [await self._sent(arrival, arrival.sent, versions)] if arrival.sent is not None else []
-        if not all(self._fits(raw_of(text.text)) for text in sent):
+        if not all(self.fits(raw_of(text.text)) for text in sent):
             trail.sent, sent = SentTrail(), []
         trail.versions.places.update((text.name, trail.versions.size) for text in beside)
         trail.versions.size += sum(len(text.text) for text in (*beside, *messages, *sent))
@@ -201,8 +216,8 @@ class MessageLog:
         """The names of those versions that are to be stored anew: the oldest entries go where a log is full, and each
         request needs its tools, however old they are."""
         size = versions.size
-        versions.places = {name: at for name, at in versions.places.items() if at > size - self.limit}  # others went
-        aged = [text.name for text in wanted if versions.places.get(text.name, size) < size - self.limit // 2]
+        versions.places = {name: at for name, at in versions.places.items() if at > size - self._limit}  # others went
+        aged = [text.name for text in wanted if versions.places.get(text.name, size) < size - self._limit // 2]
         for name in aged:
             del versions.places[name]
         return aged
@@ -215,7 +230,7 @@ class MessageLog:
         if not trail.is_read:
             trail.is_read = True
             # how old they are is not known: a quarter of a log on they are stored anew
-            at = trail.versions.size - self.limit // 4
+            at = trail.versions.size - self._limit // 4
             trail.versions.places.update((text.name, at) for text in stored if int(text.about["index"]) < 0)
             names = {text.name for text in stored}
             replies = [name for name in replies if name in names]
@@ -242,7 +257,6 @@ class MessageLog:
             yield from (self._reply_name(owner, before, digest, at) for at in range(len(reply) + _UNRETURNED))
 
     def _messages(self, arrival: _Arrival) -> list[StoredText]:
-        """The new messages as the client wrote them."""
         texts = []
         for at in arrival.new:
             message, logged = arrival.parsed.conversation.messages[at], arrival.branch.messages[at]
@@ -258,10 +272,10 @@ class MessageLog:
         raws = {"lead": request.instructions, "tools": request.tool_list, "frame": frame}
         texts = {}
         for role, raw in raws.items():
-            if raw and self._fits(raw):
+            if raw and self.fits(raw):
                 shows_as = "system" if role == "lead" else role
                 place: _About = {"index": sent_requests.BESIDE[role], "parent": "", "role": shows_as}
-                texts[role] = StoredText(self._name(owner, "", role, raw), text_of(raw), {**arrival.about, **place})
+                texts[role] = StoredText(self.name(owner, "", role, raw), text_of(raw), {**arrival.about, **place})
         return texts
 
     async def _sent(self, arrival: _Arrival, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
@@ -280,11 +294,10 @@ class MessageLog:
         place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}
         step = {"number": arrival.parsed.conversation.steps, "round": trail.sent.round}
         about = {**arrival.about, **place, **step, "sent": sent.digest, "before": before}
-        trail.sent.entry = self._name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
+        trail.sent.entry = self.name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
-    def _reply(self, about: _About, branch: _Branch, reply: HeldReply) -> Sequence[StoredText]:
-        """The messages of a reply, each behind the one before it."""
+    def of_reply(self, about: _About, branch: _Branch, reply: HeldReply) -> Sequence[StoredText]:
         dialect, last, texts = str(about["dialect"]), branch.last, []
         raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
@@ -299,20 +312,10 @@ class MessageLog:
             }
             texts.append(StoredText(name, text_of(raw), {**about, **place, "reply": digest, "after": branch.last}))
             last = name
-        return texts if sum(len(text.text) for text in texts) <= self.limit else []
+        return texts if sum(len(text.text) for text in texts) <= self._limit else []
 
     def _reply_name(self, owner: str, before: str, digest: str, at: int) -> str:
-        """The name of a message of a reply that no request has brought back."""
-        return self._name(owner, before, "reply", f"{digest}\0{at}".encode())
-
-    def _name(self, owner: str, last: str, role: str, content: bytes) -> str:
-        place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
-        return hmac.digest(self._services.secret, place + content, "sha256").hex()[:32]
-
-    def _give_up(self, key: Key) -> None:
-        """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
-        self.queue.forget(key.tenant, key.conversation)
-        forget_in(self._branches, key.tenant, key.conversation)
+        return self.name(owner, before, "reply", f"{digest}\0{at}".encode())
 
 
 def _entry(

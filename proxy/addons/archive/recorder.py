@@ -6,25 +6,109 @@ Laws
   Nothing waits for it, nothing fails by it: it is written in a thread, every half minute and in the end. What waits is
   bounded.
   What is deleted is not written any more.
+  Chosen fields are left out, and the credential of the request, in any form in which it may stand. A field is chosen by
+  its path (`messages.*.content`; `*` is any name or place, `$` everything), and all below it. A pattern is searched by
+  RE2, in linear time; without one the whole value goes. Nothing is left out of the names of fields.
 """
 
 import asyncio
 import hmac
-from collections.abc import Sequence
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import re2  # type: ignore[import-untyped]  # it ships no types
 from cachetools import LRUCache
 
 from policies.dialects import DIALECTS
+from policies.dialects.common import as_json
 from proxy.addons.archive.recordings import Recordings, session_of
-from proxy.addons.archive.redaction import Redaction
 from proxy.kernel.addons import HeldReply
 from proxy.memory import Key
 from proxy.memory.conversation import ParsedRequest
 from proxy.requests import ClientRequest
 from proxy.telemetry import Telemetry
+
+# --- what is left out ---
+
+REDACTED = "[redacted]"
+_SHORTEST = 8
+"""Characters of a credential that is looked for."""
+
+_QUIET = re2.Options()
+_QUIET.log_errors = False  # what is wrong with a pattern is said in the error
+_Row = tuple[tuple[str, ...], Any]
+
+
+class Redaction:
+    """Leaves out what a table says: patterns by paths. Raises ValueError for a pattern that is none."""
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        self._rows: list[_Row] = []
+        for path, pattern in table.items():
+            names = tuple(name for name in path.removeprefix("$").split(".") if name)
+            try:
+                self._rows.append((names, re2.compile(pattern, _QUIET) if pattern else None))
+            except re2.error as error:
+                raise ValueError(
+                    f"{path}: {pattern!r} is not a valid RE2 pattern ({_reason(error)}); correct it"
+                ) from error
+
+    def applied(self, session: Mapping[str, Any], credential: str) -> bytes:
+        raw = as_json(_redacted(session, self._rows) if self._rows else session)
+        for form in forms_of(credential):
+            raw = raw.replace(form, REDACTED.encode())
+        return raw
+
+
+def _reason(error: Exception) -> str:
+    """What RE2 says of a pattern, which it says in bytes."""
+    reason = error.args[0] if error.args else ""
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+
+
+def forms_of(credential: str) -> Iterator[bytes]:
+    """The keys of a credential, plain, and in the encodings in which a text may hold them."""
+    for key in credential.split("\n"):
+        raw = key.encode("utf-8", "surrogateescape")
+        if len(raw) >= _SHORTEST:
+            yield raw
+            yield as_json(key)[1:-1]
+            yield from (encode(raw).rstrip(b"=") for encode in (b64encode, urlsafe_b64encode))
+            # inside of a longer text it begins at any of three places, and shares its outer characters with neighbours
+            yield from (
+                encode(bytes(before) + raw)[before + bool(before) : (before + len(raw)) * 4 // 3]
+                for encode in (b64encode, urlsafe_b64encode)
+                for before in range(3)
+            )
+            yield from (raw.hex().encode(), raw.hex().upper().encode())
+            yield from (quote(raw, safe=safe).encode() for safe in ("", "/"))
+
+
+def _redacted(value: Any, rows: Sequence[_Row]) -> Any:
+    here = [pattern for names, pattern in rows if not names]
+    if isinstance(value, dict):
+        return {name: _redacted(each, _under(name, rows)) for name, each in value.items()} if rows else value
+    if isinstance(value, list):
+        return [_redacted(each, _under(str(at), rows)) for at, each in enumerate(value)] if rows else value
+    if None in here:
+        return REDACTED
+    if isinstance(value, str):
+        for pattern in here:
+            value = pattern.sub(REDACTED, value)
+    return value
+
+
+def _under(name: str, rows: Sequence[_Row]) -> Sequence[_Row]:
+    """The rows that count below a field: those that cover all of it, and those whose path goes on through it."""
+    return [(names[1:], pattern) for names, pattern in rows if not names or names[0] in (name, "*")]
+
+
+# --- the recorder ---
 
 _EVERY = 30.0
 """Seconds from one time that all is written to the next."""
@@ -49,8 +133,6 @@ class RecorderOptions:
 
 @dataclass(slots=True)
 class _Recording:
-    """A branch of a conversation, and what of it is not written yet."""
-
     file: Path
     digests: tuple[bytes, ...]
     dialect: str = ""
@@ -59,7 +141,7 @@ class _Recording:
     reply: bytes = b""
     credential: str = field(default="", repr=False)
     has_replies: bool = False
-    """Whether the body holds any: without one it is no session."""
+    """True where the body holds any: without one it is no session."""
     is_deleted: bool = False
 
     @property
@@ -84,7 +166,6 @@ class Recorder:
         self._task: asyncio.Task[None] | None = None
 
     def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
-        """Record a request from now on, where it is to be. Never raises."""
         wanted = client_request.options.record
         if wanted is False or not (wanted or self._is_sampled(key)):
             return
@@ -107,7 +188,6 @@ class Recorder:
         self._hold(recording, client_request.body, b"")
 
     def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
-        """Record the reply to a request that is recorded. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
         for recording in self._branches.get((key, client_request.sender.owner, beginning), ()):
@@ -115,7 +195,6 @@ class Recorder:
                 self._hold(recording, client_request.body, reply.content)
 
     def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """Write nothing of it any more."""
         for name in [each for each in self._branches if each[0].tenant == tenant]:
             if conversation in (None, name[0].conversation):
                 for recording in self._branches.pop(name):
@@ -133,7 +212,6 @@ class Recorder:
         return waiting - len(self._waiting)
 
     async def close(self) -> None:
-        """Write what waits, for a moment at most."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

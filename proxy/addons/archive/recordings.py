@@ -35,8 +35,6 @@ def _digest(name: str, length: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """The recordings below a folder."""
-
     folder: Path
     keyring: Keyring | None = field(default=None, repr=False)
 
@@ -76,7 +74,6 @@ class Recordings:
         return sum(map(_unlink, self.of(tenant, conversation, owner)))
 
     def of(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> list[Path]:
-        """The files of a tenant, of one of its conversations, of one who sent it."""
         wanted = (
             None if conversation is None else _digest(conversation, 24),
             None if owner is None else _digest(owner, 12),
@@ -139,7 +136,6 @@ _HOLDERS = ("content", "source", "output", "function")
 
 
 def session_of(dialect: str, body: str | bytes, replies: Sequence[str | bytes]) -> Mapping[str, Any]:
-    """The session of a request's body and the messages of its reply."""
     session: dict[str, Any] = json.loads(body)
     field = DIALECTS[dialect].fields.history
     history = session[field]
@@ -153,7 +149,6 @@ def session_of(dialect: str, body: str | bytes, replies: Sequence[str | bytes]) 
 
 
 def _bare(value: Any) -> Any:
-    """Without cache marks."""
     if isinstance(value, list):
         return [_bare(each) for each in value]
     if not isinstance(value, dict):

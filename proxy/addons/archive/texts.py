@@ -68,12 +68,10 @@ class TextQueue:
         services.forgets.register(self.forget)
 
     def put(self, key: Key, size: int, make: Make, on_give_up: Callable[[], None] = lambda: None) -> bool:
-        """Whether they will be written. `size`: their characters. `on_give_up` is called where the store would not take
-        them twice."""
+        """True where they will be written. `size`: their characters. `on_give_up`: where they were not."""
         return self._writes.put(PendingWrite(key, partial(self._write, make), size, on_give_up))
 
     async def close(self) -> None:
-        """Write what is waiting, for a moment at most."""
         if lost := await self._writes.close():
             self._telemetry.log.warning(f"{self._name}_lost", requests=lost)
 
@@ -101,14 +99,11 @@ class Original:
 
 
 class Originals:
-    """Stores the texts that edits hide, and finds them for people."""
-
     def __init__(self, services: StoreAccess) -> None:
         self._services = services
         self.queue = TextQueue(services, "originals", ORIGINALS)
 
     def keep(self, key: Key, owner: str, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """Store what these edits hide, for its owner. Never raises."""
         edits = [edit for edit in new if named(conversation, edit)]
         if not edits:
             return
@@ -163,7 +158,6 @@ def named(conversation: Conversation, edit: Edit) -> str:
 
 
 def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:
-    """Each reference that these edits name, and what it stands for."""
     for edit in edits:
         ref = named(conversation, edit)
         if ref and isinstance(edit, Replace) and ref == _own(conversation, edit):
@@ -181,7 +175,6 @@ def _own(conversation: Conversation, edit: Edit) -> str:
 
 
 def _place(conversation: Conversation, edit: Edit) -> slice:
-    """The blocks that an edit hides."""
     first, last = (edit.at, edit.at) if isinstance(edit, Replace) else (edit.first, edit.last)
     return slice(conversation.index[first], conversation.index[last] + 1)
 
@@ -198,7 +191,6 @@ class Artifacts:
         services.forgets.register_cache(self._seen)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
-        """Store the outputs that this request is the first to bring. Never raises."""
         ends = range(len(conversation.blocks), 0, -1)
         seen = next((end for end in ends if (key, owner, conversation.blocks[end - 1].anchor) in self._seen), 0)
         blocks = conversation.blocks[seen:]
@@ -217,7 +209,6 @@ class Artifacts:
             self._seen[key, owner, blocks[-1].anchor] = True
 
     def name_of(self, owner: str, digest: str) -> str:
-        """The store's name of the text with this digest that this owner sent."""
         message = f"artifact\0{owner}\0{digest}".encode("utf-8", "surrogatepass")
         return hmac.new(self._services.secret, message, "sha256").hexdigest()[:32]
 

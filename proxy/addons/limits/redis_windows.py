@@ -15,9 +15,8 @@ from typing import Any
 
 from limits.util import get_package_data
 
-from proxy.addons.limits import standing as times
-from proxy.addons.limits.standing import Standing
-from proxy.addons.limits.windows import NO_TOKENS, window_tokens
+from proxy.addons.limits import windows
+from proxy.addons.limits.windows import Standing, window_tokens
 from proxy.config.keys import KeyRow
 from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
 from proxy.memory.redis.connection import RedisConnection
@@ -67,7 +66,7 @@ class SharedWindows:
     async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
         """As in memory, but a request that is refused for its tokens has counted; and whether the dollars in this purse
         are used up. Raises StoreTrouble."""
-        now, seconds, commands = self._clock(), times.MINUTE, list[Command]()
+        now, seconds, commands = self._clock(), windows.MINUTE, list[Command]()
         if key.rpm is not None:
             requests = [self._name(key.name, "requests")]
             commands.append(_ACQUIRE.on(requests, now, key.rpm, seconds, 1))
@@ -78,7 +77,7 @@ class SharedWindows:
             commands.append(self._take(purse, token_hex(16), 0.0, nextafter(key.usd_per_day, 0.0)))
         replies = await self._connection.trip(*commands)
         is_full = key.usd_per_day is not None and not replies.pop()[0]
-        tokens = NO_TOKENS if key.tpm is None else window_tokens(key.tpm, _numbers(replies.pop()))
+        tokens = window_tokens(key.tpm, _numbers(replies.pop() if key.tpm is not None else (0, 0, 0, 0)))
         if key.rpm is None:
             return Standing(True, 0, 0.0, *tokens), is_full
         oldest, count = replies[1] or (now, 0)
@@ -89,12 +88,11 @@ class SharedWindows:
         """Add to the tokens of keys, by their names, and to what purses hold: once for each mark. Raises
         StoreTrouble."""
         counters = ((self._counters(name), count) for name, count in tokens.items())
-        commands = [_CHARGE.on(keys, _NO_LIMIT, times.MINUTE, count) for keys, count in counters]
+        commands = [_CHARGE.on(keys, _NO_LIMIT, windows.MINUTE, count) for keys, count in counters]
         commands += [self._take(purse, mark, sum_, sys.float_info.max) for purse, mark, sum_ in dollars]
         await self._connection.trip(*commands)
 
     def _take(self, purse: Purse, mark: str, dollars: float, limit: float) -> ScriptCommand:
-        """As the store takes from a purse."""
         key = self._keys.purse(name_bytes(purse.tenant), name_bytes(purse.day))
         return TAKE.on([key], PURSE_SECONDS, mark, dollars, limit)
 
@@ -102,7 +100,6 @@ class SharedWindows:
         return f"{self._prefix}:{{{name}}}:{what}"
 
     def _counters(self, name: str) -> list[str]:
-        """Of the minute before, and of this one."""
         return [self._name(name, "tokens_before"), self._name(name, "tokens")]
 
 

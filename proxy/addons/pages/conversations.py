@@ -1,32 +1,208 @@
-"""The pages of conversations: which of them a request names, and deletion.
+"""The pages of figures and of conversations, for browsers and as JSON: the live page, lists, one conversation and what
+belongs to it, outputs of tools; and deletion.
 
 Laws
-  A caller proves who it is, as the guards in `proxy.identity.who` say.
+  A caller proves who it is, as the guards in `proxy.identity.who` say, and sees what is granted to it.
   What is missing, empty or owned by somebody else is answered in the same words.
+  A page is drawn in a thread, so that no request waits for it.
 """
 
+import asyncio
+import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, nothing
-from proxy.addons.pages.artifacts import ArtifactPages
-from proxy.addons.pages.live import LivePages, wants_page
+from proxy.addons.pages.answers import (
+    CONVERSATIONS,
+    PRIVATE,
+    READ,
+    PageParts,
+    allow_only,
+    drawn_page,
+    json_page,
+    message_of,
+    moment,
+    no_page,
+    nothing,
+    parse_target,
+    text_page,
+    wants_page,
+)
+from proxy.addons.pages.conversation import ConversationView, Reader, conversation_page, conversation_view, view_json
+from proxy.addons.pages.login import HOME, Login
+from proxy.addons.pages.overview import (
+    imprint_json,
+    list_json,
+    list_page,
+    newest,
+    overview,
+    overview_json,
+    overview_page,
+)
 from proxy.addons.pages.summaries import SummaryPages
-from proxy.addons.pages.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
+from proxy.drawing.html import Imprint
 from proxy.errors import ApiError
+from proxy.identity.who import COOKIE
 from proxy.kernel.deletion import Deletion
-from proxy.memory import Key
+from proxy.memory import ARTIFACTS, Key, StoredText, conversation_id
 from proxy.memory.forgetting import Scope, sent_with
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.texts import Artifacts, Originals
 
 Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
 """Answers a request about the conversation of this name. Raises ApiError."""
+LIVE = HOME.rstrip("/")
+LIVE_PATHS = (LIVE, f"{LIVE}/login", f"{LIVE}/logout")
+_MOST, _PAGE = 500, 50
+"""Conversations in one list, at most, and where `most` does not say."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class LivePages:
+    parts: PageParts
+    login: Login
+    originals: "Originals | None"
+    version: str = version("narrows")
+
+    async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
+        """The page at one of `LIVE_PATHS`. Raises ApiError."""
+        if path != LIVE:
+            return await (self.login.log_in(request) if path.endswith("/login") else self.login.log_out(request))
+        allow_only(request, READ)
+        if request.query_string:
+            raise ApiError(400, "This page takes no parameters.", "bad_parameter")
+        view = await overview(self.parts, self.parts.permit(request, "figures"))
+        if "application/json" in request.headers.get("Accept", "") and not wants_page(request):
+            return json_page(await asyncio.to_thread(overview_json, view, self.version))
+        return await _drawn(request, lambda is_logged_in: overview_page(view, self.version, is_logged_in))
+
+    async def listed(self, request: web.BaseRequest) -> web.Response:
+        grant = self.parts.permit(request, "figures")
+        before, most = _place(request.query_string)
+        rows, following = await newest(self.parts, grant, before, most)
+        whose = "all tenants" if grant.tenant is None else "the requests of your credential"
+        imprint = Imprint(self.parts.clock(), self.version, f"{len(rows):,} conversations of {whose}, newest first")
+        if not wants_page(request):
+            head = imprint_json("Narrows: conversations", imprint.at, self.version, imprint.covers)
+            return json_page({**head, **list_json(rows, following)})
+        return await _drawn(request, lambda is_logged_in: list_page(rows, following, imprint, is_logged_in))
+
+    async def conversation(self, request: web.BaseRequest, name: str) -> web.Response:
+        """One conversation, request by request, as a page. Raises ApiError."""
+        view = await self.view(request, name)
+        if view is None:
+            raise nothing()
+        return await _drawn(request, lambda is_logged_in: conversation_page(view, self.version, is_logged_in))
+
+    def key(self, request: web.BaseRequest, name: str) -> Key:
+        """The conversation: of the tenant that is named, or of the caller's."""
+        tenant = request.query.get("tenant")
+        return self.parts.named(request, name)[0] if tenant is None else Key(tenant, name)
+
+    async def view(self, request: web.BaseRequest, name: str) -> ConversationView | None:
+        return await conversation_view(self.parts, self.originals, self.key(request, name), self.reader(request))
+
+    def reader(self, request: web.BaseRequest) -> Reader:
+        """Who asks. Raises ApiError where nothing proves it."""
+        identity = self.parts.who(request)
+        texts = identity.may("conversations", self.parts.settings)
+        return Reader(identity.permit("figures", self.parts.settings), texts, identity.owner)
+
+    def refused(self, request: web.BaseRequest, error: ApiError) -> web.Response:
+        """An error, for people: with the form to log in where that would help."""
+        imprint = Imprint(self.parts.clock(), self.version, "no figures")
+        has_form = self.login.helps(request, error)
+        text = self.login.page(imprint, error, has_form)
+        return drawn_page(text, has_form, error.status, headers=dict(error.headers))
+
+
+async def _drawn(request: web.BaseRequest, draw: Callable[[bool], str]) -> web.Response:
+    is_logged_in = COOKIE in request.cookies
+    return drawn_page(await asyncio.to_thread(draw, is_logged_in), is_logged_in)
+
+
+def _place(query: str) -> tuple[float | None, int]:
+    """Where a list begins, and how long it is. Raises ApiError."""
+    fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=8))
+    try:
+        before = float(fields.pop("before")) if "before" in fields else None
+        most = int(fields.pop("most", _PAGE))
+    except ValueError as error:
+        message = "`before` must be the `next` of another list, and `most` a number."
+        raise ApiError(400, message, "bad_parameter") from error
+    if fields or not 1 <= most <= _MOST or (before is not None and not math.isfinite(before)):
+        message = f"This page takes only `before`, and `most` from 1 to {_MOST}."
+        raise ApiError(400, message, "bad_parameter")
+    return before, most
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactPages:
+    parts: PageParts
+    artifacts: "Artifacts | None"
+
+    async def text(self, request: web.BaseRequest, digest: str) -> web.Response:
+        """The text of this digest, from one conversation or from all that the credential sent. Raises ApiError."""
+        allow_only(request, READ)
+        artifacts, text = self._stored(), None
+        if _DIGEST.fullmatch(digest):
+            text = await self.parts.ask("artifact", self._find(request, artifacts, digest))
+        if text is None:
+            raise ApiError(404, "No artifact is stored for this digest.", "not_found")
+        return text_page(text, "text/plain; charset=utf-8")
+
+    async def listed(self, request: web.BaseRequest, name: str) -> web.Response:
+        self._stored()
+        _, listed = await self.parts.ask("artifacts", self._seen(request, name))
+        if not listed:
+            raise nothing()
+        rows = [
+            {
+                **{field: artifact.about[field] for field in ("digest", "tool", "characters")},
+                "message": message_of(str(artifact.about["message"])),
+                "text_digest": artifact.about["text_digest"],
+                "first_seen": moment(float(artifact.about["at"])),
+            }
+            for artifact in listed
+        ]
+        return json_page({"conversation": name, "artifacts": rows})
+
+    async def _find(self, request: web.BaseRequest, artifacts: "Artifacts", digest: str) -> str | None:
+        name = conversation_id(request.query.get("conversation", ""))
+        if not name:
+            self.parts.permit(request, "artifacts")
+            identity = self.parts.who(request)
+            return await artifacts.find(identity.tenant, identity.owner, digest)
+        key, listed = await self._seen(request, name)
+        names = [each.name for each in listed if each.about["digest"] == digest]
+        texts = await self.parts.store.texts(key, ARTIFACTS, names[:1])
+        return next(iter(texts.values()), None)
+
+    async def _seen(self, request: web.BaseRequest, name: str) -> tuple[Key, Sequence[StoredText]]:
+        """The conversation, and its outputs that the caller may see, without their texts."""
+        key, grant = self.parts.named(request, name)
+        stored = await self.parts.store.list_texts(key, ARTIFACTS)
+        return key, grant.visible((str(each.about["owner"]), each) for each in stored)
+
+    def _stored(self) -> "Artifacts":
+        if self.artifacts is None:
+            message = "Artifacts are not stored: `artifacts` is not set, or `mode` is off."
+            raise ApiError(404, message, "no_artifacts")
+        return self.artifacts
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationPages:
-    """Answers requests about conversations."""
+    """What stands at a conversation's address and below it. `log_pages`: by what stands behind the name of the
+    conversation."""
 
     parts: PageParts
     deletion: Deletion
@@ -34,7 +210,6 @@ class ConversationPages:
     artifacts: ArtifactPages
     live: LivePages
     log_pages: Mapping[str, Page]
-    """By what stands behind the name of the conversation."""
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
@@ -66,10 +241,11 @@ class ConversationPages:
             return await self.live.conversation(request, name)
         key, reader = self.live.key(request, name), self.live.reader(request)
         summary = await self.summaries.newest(key, reader.texts) if reader.reads(key) and reader.texts else {}
-        content = {**await self.live.conversation_json(request, name), **summary}
-        if not content:
+        view = await self.live.view(request, name)
+        content = await asyncio.to_thread(view_json, view, self.live.version) if view is not None else {}
+        if not content and not summary:
             raise nothing()
-        return json_page(content)
+        return json_page({**content, **summary})
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
         scopes = await self._scopes(request)

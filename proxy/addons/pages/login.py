@@ -28,8 +28,6 @@ _WRONG, _SECONDS, _ADDRESSES = 10, 60.0, 4_096
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Gives a browser its cookie, and takes it back."""
-
     settings: Settings
     secret: bytes = field(repr=False)
     wrong: TTLCache[str, int] = field(default_factory=lambda: TTLCache(_ADDRESSES, _SECONDS))
@@ -62,7 +60,7 @@ class Login:
         return self._answer(request, "", 0)
 
     def helps(self, request: web.BaseRequest, error: ApiError) -> bool:
-        """Whether whoever shows the token gets another answer; who has shown it does not."""
+        """True where whoever shows the token gets another answer; who has shown it does not."""
         is_refused = self.is_possible and error.status in (403, 429)
         return is_refused and "admin" not in who(request, self.settings, self.secret).tokens
 

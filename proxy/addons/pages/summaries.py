@@ -11,8 +11,7 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
-from proxy.addons.pages.answers import PageParts, json_page, message_of
-from proxy.addons.pages.export import moment
+from proxy.addons.pages.answers import PageParts, json_page, message_of, moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
@@ -43,8 +42,6 @@ _PROVENANCE = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryPages:
-    """Answers requests for the summaries of conversations."""
-
     parts: PageParts
     cached_store: CachedStore
     maker: SummaryMaker
@@ -74,8 +71,7 @@ class SummaryPages:
         return await self.parts.ask("newest_step", statuses_in(self.parts.store, key, records, self.parts.clock()))
 
     async def listed(self, request: web.BaseRequest, name: str) -> web.Response:
-        grant = self.parts.permit(request, "conversations")
-        key = Key(self.parts.who(request).tenant, name)
+        key, grant = self.parts.named(request, name)
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
         records = grant.visible((record.owner, record) for record in stored)
         costs: dict[str, SummaryCost] = {}

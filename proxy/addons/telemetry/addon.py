@@ -31,7 +31,6 @@ class RequestReports(Addon):
 
 
 def fields_of(exchange: Exchange) -> dict[str, Any]:
-    """The fields of the line of a request."""
     access, says, bill = exchange.access if exchange.is_api else None, exchange.headers, exchange.bill
     sums = bill.sums if bill is not None and not bill.sums.unpriced else None
     return {

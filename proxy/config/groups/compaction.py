@@ -171,5 +171,5 @@ class CompactionGroup(Configured):
 
     @property
     def only_relays(self) -> bool:
-        """Whether no request is ever looked at."""
+        """True where no request is ever looked at."""
         return {self.mode, *(rule.mode for rule in self.rules if rule.mode)} == {"off"}

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from policies.presets import StaleAction, StaleOptions
-from proxy.config.addresses import Url
 from proxy.config.errors import Table, refused_at
 from proxy.config.sources import Configured
 from proxy.config.units import Milliseconds, Seconds
+from proxy.config.upstreams import Url
 
 # --- who is asked for summaries, and what they may cost ---
 

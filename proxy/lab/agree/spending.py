@@ -23,8 +23,7 @@ from policies.model.tokens import Counter, encoding_for
 from policies.money.budget import RESERVE
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
-from proxy.config.headers import BETAS, VERSIONS
-from proxy.config.routes import spoken
+from proxy.config.routes import BETAS, VERSIONS, spoken
 from proxy.lab.provider import TURN_HEADER
 
 SPENT = 402

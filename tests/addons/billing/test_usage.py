@@ -17,10 +17,10 @@ from rich.console import Console
 
 from policies.money.bills import BillSums, RequestBill
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.pages.pages import USAGE
+from proxy.addons.pages.addon import USAGE
 from proxy.config import KeyRow, Settings
-from proxy.console.greeting import print_day
 from proxy.console.keys import as_toml
+from proxy.console.serve import print_day
 from proxy.console.usage import print_usage
 from proxy.identity.credential import owner_of
 from proxy.memory import DAYS, Key, Store

@@ -16,7 +16,7 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import PRESETS, Preset
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.limits.charges import charge_of, summary_dollars
+from proxy.addons.limits.addon import charge_of, summary_dollars
 from proxy.addons.limits.limits import Limits
 from proxy.identity.who import Identity
 from proxy.lab.provider import Say
@@ -89,7 +89,7 @@ SDKS: dict[str, tuple[Callable[[str], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("sdk", SDKS)
 async def test_sdks_wait_out_a_limit_of_requests(narrows: Start, monkeypatch: pytest.MonkeyPatch, sdk: str) -> None:
-    monkeypatch.setattr("proxy.addons.limits.standing.MINUTE", 0.7)
+    monkeypatch.setattr("proxy.addons.limits.windows.MINUTE", 0.7)
     setup = await narrows(both_apis, **limited(rpm=1))
     make, send = SDKS[sdk]
     async with make(setup.url) as client:
