@@ -86,7 +86,6 @@ CLIENTS: Mapping[str, ClientSetup] = {
     "langchain": ClientSetup("LangChain's ChatOpenAI", _sets("OPENAI_API_BASE")),
     "litellm": ClientSetup("LiteLLM's SDK, with models named openai/...", _sets("OPENAI_API_BASE")),
 }
-"""By the name that `narrows env` takes."""
 
 
 def environment_for(address: Address, environment: Mapping[str, str], anthropic: str = "") -> dict[str, str]:

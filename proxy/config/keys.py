@@ -17,7 +17,6 @@ from proxy.config.rules import Mode
 AuthMode = Literal["passthrough", "keys", "both"]
 KEY_PREFIX = "nrw_"
 KEY_SHAPE = re.compile(r"nrw_[1-9A-HJ-NP-Za-km-z]{39}")
-"""What a key of this gateway looks like, wherever it stands."""
 _LIMITS = ("rpm", "tpm", "concurrency", "usd_per_day")
 _THIS_MACHINE = "local"
 """The tenant of clients on this machine that show no key."""

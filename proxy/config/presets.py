@@ -28,9 +28,7 @@ from proxy.config.errors import Path, Table, refused, refused_at, unknown
 from proxy.config.units import Seconds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""How presets and tenants may be called."""
 ALL = "all"
-"""The word for all presets that come with Narrows."""
 _SCALARS: Mapping[Any, Any] = {
     int: Annotated[int, Field(strict=True, ge=0, le=MOST)],
     float: Annotated[float, Field(strict=True, ge=0, le=1)],

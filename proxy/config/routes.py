@@ -41,7 +41,6 @@ ROUTES: Mapping[str, Route] = {
 COMPRESS, RETRIEVE = "/v1/compress", "/v1/retrieve/"
 """The paths of the compress API, where it is served; elsewhere they are relayed as any other."""
 _OTHERS = ("/v1/models", "/v1/embeddings", "/v1/completions")
-"""Other paths at which clients ask first."""
 _HAS_V1 = "let base_url (OPENAI_BASE_URL) end in /v1 and in nothing else."
 _ADDS_V1 = "leave /v1 out of base_url (ANTHROPIC_BASE_URL), as this client adds it."
 

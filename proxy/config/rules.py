@@ -22,7 +22,6 @@ Mode = Literal["on", "off", "observe"]
 
 _CONDITIONS = ("path", "key_sha256", "model")
 FEWEST_TOKENS = 1_000
-"""The smallest size that prompts can be kept below."""
 
 
 def _checked(values: Sequence[str]) -> Patterns:
@@ -33,7 +32,6 @@ def _checked(values: Sequence[str]) -> Patterns:
 
 
 KeepPatterns = Annotated[tuple[str, ...], AfterValidator(_checked)]
-"""Patterns for what is never edited."""
 
 
 class Rule(Table):
@@ -100,6 +98,5 @@ def unreached(rules: Sequence[Rule]) -> Iterator[tuple[int, int]]:
 
 
 def first_fitting(rules: Sequence[Rule], dialect: str, keys: Collection[str], model: str) -> Rule | None:
-    """The rule that counts for a request. `keys`: the SHA-256 of its credential, or of the several keys that this
-    holds: any may match."""
+    """The rule that counts. `keys`: the SHA-256 of the keys of its credential, any of which may match."""
     return next((rule for rule in rules if rule.fits(dialect, keys, model)), None)

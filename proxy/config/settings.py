@@ -34,7 +34,6 @@ GROUPS: Sequence[type[Configured]] = (
     LimitsGroup,
     LoggingGroup,
 )
-"""In the order in which people read them."""
 
 
 class Settings(
@@ -93,10 +92,7 @@ def _upstream_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
         if any(other.name == row.name for other in above):
             yield (*place, "name"), f"there is an upstream {row.name!r} above; give each a name of its own"
         covering = next((number for number, other in enumerate(above) if other.covers(row)), None)
-        if covering is not None and row.name not in {
-            *ruled,
-            *(name for key in settings.keys for name in key.upstreams),
-        }:
+        if covering is not None and row.name not in named:
             what = f"it is never reached: upstreams.{covering} fits all that it fits; move it up, or let a rule name it"
             yield place, what
         if row.has_key and settings.auth == "passthrough" and is_public(settings.host):

@@ -28,7 +28,6 @@ from proxy.config import errors
 from proxy.config.errors import ConfigurationError, meant, plain
 
 PREFIX = "NARROWS_"
-"""How the names of environment variables begin."""
 _CLOSERS = ("", "]", "]]", "]}", "]}]")
 """What may end a list that the line before leaves open."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
@@ -42,8 +41,7 @@ def lists_words(field: FieldInfo) -> bool:
 
 
 def value_of(field: FieldInfo, text: str) -> Any:
-    """A list or a table in a flag or a variable: as in the file, or as JSON; words may simply have commas between.
-    Raises ConfigurationError."""
+    """A list or a table, as in the file or as JSON; words may have commas between. Raises ConfigurationError."""
     if lists_words(field) and not text.lstrip().startswith("["):
         return [word for word in map(str.strip, text.split(",")) if word]
     try:
@@ -146,8 +144,7 @@ def _sentences(error: ValidationError, kind: type[Configured], flags: Mapping[st
 
 
 def line_of(text: str, path: errors.Path) -> int:
-    """The line of a TOML text, from 1, where it comes to what stands at the path, or to the nearest that is around it;
-    0 where it knows nothing of it."""
+    """The line, from 1, where a TOML text comes to the path or to the nearest around it; 0 where there is none."""
     whole = loads(text)
     while path and not _holds(whole, path):
         path = path[:-1]

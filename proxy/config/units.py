@@ -14,7 +14,6 @@ from proxy.config.errors import refused
 _MILLISECONDS: Mapping[str, int] = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _BYTES: Mapping[str, int] = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 TIMES = "90s, 25m, 12h or 30d"
-"""Examples of durations."""
 
 
 def seconds(text: str, unit: str = "s") -> float:

@@ -122,7 +122,6 @@ else:
     Api = Literal[tuple(api.label for api in DIALECTS.values())]
     Auth = Literal["passthrough", *AUTH_HEADERS]
 MODEL = "{model}"
-"""In the path of a URL: the model that is asked."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PLACEHOLDER = "narrows-model-here"
 _RESERVED = re.compile(

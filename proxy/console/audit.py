@@ -46,9 +46,7 @@ REASONS: Mapping[str, str] = {
     "source": "a message that it covers has changed",
     "window": "the prompt comes near its limit",
 }
-"""The meaning of reasons whose word alone does not say it."""
 _LONGEST = 500
-"""Characters of a cell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,6 @@ class ModelsAnswer(NamedTuple):
 
 _LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")
 _MOST_MODELS = 500
-"""How many prices are looked up."""
 _PATIENCE = 5.0
 """Seconds that the store has for an answer."""
 
@@ -195,8 +194,7 @@ def upstreams_of(settings: Settings) -> dict[str, tuple[UpstreamRow, str]]:
 async def check_upstream(
     settings: Settings, row: UpstreamRow, key_name: str, environment: Mapping[str, str]
 ) -> tuple[list[Finding], list[str] | None]:
-    """What was found about it, and the models that it has; None where it did not say. It is asked once more with /v1
-    behind its address where it does not know the question."""
+    """Findings, and the models, None where it has not said. It is asked again with /v1 where it does not know."""
     base, key = row.url, environment.get(key_name, "")
     if row.has_key:  # which the upstream's own header brings
         key, key_name = key_in(row), row.key_env or str(row.key_file)

@@ -34,8 +34,7 @@ def export(
 
 
 async def read_session(settings: StoreSettings, conversation: str, tenant: str = "", branch: str = "") -> bytes:
-    """The session of a conversation's branch as JSON; the newest where none is named. Raises ValueError where there is
-    none, or no answer."""
+    """A branch as JSON, "" for the newest. Raises ValueError where there is none, or no answer."""
     key = Key(tenant or settings.tenant or "local", conversation_id(conversation))
 
     async def read(store: Store) -> bytes:

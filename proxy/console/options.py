@@ -32,7 +32,6 @@ _TYPES: Mapping[Any, str] = {
 }
 """What stands for the values of a type. Those of any other type are tables, or lists of them."""
 _PART = "__"
-"""Between a setting and a part of it, in the name of a parameter."""
 
 
 def taking_settings(run: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:

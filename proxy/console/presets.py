@@ -49,7 +49,6 @@ FOR_WHOM: Mapping[str, str] = {
     "harness": "long runs that have to stay within half of the window; asks a model",
     "deep": "runs that fill a large window: it does nothing before 60 % of it",
 }
-"""Which preset is for whom."""
 
 
 @dataclass(frozen=True, slots=True)

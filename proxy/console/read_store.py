@@ -31,7 +31,6 @@ StoreConfig = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file that names the store.")
 ]
 _PATIENCE = 10.0
-"""Seconds that the store has for an answer."""
 
 
 class StoreSettings(Configured):
@@ -60,10 +59,7 @@ S = TypeVar("S", bound=StoreSettings)
 
 
 def settings_of(kind: type[S], store: str, config: Path | None) -> S:
-    """The settings with these options; an empty one comes from the environment, the file or the default.
-
-    Raises ConfigurationError.
-    """
+    """An empty option comes from the environment, the file or the default. Raises ConfigurationError."""
     options = {"store": store, "config": str(config or "")}
     return loaded(kind, {name: value for name, value in options.items() if value})
 

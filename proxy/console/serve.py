@@ -36,7 +36,6 @@ from proxy.workers.supervisor import Supervisor
 from proxy.workers.worker import Team, Worker
 
 _FIXED = ("host", "port", "workers")
-"""Settings of several workers that a reload does not change."""
 
 
 def serve(settings: Settings, read: Callable[[], Settings]) -> None:
@@ -74,8 +73,7 @@ class Reloader:
                 self._app.telemetry.log.error("not_reloaded", reason=type(error).__name__, exc_info=error)
 
     async def reload(self) -> str:
-        """The digest of the settings that count now. Raises ConfigurationError where they cannot work: those before go
-        on then."""
+        """The digest of the settings that count now. Raises ConfigurationError: those before go on then."""
         log = self._app.telemetry.log
         async with self._one_at_a_time:
             try:
@@ -289,8 +287,7 @@ def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settin
 
 
 async def print_day(settings: Settings) -> None:
-    """What today came to, of all who share the store, in two lines; nothing where nothing was billed. Raises
-    StoreTrouble."""
+    """What today came to, of all who share the store; nothing where nothing was billed. Raises StoreTrouble."""
     store = open_store(settings.store, keyring=settings.keyring)
     try:
         await store.open()

@@ -56,7 +56,6 @@ class Gate(Addon):
         self._trusts = lru_cache(self._is_trusted)
         self.takes_keys = settings.auth != "passthrough"
         self.is_open = not self.takes_keys and not self._networks
-        """True where nobody is looked at."""
 
     async def admit(self, exchange: Exchange) -> None:
         await self.enter(exchange.request)

@@ -66,8 +66,7 @@ class KeyRegistry:
         return row if row is not None and hmac.compare_digest(row.sha256, digest) else None
 
     async def look_up(self, digest: str) -> KeyRow | None:
-        """The row of a key that is not known here, as the store has it now. Raises StoreTrouble where it does not
-        answer."""
+        """The row of a key that is not known here, as the store has it now. Raises StoreTrouble."""
         if self._store is None or digest in self._unknown:
             return None
         if self._next is None:

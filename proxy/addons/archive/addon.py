@@ -7,17 +7,15 @@ from pathlib import Path
 from multidict import CIMultiDict
 
 from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.archive.recorder import Recorder, RecorderOptions, Redaction
+from proxy.addons.archive.recorder import Recorder, Redaction
 from proxy.addons.archive.recordings import Recordings
-from proxy.addons.archive.texts import Artifacts, Originals
+from proxy.addons.archive.texts import Artifacts, KnownConversations, Originals
 from proxy.config import ConfigurationError, Settings
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
-from proxy.memory import ttl_of
 from proxy.memory.store_access import StoreAccess
 
 _RECORDED = 16 * 2**20
-"""Bytes of a reply that is recorded, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,12 @@ async def start(services: Services) -> Archive | None:
     if services.compaction is None:
         return None
     settings, access = services.settings, services.compaction.access
+    known = KnownConversations(access.forgets)
     kinds = (
         Originals(access) if settings.originals else None,
-        Artifacts(access, settings.artifacts_limit) if settings.artifacts else None,
-        MessageLog(access, settings.history_limit) if settings.history else None,
-        _recorder(settings, settings.record, access) if settings.record is not None else None,
+        Artifacts(access, known, settings.artifacts_limit) if settings.artifacts else None,
+        MessageLog(access, known, settings.history_limit) if settings.history else None,
+        _recorder(settings, settings.record, access, known) if settings.record is not None else None,
     )
     if not any(kinds):
         return None
@@ -111,14 +110,11 @@ def _redaction(settings: Settings) -> Redaction:
         raise ConfigurationError(f"record_redact: {error}") from error
 
 
-def _recorder(settings: Settings, folder: Path, access: StoreAccess) -> Recorder:
+def _recorder(settings: Settings, folder: Path, access: StoreAccess, known: KnownConversations) -> Recorder:
     """What records conversations in files. Raises ConfigurationError."""
     recordings = Recordings(folder, settings.keyring)
-    options = RecorderOptions(settings.record_share, settings.record_limit, ttl_of(settings.store), access.secret)
     try:
         recordings.open()
     except ValueError as error:
         raise ConfigurationError(f"record: {error}") from error
-    recorder = Recorder(recordings, _redaction(settings), options, access.telemetry)
-    access.forgets.register(recorder.forget)
-    return recorder
+    return Recorder(recordings, _redaction(settings), settings, access, known)

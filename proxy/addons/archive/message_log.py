@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from cachetools import LRUCache
-
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, text_of
@@ -29,15 +27,14 @@ from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
 from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
-from proxy.addons.archive.texts import TextQueue
+from proxy.addons.archive.texts import KnownConversations, TextQueue
 from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
 from proxy.memory.conversation import ParsedRequest
-from proxy.memory.forgetting import forget_in
 from proxy.memory.store_access import StoreAccess
 
-_LOGGED = 50_000
-"""Messages, in all logs that are continued without asking the store how far they go."""
+_LONGEST_LOG = 6_250
+"""Messages of a log that is continued without asking the store how far it goes."""
 _BRANCHES = 4
 """Branches of each, the newest: agents that share a conversation's name take turns."""
 _LONGEST = 40
@@ -79,7 +76,6 @@ class _Trail:
     raws: dict[str, bytes] = field(default_factory=dict)
     """The digests of the bytes that stand there, by the names of messages."""
     versions: _Versions = field(default_factory=_Versions)
-    """Those of all branches."""
     sent: SentTrail = field(default_factory=SentTrail)
 
     def begin(self, names: Sequence[str]) -> None:
@@ -92,7 +88,7 @@ class _Trail:
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
+class Branch:
     """What was logged of one history: digests of its messages, and their places."""
 
     digests: tuple[bytes, ...]
@@ -109,25 +105,21 @@ class _Arrival:
     key: Key
     about: _About
     parsed: ParsedRequest
-    branch: _Branch
+    branch: Branch
     new: Sequence[int]
     """The messages that the branch did not have, but for those that are too long."""
     sent: bytes | None
-    """The body that was sent; None where that is not logged."""
     is_round: bool
 
 
 class MessageLog:
     """`limit`: bytes of a conversation."""
 
-    def __init__(self, services: StoreAccess, limit: int) -> None:
-        self._services = services
+    def __init__(self, services: StoreAccess, known: KnownConversations, limit: int) -> None:
+        self._services, self._known = services, known
         self.limit = limit
         self._entries = LogEntries(services, limit)
-        self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
-        """By conversation and owner, the newest first."""
         self.queue = TextQueue(services, "history", MESSAGES, limit)
-        services.forgets.register_cache(self._branches)
 
     def keep(
         self,
@@ -139,11 +131,11 @@ class MessageLog:
         *,
         is_round: bool = False,
     ) -> None:
-        """Log what is new in a request, and what was `sent` for it; `is_round`: to have a reply go on after a recall.
-        Never raises."""
-        messages, branches = parsed.conversation.messages, self._branches.get((key, owner), ())
+        """Log what is new in a request, and what was `sent` for it. `is_round`: after a recall. Never raises."""
+        known, messages = self._known.of(key), parsed.conversation.messages
+        branches = known.branches.get(owner, ())
         digests = tuple(message.digest for message in messages)
-        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=_Branch((), ()))
+        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=Branch((), ()))
         shared = common_items(nearest.digests, digests)
         logged, last = [*nearest.messages[:shared]], nearest.messages[shared - 1].last if shared else ""
         for message in messages[shared:]:
@@ -151,7 +143,7 @@ class MessageLog:
             logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
             last = logged[-1].last
         extends = shared == len(nearest.digests)
-        branch = _Branch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
+        branch = Branch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
         new = [at for at in range(shared, len(messages)) if self._entries.fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
         about = self._about(owner, dialect)
@@ -160,12 +152,13 @@ class MessageLog:
         if self.queue.put(key, size, make, partial(self._give_up, key)):
             others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]
-            if _size(branches) <= _LOGGED // 8:
-                self._branches[key, owner] = branches
+            if sum(1 + len(each.digests) for each in branches) <= _LONGEST_LOG:
+                known.branches[owner] = branches
+                self._known.put(key, known)
 
     def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply) -> None:
         digests = tuple(message.digest for message in parsed.conversation.messages)
-        branches = self._branches.get((key, owner), ())
+        branches = self._known.of(key).branches.get(owner, ())
         branch = next((branch for branch in branches if branch.digests == digests), None)
         if branch is not None and reply.size:
             make = partial(asyncio.to_thread, self._entries.of_reply, self._about(owner, dialect), branch, reply)
@@ -177,7 +170,7 @@ class MessageLog:
     def _give_up(self, key: Key) -> None:
         """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
         self.queue.forget(key.tenant, key.conversation)
-        forget_in(self._branches, key.tenant, key.conversation)
+        self._known.of(key).branches.clear()
 
 
 class LogEntries:
@@ -213,8 +206,7 @@ class LogEntries:
         return [*beside, *messages, *sent]
 
     def _aged(self, wanted: Iterable[StoredText], versions: _Versions) -> Sequence[str]:
-        """The names of those versions that are to be stored anew: the oldest entries go where a log is full, and each
-        request needs its tools, however old they are."""
+        """Versions to be stored anew: the oldest entries go where a log is full, and each request needs its tools."""
         size = versions.size
         versions.places = {name: at for name, at in versions.places.items() if at > size - self._limit}  # others went
         aged = [text.name for text in wanted if versions.places.get(text.name, size) < size - self._limit // 2]
@@ -244,8 +236,7 @@ class LogEntries:
         return messages, self._versions(arrival), replies
 
     def _returned(self, arrival: _Arrival) -> Iterator[str]:
-        """The names that replies which this request brings back have as long as none has: its own messages take their
-        places. Another replica may have logged them."""
+        """The names that replies which this request brings back have until it does. Others may have logged them."""
         conversation, owner = arrival.parsed.conversation, str(arrival.about["owner"])
         first = arrival.new[0] if arrival.new else len(conversation.messages)
         for step in reversed(range(conversation.steps - 1)):
@@ -297,7 +288,7 @@ class LogEntries:
         trail.sent.entry = self.name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
-    def of_reply(self, about: _About, branch: _Branch, reply: HeldReply) -> Sequence[StoredText]:
+    def of_reply(self, about: _About, branch: Branch, reply: HeldReply) -> Sequence[StoredText]:
         dialect, last, texts = str(about["dialect"]), branch.last, []
         raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
@@ -353,8 +344,3 @@ def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], A
         return texts[0]
 
     return made_once
-
-
-def _size(branches: Sequence[_Branch]) -> int:
-    """How many messages these are, and one more for each branch."""
-    return sum(1 + len(branch.digests) for branch in branches)

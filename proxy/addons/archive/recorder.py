@@ -22,16 +22,17 @@ from typing import Any
 from urllib.parse import quote
 
 import re2  # type: ignore[import-untyped]  # it ships no types
-from cachetools import LRUCache
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from proxy.addons.archive.recordings import Recordings, session_of
+from proxy.addons.archive.texts import KnownConversations
+from proxy.config import Settings
 from proxy.kernel.addons import HeldReply
-from proxy.memory import Key
+from proxy.memory import Key, ttl_of
 from proxy.memory.conversation import ParsedRequest
+from proxy.memory.store_access import StoreAccess
 from proxy.requests import ClientRequest
-from proxy.telemetry import Telemetry
 
 # --- what is left out ---
 
@@ -114,25 +115,13 @@ _EVERY = 30.0
 """Seconds from one time that all is written to the next."""
 _HELD = 64 * 2**20
 """Bytes that wait to be written; beyond it they are written at once, and beyond twice as much not at all."""
-_BRANCHES = 10_000
-"""Recordings that are continued: of others a new one is begun."""
 _MOST_BRANCHES = 100
 """Recordings of a conversation that begin alike; further branches are not recorded, and counted."""
 _CLOSING_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class RecorderOptions:
-    """`share`: of the conversations; `limit`: bytes of all recordings; `ttl`: seconds for which they stay."""
-
-    share: float
-    limit: int
-    ttl: float
-    secret: bytes = field(repr=False)
-
-
 @dataclass(slots=True)
-class _Recording:
+class Recording:
     file: Path
     digests: tuple[bytes, ...]
     dialect: str = ""
@@ -151,15 +140,16 @@ class _Recording:
 
 class Recorder:
     def __init__(
-        self, recordings: Recordings, redaction: Redaction, options: RecorderOptions, telemetry: Telemetry
+        self,
+        recordings: Recordings,
+        redaction: Redaction,
+        settings: Settings,
+        access: StoreAccess,
+        known: KnownConversations,
     ) -> None:
-        self._recordings = recordings
-        self._redaction = redaction
-        self._options = options
-        self._telemetry = telemetry
-        self._branches: LRUCache[tuple[Key, str, str], list[_Recording]] = LRUCache(_BRANCHES)
-        """By conversation, who sent it, and how it begins."""
-        self._waiting: dict[Path, _Recording] = {}
+        self._recordings, self._redaction, self._settings, self._known = recordings, redaction, settings, known
+        self._telemetry, self._secret = access.telemetry, access.secret
+        self._waiting: dict[Path, Recording] = {}
         self._held = 0
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -174,15 +164,17 @@ class Recorder:
             return
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
-        branches = self._branches.setdefault((key, client_request.sender.owner, beginning), [])
+        known = self._known.of(key)
+        branches = known.recordings.setdefault((client_request.sender.owner, beginning), [])
         recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
         if recording is None and len(branches) >= _MOST_BRANCHES:
             self._telemetry.metrics.store_trouble("recording_full")
             return
         if recording is None:
             place = (key.tenant, key.conversation, client_request.sender.owner, beginning, len(branches))
-            recording = _Recording(self._recordings.place(*place), digests)
+            recording = Recording(self._recordings.place(*place), digests)
             branches.append(recording)
+            self._known.put(key, known)
         recording.digests, recording.dialect = digests, client_request.dialect
         recording.credential, recording.has_replies = client_request.sender.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
@@ -190,20 +182,13 @@ class Recorder:
     def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
-        for recording in self._branches.get((key, client_request.sender.owner, beginning), ()):
+        for recording in self._known.of(key).recordings.get((client_request.sender.owner, beginning), ()):
             if recording.digests == digests:
                 self._hold(recording, client_request.body, reply.content)
 
-    def forget(self, tenant: str, conversation: str | None = None) -> None:
-        for name in [each for each in self._branches if each[0].tenant == tenant]:
-            if conversation in (None, name[0].conversation):
-                for recording in self._branches.pop(name):
-                    recording.is_deleted = True
-
     async def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
-        """Delete the recordings of a tenant, of one conversation, of one who sent it. How many there were, written or
-        not."""
-        self.forget(tenant, conversation)
+        """Delete recordings of a tenant, a conversation, a sender. How many there were, written or not."""
+        self._known.forget(tenant, conversation)
         async with self._lock:
             waiting = len(self._waiting)
             self._waiting = {file: each for file, each in self._waiting.items() if not each.is_deleted}
@@ -222,10 +207,10 @@ class Recorder:
     def _is_sampled(self, key: Key) -> bool:
         """By the name of the conversation: for its whole life, at every replica."""
         name = f"record\0{key.tenant}\0{key.conversation}".encode("utf-8", "surrogatepass")
-        digest = hmac.digest(self._options.secret, name, "sha256")
-        return int.from_bytes(digest[:8], "big") < self._options.share * 2**64
+        digest = hmac.digest(self._secret, name, "sha256")
+        return int.from_bytes(digest[:8], "big") < self._settings.record_share * 2**64
 
-    def _hold(self, recording: _Recording, body: bytes, reply: bytes) -> None:
+    def _hold(self, recording: Recording, body: bytes, reply: bytes) -> None:
         self._held += len(body) + len(reply) - recording.size
         recording.body, recording.reply = body, reply
         self._waiting[recording.file] = recording
@@ -242,9 +227,10 @@ class Recorder:
             self._wake.clear()
             await self._write_waiting()
             with suppress(OSError):
-                gone = await asyncio.to_thread(self._recordings.trim, self._options.limit, self._options.ttl)
+                limit = self._settings.record_limit
+                gone = await asyncio.to_thread(self._recordings.trim, limit, ttl_of(self._settings.store))
                 if gone:
-                    self._telemetry.log.warning("recordings_trimmed", files=gone, limit=self._options.limit)
+                    self._telemetry.log.warning("recordings_trimmed", files=gone, limit=limit)
 
     async def _write_waiting(self) -> None:
         while self._waiting:
@@ -265,7 +251,7 @@ class Recorder:
                     with suppress(OSError):
                         await asyncio.to_thread(recording.file.unlink, missing_ok=True)
 
-    def _write(self, recording: _Recording, body: bytes, reply: bytes) -> None:
+    def _write(self, recording: Recording, body: bytes, reply: bytes) -> None:
         replies: Sequence[bytes] = DIALECTS[recording.dialect].messages_in(reply) if reply else ()
         if not (replies or recording.has_replies):
             return

@@ -112,8 +112,7 @@ def _unlink(file: Path) -> bool:
 
 
 def opened(content: bytes, name: str) -> bytes:
-    """A recording of this name as it was before it was sealed, by the keys that the environment names. Raises
-    ValueError."""
+    """A recording of this name before it was sealed, by the keys of the environment. Raises ValueError."""
     if content[:1] != bytes([SEALED]):
         return content
     keyring = keyring_of(os.environ.get(KEYS, ""))

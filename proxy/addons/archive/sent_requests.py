@@ -27,7 +27,6 @@ BESIDE: Mapping[str, int] = {"lead": -1, "tools": -2, "frame": -3, "request": -4
 """Places in the log of what is no message: the text that leads the prompt, the tools, the request with its parameters
 but without all these, and what was sent."""
 _LONGEST_CHAIN = 64
-"""Entries that follow from each other, at most."""
 
 
 @dataclass(slots=True)
@@ -40,7 +39,6 @@ class SentTrail:
     """How many entries it follows from."""
     round: int = 0
     names: Sequence[str] = ()
-    """Of the messages that the client sent."""
     parts: list[tuple[int, int, int]] = field(default_factory=list)
     """For each segment of the body a hash, the newest message that stands up to it, and how many are of the rest."""
 
@@ -57,8 +55,7 @@ class SentBody:
 
 
 def read_body(dialect: str, body: bytes, received: Request, names: Sequence[str], trail: SentTrail) -> SentBody:
-    """A body in segments, compared with the request before it. `received`: what the client sent, `names`: those of its
-    messages."""
+    """A body in segments, compared with the request before it. `names`: of the messages that the client sent."""
     request = DIALECTS[dialect].split(body, received, False)
     parts: list[Segment] = [("rest", body)] if request is None else [*segments(request)]
     hashes = [hash(raw) for _, raw in parts]
@@ -163,8 +160,7 @@ class ConversationLog:
         return [text for text in self.texts if text.about["index"] == BESIDE["request"]]
 
     def newest(self, branch: str = "") -> StoredText:
-        """The newest request of the branch with the message of this name; "" for the newest branch. Raises
-        MissingError."""
+        """The newest request of the branch with the message of this name; "" for the newest. Raises MissingError."""
         behind = self._behind(branch) if branch else {""}
         for entry in reversed(self.entries):
             if not entry.about["round"] and (not branch or entry.about["parent"] in behind):
@@ -196,8 +192,7 @@ class ConversationLog:
         return [text for text in texts if text.about["reply"] == texts[-1].about["reply"]]
 
     async def body(self, number: int, round_: int = 0, branch: str = "") -> bytes:
-        """The bytes that the model saw as the request of this number. Raises MissingError, DamagedError,
-        StoreTrouble."""
+        """The bytes that the model saw. Raises MissingError, DamagedError, StoreTrouble."""
         row = self.requests(branch).get(number, ())
         entry = next((entry for entry in row if entry.about["round"] == round_), None)
         if entry is None:
@@ -221,8 +216,7 @@ class ConversationLog:
         return body
 
     async def session(self, branch: str = "") -> Mapping[str, Any]:
-        """The conversation as a recorded session: its newest request, and the reply. Raises MissingError,
-        StoreTrouble."""
+        """The newest request, and the reply, as a recorded session. Raises MissingError, StoreTrouble."""
         entry = self.newest(branch)
         content, replies = await self._read(entry), self.replies(entry)
         texts = await self._texts([*content.names, *content.beside.values(), *(reply.name for reply in replies)])
@@ -238,8 +232,7 @@ class ConversationLog:
         )
 
     def _behind(self, name: str) -> set[str]:
-        """The names of a message and of all that follow it; of a reply that no request has brought back, also of the
-        message before."""
+        """The names of a message and of all that follow it; of a reply that is not back, also of the message before."""
         named = self.by_name.get(name)
         behind = {name, str(named.about["after"])} if named is not None and "reply" in named.about else {name}
         for text in self.texts:

@@ -14,9 +14,10 @@ import asyncio
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
@@ -29,31 +30,71 @@ from policies.tools import RECALL
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.memory import ARTIFACTS, ORIGINALS, Key, StoredText, StoreTrouble, TextKind
-from proxy.memory.forgetting import forget_in
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.store_access import StoreAccess
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.message_log import Branch
+    from proxy.addons.archive.recorder import Recording
 
 _QUEUED, _HELD = 256, 32 * 2**20
 """Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""
 _PORTION = 2**20
 """Characters that are handed to the store at once, but for a longer text."""
 _NAMES = 10
-"""Conversations that a refusal names."""
 _REFERENCE = re.compile(r"[0-9]{6,24}(\+[0-9]{1,9})?")
 LARGEST = 16 * 2**20
 """Characters of an artifact, at most; longer outputs are counted and not kept."""
-_SEEN = 2**16
-"""Requests that are remembered, so that what they held is not looked at again."""
+_KNOWN = 100_000
+"""Messages, requests and recordings, in all conversations of which something is known here."""
 _LONGEST = 200
 """Characters of a tool's name: it comes from clients."""
 
 Make = Callable[[], Awaitable[Iterable[StoredText]]]
-"""Makes the texts of a request, once it is their turn. May raise StoreTrouble."""
+
+
+@dataclass(slots=True)
+class KnownConversation:
+    """What is known here of a conversation, by who sent it, so that a request costs what is new in it: the branches of
+    its log, the newest first; the anchors of blocks up to which outputs are stored; and the recordings that go on, by
+    how they begin, too."""
+
+    branches: "dict[str, tuple[Branch, ...]]" = field(default_factory=dict)
+    anchors: set[tuple[str, str]] = field(default_factory=set)
+    recordings: "dict[tuple[str, str], list[Recording]]" = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        messages = sum(1 + len(branch.digests) for row in self.branches.values() for branch in row)
+        return 1 + messages + len(self.anchors) + sum(map(len, self.recordings.values()))
+
+
+class KnownConversations:
+    """Those that were asked about last. What is deleted is forgotten, and its recordings are not written any more."""
+
+    def __init__(self, forgets: ForgetRegistry) -> None:
+        self._known: LRUCache[Key, KnownConversation] = LRUCache(_KNOWN, getsizeof=lambda each: each.size)
+        forgets.register(self.forget)
+
+    def of(self, key: Key) -> KnownConversation:
+        return self._known.get(key) or KnownConversation()
+
+    def put(self, key: Key, known: KnownConversation) -> None:
+        """It has changed. One that alone is too large is forgotten."""
+        self._known.pop(key, None)
+        if known.size < _KNOWN:
+            self._known[key] = known
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        for key in [key for key in self._known if key.tenant == tenant and conversation in (None, key.conversation)]:
+            for row in self._known.pop(key).recordings.values():
+                for recording in row:
+                    recording.is_deleted = True
 
 
 class TextQueue:
-    """A queue of texts of one kind. `name` is what log lines and metrics call it; `limit`: bytes that stay in the store
-    of a bounded kind."""
+    """`name` is what log lines and metrics call it; `limit`: bytes that stay in the store of a bounded kind."""
 
     def __init__(self, services: StoreAccess, name: str, kind: TextKind, limit: int | None = None) -> None:
         self._store = services.store
@@ -182,18 +223,15 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
 class Artifacts:
     """Stores outputs of tools, and finds them for people. `limit`: bytes of a tenant."""
 
-    def __init__(self, services: StoreAccess, limit: int) -> None:
-        self._services = services
+    def __init__(self, services: StoreAccess, known: KnownConversations, limit: int) -> None:
+        self._services, self._known = services, known
         self._longest = min(LARGEST, limit)
-        self._seen: LRUCache[tuple[Key, str, str], bool] = LRUCache(_SEEN)
-        """Requests by conversation, owner and anchor of the last block."""
         self.queue = TextQueue(services, "artifacts", ARTIFACTS, limit)
-        services.forgets.register_cache(self._seen)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
-        ends = range(len(conversation.blocks), 0, -1)
-        seen = next((end for end in ends if (key, owner, conversation.blocks[end - 1].anchor) in self._seen), 0)
-        blocks = conversation.blocks[seen:]
+        known, ends = self._known.of(key), range(len(conversation.blocks), 0, -1)
+        first = next((end for end in ends if (owner, conversation.blocks[end - 1].anchor) in known.anchors), 0)
+        blocks = conversation.blocks[first:]
         outputs = [
             block
             for block in blocks
@@ -204,9 +242,9 @@ class Artifacts:
             self._services.telemetry.metrics.store_trouble("artifacts_large")
         size = sum(len(block.text) for block in fitting)
         make = partial(asyncio.to_thread, self._texts, owner, conversation, fitting, self._services.clock())
-        see_again = partial(forget_in, self._seen, key.tenant, key.conversation)
-        if blocks and (not fitting or self.queue.put(key, size, make, see_again)):
-            self._seen[key, owner, blocks[-1].anchor] = True
+        if blocks and (not fitting or self.queue.put(key, size, make, known.anchors.clear)):
+            known.anchors.add((owner, blocks[-1].anchor))
+            self._known.put(key, known)
 
     def name_of(self, owner: str, digest: str) -> str:
         message = f"artifact\0{owner}\0{digest}".encode("utf-8", "surrogatepass")
@@ -222,8 +260,7 @@ class Artifacts:
         return None
 
     def _texts(self, owner: str, conversation: Conversation, blocks: Iterable[Block], at: float) -> list[StoredText]:
-        """One for each text, as it first stands. The message is named as summaries name theirs, the block as digests
-        do."""
+        """One for each text, as it first stands. Messages are named as summaries name them, blocks as digests do."""
         texts: dict[str, StoredText] = {}
         for block in blocks:
             digest = sha256(block.text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -51,8 +51,7 @@ class Billing(Addon):
         prices: Callable[[str, str], Prices],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`preset`: the name of the one that requests are served by where they choose none. `prices`: of a model at an
-        upstream."""
+        """`preset`: by which requests are served that choose none. `prices`: of a model at an upstream."""
         self._store = store
         self._telemetry = telemetry
         self._holdout = holdout
@@ -322,8 +321,7 @@ def _behind_boundary(planned: PlannedRequest, conversation: Conversation) -> int
 
 
 def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, scale: _Scale) -> tuple[int, int]:
-    """Of the prompt that was sent, the tokens that stand where the request before stood, and how many of these should
-    have been read from the cache."""
+    """Tokens that stand where the request before stood, and how many of them the cache should have."""
     conversation, state = planned.context.conversation, planned.plan.state
     if conversation.steps < 2:
         return 0, 0

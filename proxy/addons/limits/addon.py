@@ -39,7 +39,6 @@ _COUNTED_BYTES, _BYTES_A_TOKEN, _PROMPT_BYTES_A_TOKEN = 100_000, 3, 4
 """A longer text is not counted but estimated, so that nobody waits for that."""
 _LEFT = ("client_left", "shutting_down")
 PricesOf = Callable[[str, str], Prices]
-"""The prices of a model at an upstream."""
 _ASSUMED = Prices()
 
 
@@ -167,8 +166,7 @@ def _texts(value: object, depth: int = 12) -> Iterator[str]:
 
 
 def charge_reply(admitted: Admitted, meter: Meter, exchange: Exchange, prices: PricesOf) -> None:
-    """Charge a reply that is over, and as much as it may come to where the model goes on. `prices`: by model and
-    upstream."""
+    """Charge a reply that is over, and as much as it may come to where the model goes on."""
     rounds: Sequence[ReplyRound] = exchange.rounds
     first, planned, answered = rounds[0].request, rounds[0].request.planned, 0
     model = planned.context.request.model if planned is not None else exchange.model
@@ -214,8 +212,7 @@ async def charge_relayed(
 
 
 def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
-    """The key whose limits count. To fetch a reply costs nothing, and needs nothing left of a budget. `rest`: the
-    target, after /v1."""
+    """The key whose limits count: to fetch a reply costs nothing. `rest`: the target, after /v1."""
     api = DIALECTS[route.dialect].http
     is_fetched = bool(api.stored_path) and route == Route(route.dialect) and rest.partition("?")[0] != api.compact_path
     if access.key is None or not is_fetched:

@@ -41,7 +41,6 @@ class Refusal(NamedTuple):
     """Why a key's requests are refused, and until when (seconds since 1970): nothing comes free before."""
 
     limit: str
-    """The field of the key."""
     allowed: float
     """The limit as it was: where the key has another one, this counts no more."""
     until: float
@@ -56,7 +55,6 @@ class Counts:
 
     windows: LocalWindows
     running: dict[str, int] = field(default_factory=dict)
-    """Requests in flight."""
     spent: dict[str, tuple[str, float]] = field(default_factory=dict)
     """The newest day, and the dollars that were charged here on it."""
     budgets: dict[str, tuple[str, float, bool]] = field(default_factory=dict)

@@ -47,7 +47,6 @@ the dollars are used up: a process may have given some back."""
 _OWNERS = 4_096
 """Owners whose summaries are charged to their keys."""
 RATE_HEADERS = tuple({api.http.rate.partition("{")[0] for api in DIALECTS.values()})
-"""How the headers begin by which providers say how much of a limit remains."""
 _REFUSALS: Mapping[str, tuple[str, str, str]] = {
     "rpm": ("rate_limit_exceeded", "requests", "Rate limit reached: {limit:,} requests a minute."),
     "tpm": ("rate_limit_exceeded", "tokens", "Rate limit reached: {limit:,} tokens a minute."),
@@ -142,8 +141,7 @@ class Limits:
             await self._shared.close()
 
     def check(self, key: KeyRow | None, dialect: str) -> None:
-        """Raises LimitError where it is known without asking anybody that the request is refused: before its body is
-        read."""
+        """Raises LimitError where the request is refused by what is known here: before its body is read."""
         if key is None:
             return
         refusal, now = self.counts.refusals.get(key.name), self.ledger.clock()
@@ -216,8 +214,7 @@ class Limits:
         return key, self.counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
 
     async def _has_room(self, key: KeyRow, concurrency: int) -> bool:
-        """True where the workers together have so many of its requests in flight as they may; this one its share,
-        where that is not known."""
+        """True where no more requests are in flight than may be: in all workers, else in this one of its share."""
         if self._team is None:
             return True  # it was looked at before
         running = self.counts.running[key.name]
@@ -276,8 +273,7 @@ class Limits:
 
 
 def rate_headers(dialect: str, key: KeyRow, standing: Standing, now: float) -> dict[str, str]:
-    """What remains of a key's requests and tokens. The reset is when there is something again, where nothing remains;
-    else when there is all of it again."""
+    """What remains; reset is when there is something again where nothing remains, else when there is all of it."""
     api, headers = DIALECTS[dialect].http, dict[str, str]()
     used = (
         ("requests", key.rpm, standing.requests, standing.request_wait, float(windows.MINUTE)),

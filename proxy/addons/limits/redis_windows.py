@@ -31,8 +31,7 @@ _SEEN = 60
 
 
 class SharedWindows:
-    """Counts in the Redis of the store, on connections of its own. A key goes by its name, as in the store's keys of
-    other things."""
+    """Counts in the Redis of the store, on connections of its own. A key goes by its name."""
 
     def __init__(self, url: str, patience: float, clock: Callable[[], float] = time.time) -> None:
         where = address(url)
@@ -41,7 +40,6 @@ class SharedWindows:
         self._clock = clock
         self._own_name = token_hex(8)
         self.replicas = 1
-        """The processes that count together, as seen last."""
 
     async def open(self) -> None:
         """Connect, or StoreTrouble. From then on it is connected anew where that is needed."""
@@ -64,8 +62,7 @@ class SharedWindows:
         self.replicas = max(1, int(replicas))
 
     async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
-        """As in memory, but a request that is refused for its tokens has counted; and whether the dollars in this purse
-        are used up. Raises StoreTrouble."""
+        """As in memory, but one that is refused for its tokens has counted; and true where the purse is used up."""
         now, seconds, commands = self._clock(), windows.MINUTE, list[Command]()
         if key.rpm is not None:
             requests = [self._name(key.name, "requests")]
@@ -85,8 +82,7 @@ class SharedWindows:
         return Standing(bool(replies[0]), int(count), wait, *tokens), is_full
 
     async def charge(self, tokens: Mapping[str, int], dollars: Sequence[tuple[Purse, str, float]]) -> None:
-        """Add to the tokens of keys, by their names, and to what purses hold: once for each mark. Raises
-        StoreTrouble."""
+        """Add to the tokens of keys, and to what purses hold: once for each mark. Raises StoreTrouble."""
         counters = ((self._counters(name), count) for name, count in tokens.items())
         commands = [_CHARGE.on(keys, _NO_LIMIT, windows.MINUTE, count) for keys, count in counters]
         commands += [self._take(purse, mark, sum_, sys.float_info.max) for purse, mark, sum_ in dollars]

@@ -22,7 +22,6 @@ import msgspec
 from proxy.memory import StoreTrouble
 
 MINUTE = 60
-"""Seconds in which requests and tokens are counted."""
 
 
 class WindowTokens(NamedTuple):
@@ -69,9 +68,7 @@ class _Use:
     requests: deque[float] = field(default_factory=deque)
     """When each of the last minute came, the oldest first."""
     minute: int = 0
-    """The number of the minute of the tokens."""
     tokens_before: int = 0
-    """Those of the minute before."""
     tokens: int = 0
 
     def expire(self, now: float) -> bool:
@@ -185,8 +182,7 @@ class TeamCounts:
         self.workers = workers
 
     async def has_room(self, name: str, running: int, concurrency: int) -> bool:
-        """True where all workers together have at most so many requests of a key in flight; `running` of them are this
-        worker's. Raises StoreTrouble."""
+        """True where all workers together have at most so many in flight; `running` here. Raises StoreTrouble."""
         return (await self._answer(_KeyReport(name, running, concurrency))).has_room
 
     async def admit(self, name: str, rpm: int | None, tpm: int | None, is_wanted: bool) -> Standing:

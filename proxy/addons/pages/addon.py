@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _RELOAD, USAGE = "/narrows/reload", "/narrows/usage"
 _ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
 _FOR_ALL = ("/", "/healthz", "/readyz")
-"""Pages at which nobody's key is looked at."""
 _PATHS = (*_FOR_ALL, "/metrics", _RELOAD, CONVERSATIONS, USAGE, *LIVE_PATHS)
 _BELOW = (_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/")
 

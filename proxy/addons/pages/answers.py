@@ -22,15 +22,13 @@ READ = ("GET", "HEAD")
 PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
 """The headers of an answer for one reader."""
 _QUERY_FIELDS = 8
-"""Parameters of a query, at most."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """What every page of stored things is answered with. `secret`: the key of the hashes that name tenants and
-    owners."""
+    """What every page needs. `secret`: the key of the hashes that name tenants and owners."""
 
     settings: Settings
     store: Store

@@ -57,7 +57,6 @@ class SummaryView:
     status: SummaryStatus | None
     sources: Sequence[SummarySource]
     more: int
-    """Sources that are not shown."""
     text: str | None
     """None where texts are not shown."""
 
@@ -111,8 +110,7 @@ class Reader:
 async def conversation_view(
     parts: PageParts, originals: "Originals | None", key: Key, reader: Reader
 ) -> ConversationView | None:
-    """What is shown of a conversation to this reader; None where there is nothing. Raises ApiError where the store is
-    in trouble."""
+    """None where there is nothing for this reader. Raises ApiError where the store is in trouble."""
     figures, now = reader.figures, parts.clock()
     if figures.tenant not in (None, key.tenant):
         return None

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from proxy.addons.archive.texts import Artifacts, Originals
 
 Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
-"""Answers a request about the conversation of this name. Raises ApiError."""
 LIVE = HOME.rstrip("/")
 LIVE_PATHS = (LIVE, f"{LIVE}/login", f"{LIVE}/logout")
 _MOST, _PAGE = 500, 50
@@ -201,8 +200,7 @@ class ArtifactPages:
 
 @dataclass(frozen=True, slots=True)
 class ConversationPages:
-    """What stands at a conversation's address and below it. `log_pages`: by what stands behind the name of the
-    conversation."""
+    """What stands at a conversation's address, and below it (`log_pages`, by their names)."""
 
     parts: PageParts
     deletion: Deletion

@@ -32,14 +32,11 @@ from proxy.telemetry.metrics import MINUTES, AnswerCounts
 from proxy.usage.query import UsageQuery, read_usage
 
 DAYS = 30
-"""Days of the live page, today included."""
 LISTED = 20
-"""Conversations of the live page."""
 
 
 class UpstreamState(NamedTuple):
-    """An upstream, as this process sees it: its answers of the last minutes, and the seconds until it is tried again,
-    where it could not be connected to for a while."""
+    """An upstream, as this process sees it; seconds until the next try, where it could not be connected to."""
 
     name: str
     host: str
@@ -56,12 +53,10 @@ class Overview:
     prefixes: Sequence[tuple[str, int, int]]
     """What became of prefixes, how often, and how many tokens were written again for it; most tokens first."""
     summaries: Sequence[tuple[Key, SummaryRecord]]
-    """Those that stand in the newest requests of the conversations below."""
     conversations: Sequence[ConversationRow]
     following: float | None
     """The cursor of the conversations that follow, where there are any."""
     arms: ArmCounts | None = None
-    """Of a holdout, where there is one."""
     measured: MeasuredSaving | None = None
     """What it measures; None where it has too few conversations for that."""
     upstreams: Sequence[UpstreamState] = ()

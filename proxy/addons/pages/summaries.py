@@ -48,11 +48,9 @@ class SummaryPages:
     request_parser: RequestParser
     payments: Payments
     limits: "Limits | None"
-    """Of keys of the gateway, if they have any."""
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
-        """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
-        of each. Empty where none was written. Raises ApiError."""
+        """The summary in the newest request, nulls where none stands; empty where none was written. Raises ApiError."""
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
         visible = grant.visible((record.owner, record) for record in stored)
         seen = {record.id: record for record in visible if record.kind == "compaction"}
@@ -143,15 +141,13 @@ class SummaryPages:
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
     def _upstream(self, access: Identity, dialect: str, model: str) -> str:
-        """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none, or where
-        the key may not ask this model."""
+        """The name of the upstream of the conversation. Raises ApiError where the key may not ask there."""
         settings = self.parts.settings
         check_model(access, model)
         return row_for(settings.upstream_rows, settings.rules, access, dialect, model).name
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
-        """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the
-        one that they name. Raises ApiError."""
+        """The body, and its API: of two that look alike the headers tell. Raises ApiError."""
         settings = self.parts.settings
         _, body = await Upload(request, settings.body_timeout).whole(settings.body_limit)
         for dialect in spoken(request.headers):
@@ -177,8 +173,7 @@ class SummaryPages:
 async def statuses_in(
     store: Store, key: Key, records: Sequence[SummaryRecord], now: float
 ) -> Mapping[str, SummaryStatus]:
-    """What became of the summaries for the prompt of a conversation, by id: as its newest request says. Raises
-    StoreTrouble."""
+    """What became of summaries, by id, as the newest request says. Raises StoreTrouble."""
     step = await store.newest_step(key)
     use, at = (step.sent.use, step.at) if step is not None and step.sent is not None else (NO_USE, 0.0)
     return statuses(records, use, at, now)

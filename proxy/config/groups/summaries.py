@@ -15,7 +15,6 @@ from proxy.config.upstreams import Url
 
 Credential = Literal["client-key", "client-any"]
 SAME = "same"
-"""In the place of a model's name: the model of the conversation."""
 
 
 class SummarizerSettings(Table):
