@@ -3,7 +3,7 @@
 from proxy.config.errors import ConfigurationError as ConfigurationError
 from proxy.config.groups.summaries import SummarizerSettings as SummarizerSettings
 from proxy.config.groups.summaries import SummaryBudget as SummaryBudget
-from proxy.config.keys import KeyRow as KeyRow
+from proxy.config.rules import KeyRow as KeyRow
 from proxy.config.rules import Mode as Mode
 from proxy.config.settings import Settings as Settings
 from proxy.config.settings import load_settings as load_settings

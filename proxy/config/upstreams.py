@@ -7,7 +7,7 @@ Laws
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
@@ -56,7 +56,9 @@ def whole_url(value: str) -> str:
     """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
     value = value.strip()
     if _BARE.fullmatch(value):
-        raise refused("url", f"give a whole URL, with its scheme: {_with_scheme(value)}")
+        scheme = "http" if _LOCAL.fullmatch(value.partition("/")[0].partition(":")[0]) else "https"
+        url = f"{scheme}://{value}".rstrip("/")
+        raise refused("url", f"give a whole URL, with its scheme: {usual_address(url) or url}")
     try:
         parts = urlsplit(value)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -77,12 +79,6 @@ def whole_url(value: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(whole_url)]
-
-
-def _with_scheme(bare: str) -> str:
-    scheme = "http" if _LOCAL.fullmatch(bare.partition("/")[0].partition(":")[0]) else "https"
-    url = f"{scheme}://{bare}".rstrip("/")
-    return usual_address(url) or url
 
 
 def usual_address(url: str) -> str:
@@ -193,7 +189,14 @@ class UpstreamRow(Table):
     @field_validator("headers")
     @classmethod
     def _sendable(cls, value: dict[str, str]) -> dict[str, str]:
-        faults = list(_unsendable(value))
+        faults: list[tuple[Place, str]] = []
+        for name, content in value.items():
+            if not _TOKEN.fullmatch(name):
+                faults.append(((name,), "it is no name of a header"))
+            elif _RESERVED.fullmatch(name.lower()):
+                faults.append(((name,), "Narrows sets or drops this header itself; leave it out"))
+            elif not (content.isascii() and content.isprintable()):
+                faults.append(((name,), "its value has characters that no header can hold"))
         if faults:
             raise refused_at(faults)
         return value
@@ -279,13 +282,3 @@ def is_public(host: str) -> bool:
         return not ip_address(host).is_loopback
     except ValueError:
         return host != "localhost"
-
-
-def _unsendable(headers: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
-    for name, value in headers.items():
-        if not _TOKEN.fullmatch(name):
-            yield (name,), "it is no name of a header"
-        elif _RESERVED.fullmatch(name.lower()):
-            yield (name,), "Narrows sets or drops this header itself; leave it out"
-        elif not (value.isascii() and value.isprintable()):
-            yield (name,), "its value has characters that no header can hold"

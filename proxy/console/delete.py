@@ -54,7 +54,10 @@ def delete(
         scopes = asyncio.run(read_store(settings, meant))
         before = asyncio.run(read_store(settings, partial(_counted, scopes, recordings)))
         for scope, counts in zip(scopes, before, strict=True):
-            print(f"narrows: {_named(scope)}: {_in_words(counts)}", file=sys.stderr)
+            one = f"conversation {printable(scope.conversation, 40)} of " if scope.conversation else ""
+            whose = f", what {printable(scope.owner, 40)} has sent" if scope.owner else ""
+            where = f"{one}tenant {printable(scope.tenant, 40)}{whose}"
+            print(f"narrows: {where}: {_in_words(counts)}", file=sys.stderr)
         if not yes and not sys.stdin.isatty():
             raise ValueError("add --yes if all of that is to be deleted")
         if not yes and not typer.confirm("Delete all of it?", err=True):
@@ -115,12 +118,6 @@ async def _counted(scopes: Sequence[Scope], recordings: Recordings | None, store
             counts["bills"] += sum(owner in (None, each.labels.owner) for each in await store.request_bills(key))
         counted.append(+counts)
     return counted
-
-
-def _named(scope: Scope) -> str:
-    conversation = f"conversation {printable(scope.conversation, 40)} of " if scope.conversation else ""
-    owner = f", what {printable(scope.owner, 40)} has sent" if scope.owner else ""
-    return f"{conversation}tenant {printable(scope.tenant, 40)}{owner}"
 
 
 def _by_kind(counts: Counter[str]) -> dict[str, int]:

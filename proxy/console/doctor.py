@@ -12,7 +12,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing, closing
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -24,7 +24,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from policies.dialects import DEFAULT, DIALECTS
-from policies.money.catalog import prices_for
 from proxy.config import ConfigurationError, Settings, UpstreamRow, load_settings
 from proxy.config.upstreams import is_public, key_in
 from proxy.console.arguments import (
@@ -76,38 +75,30 @@ class ModelsAnswer(NamedTuple):
 
 
 _LIBRARIES = ("aiohttp", "openai", "anthropic", "pydantic", "redis", "tiktoken")
-_MOST_MODELS = 500
 _PATIENCE = 5.0
 """Seconds that the store has for an answer."""
 
 
 async def examine(flags: Mapping[str, Any], environment: Mapping[str, str]) -> list[Finding]:
     """All checks; where the settings cannot be read, there is nothing else to check."""
-    findings = [_versions()]
+    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    findings = [Finding("ok", "versions", f"Narrows {version('narrows')}, {python}; {libraries}")]
     try:
         settings = load_settings(flags)
     except ConfigurationError as error:
         return [*findings, *(Finding("fail", "settings", line) for line in str(error).splitlines())]
     findings += [_settings(settings), _port(settings)]
-    models: list[str] | None = None
     upstreams = upstreams_of(settings)
     if not settings.upstream_rows:
         text = "`upstream` is not set; say where requests go, for example --upstream https://api.openai.com/v1"
         findings.append(Finding("fail", "upstream", text))
     for row, key_name in upstreams.values():
         try:
-            more, listed = await check_upstream(settings, row, key_name, environment)
+            findings += await check_upstream(settings, row, key_name, environment)
         except ConfigurationError as error:
-            more, listed = [Finding("fail", "upstream", str(error))], None
-        findings += more
-        models = models if listed is None else [*(models or ()), *listed]
-    return [*findings, await _store(settings), _marks(settings, models)]
-
-
-def _versions() -> Finding:
-    libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Finding("ok", "versions", f"Narrows {version('narrows')}, {python}; {libraries}")
+            findings.append(Finding("fail", "upstream", str(error)))
+    return [*findings, await _store(settings)]
 
 
 def _settings(settings: Settings) -> Finding:
@@ -150,28 +141,6 @@ async def _store(settings: Settings) -> Finding:
     return Finding("fail", "store", f"{name} opens, but cannot be written; check the free space and the permissions")
 
 
-def _marks(settings: Settings, models: Sequence[str] | None) -> Finding:
-    """For which models cache marks are set; `models` is None where no upstream has listed any."""
-    where = "where a model's cache matches only at marks, as Claude's does"
-    if settings.only_relays or settings.own_marks == "never":
-        where = "never"
-    elif settings.own_marks == "beside":
-        where = "beside those of clients only"
-    elif models is not None:
-        names = [model for model in models[:_MOST_MODELS] if _takes_marks(model, settings)]
-        where = "for none of the upstream's models; none is known to need them"
-        if names:
-            where = f"for {len(names):,} of the upstream's models, such as {names[0]}"
-    return Finding("ok", "marks", f"cache marks are set {where}")
-
-
-def _takes_marks(model: str, settings: Settings) -> bool:
-    try:
-        return prices_for(model, settings.models).breakpoints
-    except ValueError:  # an override that `serve` would refuse, too
-        return False
-
-
 # --- an upstream: what it answers when it is asked for its models ---
 
 
@@ -193,8 +162,8 @@ def upstreams_of(settings: Settings) -> dict[str, tuple[UpstreamRow, str]]:
 
 async def check_upstream(
     settings: Settings, row: UpstreamRow, key_name: str, environment: Mapping[str, str]
-) -> tuple[list[Finding], list[str] | None]:
-    """Findings, and the models, None where it has not said. It is asked again with /v1 where it does not know."""
+) -> list[Finding]:
+    """It is asked for its models, and again with /v1 behind its address where it does not know the question."""
     base, key = row.url, environment.get(key_name, "")
     if row.has_key:  # which the upstream's own header brings
         key, key_name = key_in(row), row.key_env or str(row.key_file)
@@ -206,10 +175,10 @@ async def check_upstream(
             if answer.status == 404 and not base.endswith("/v1"):
                 has_v1 = (await _ask(upstream, "/v1/models", key_name, key)).status != 404
     except ApiError as error:
-        return [Finding("fail", "upstream", error.message)], None
+        return [Finding("fail", "upstream", error.message)]
     except TimeoutError:
         text = f"{base} did not answer within {_SECONDS:.0f} s; is a firewall or a proxy in between?"
-        return [Finding("fail", "upstream", text)], None
+        return [Finding("fail", "upstream", text)]
     finally:
         await upstream.close()
     findings, url = [Finding(*_verdict(base, answer, has_v1, key_name if key else ""))], URL(base)
@@ -224,7 +193,7 @@ async def check_upstream(
     else:
         text = f"{key_name} is not set here, so no key was checked; each client brings its own"
         findings.append(Finding("warn", "key", text))
-    return [*findings, *_clock(answer)], answer.models if is_listed else None
+    return [*findings, *_clock(answer)]
 
 
 async def _ask(upstream: Upstream, path: str, key_name: str, key: str) -> ModelsAnswer:
@@ -292,7 +261,7 @@ def doctor(
 ) -> None:
     """Check what `narrows serve` would do with these settings.
 
-    Settings, upstreams, keys, the store, the clock, cache marks, versions: each is ok, a warning or a failure, with
+    Settings, upstreams, keys, the store, the clock, versions: each is ok, a warning or a failure, with
     what to do. Each upstream is asked for its models, with the key in OPENAI_API_KEY or ANTHROPIC_API_KEY; that costs
     nothing. Exit code 1 where something fails.
     """

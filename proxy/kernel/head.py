@@ -20,8 +20,7 @@ from policies.context import Aim
 from policies.keep import Patterns, patterns_of
 from policies.model.parameters import MOST
 from proxy.config import KeyRow, Settings
-from proxy.config.keys import KEY_SHAPE
-from proxy.config.rules import FEWEST_TOKENS, Mode
+from proxy.config.rules import FEWEST_TOKENS, KEY_SHAPE, Mode
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
 from proxy.identity.who import IDENTITY, Identity, who

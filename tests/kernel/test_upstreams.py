@@ -336,7 +336,7 @@ async def test_the_doctor_asks_each_row_with_its_key(monkeypatch: pytest.MonkeyP
         fields: Any = {"auth": "api-key", "key_env": "AZURE_KEY", "query": {"api-version": "2024-10-21"}}
         settings = Settings(upstreams=({"name": "azure", "url": url, **fields},))  # type: ignore[arg-type]  # as in a file
         ((each, name),) = upstreams_of(settings).values()
-        findings, _ = await check_upstream(settings, each, name, {})
+        findings = await check_upstream(settings, each, name, {})
         assert cloud.seen[0].one("api-key") == "az-key"
         assert "az-key" not in repr(findings)
         assert [finding for finding in findings if "AZURE_KEY is set, and accepted" in finding.text]

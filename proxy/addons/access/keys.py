@@ -11,7 +11,7 @@ from hashlib import sha256
 from string import ascii_lowercase, ascii_uppercase, digits
 from zlib import crc32
 
-from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
+from proxy.config.rules import KEY_PREFIX, KEY_SHAPE
 
 _DIGITS = "".join(each for each in digits + ascii_uppercase + ascii_lowercase if each not in "0OIl")
 _RANDOM_BYTES = 24

@@ -28,7 +28,8 @@ class Archive(Addon):
     recorder: Recorder | None = None
 
     async def planned(self, exchange: Exchange) -> None:
-        if self._stores_replies(exchange):
+        is_planned = exchange.upstream_request is not None and exchange.upstream_request.planned is not None
+        if is_planned and (self.message_log is not None or self.recorder is not None):
             exchange.hold_reply(self._limit)
 
     async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
@@ -71,10 +72,6 @@ class Archive(Addon):
     @property
     def _limit(self) -> int:
         return self.message_log.limit if self.message_log is not None else _RECORDED
-
-    def _stores_replies(self, exchange: Exchange) -> bool:
-        wants_replies = self.message_log is not None or self.recorder is not None
-        return wants_replies and exchange.upstream_request is not None and exchange.upstream_request.planned is not None
 
 
 async def start(services: Services) -> Archive | None:

@@ -55,21 +55,15 @@ class Redaction:
             try:
                 self._rows.append((names, re2.compile(pattern, _QUIET) if pattern else None))
             except re2.error as error:
-                raise ValueError(
-                    f"{path}: {pattern!r} is not a valid RE2 pattern ({_reason(error)}); correct it"
-                ) from error
+                said = error.args[0] if error.args else ""  # in bytes, as a rule
+                reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+                raise ValueError(f"{path}: {pattern!r} is not a valid RE2 pattern ({reason}); correct it") from error
 
     def applied(self, session: Mapping[str, Any], credential: str) -> bytes:
         raw = as_json(_redacted(session, self._rows) if self._rows else session)
         for form in forms_of(credential):
             raw = raw.replace(form, REDACTED.encode())
         return raw
-
-
-def _reason(error: Exception) -> str:
-    """What RE2 says of a pattern, which it says in bytes."""
-    reason = error.args[0] if error.args else ""
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def forms_of(credential: str) -> Iterator[bytes]:

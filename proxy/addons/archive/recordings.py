@@ -83,18 +83,17 @@ class Recordings:
 
     def trim(self, limit: int, ttl: float) -> int:
         """Delete what is older, and the oldest of what is more. Returns how many had to go for their size."""
-        rows = sorted((status.st_mtime, status.st_size, file) for file, status in self._statuses())
+        rows: list[tuple[float, int, Path]] = []
+        for file, _ in self._files():
+            with suppress(FileNotFoundError):
+                status = file.stat()
+                rows.append((status.st_mtime, status.st_size, file))
         size, gone, now = sum(row[1] for row in rows), 0, time.time()
-        for at, of_it, file in rows:
+        for at, of_it, file in sorted(rows):
             if at < now - ttl or size > limit:
                 gone += _unlink(file) and at >= now - ttl
                 size -= of_it
         return gone
-
-    def _statuses(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for file, _ in self._files():
-            with suppress(FileNotFoundError):
-                yield file, file.stat()
 
     def _files(self, only: str = "") -> Iterator[tuple[Path, tuple[str, str]]]:
         for folder in [self.folder / only] if only else [*self.folder.iterdir()]:

@@ -119,14 +119,6 @@ def read_entries(texts: Sequence[str]) -> RequestEntry:
     return RequestEntry(names, pieces, beside)
 
 
-def beside_texts(beside: Mapping[str, str], texts: Mapping[str, str]) -> dict[int, bytes]:
-    """Tools, leading text and frame by their numbers. Raises KeyError where one is missing."""
-    numbered = {
-        number: raw_of(texts[beside[name]]) for name, number in (("tools", TOOLS), ("lead", LEAD)) if name in beside
-    }
-    return numbered | rest_in(json.loads(texts[beside["frame"]]) if "frame" in beside else ())
-
-
 def is_message(text: StoredText) -> bool:
     """True where an entry of the log is a message, or text that leads the prompt."""
     return int(text.about["index"]) >= -1
@@ -204,9 +196,13 @@ class ConversationLog:
         at = {piece if isinstance(piece, int) else piece[0] for piece in content.pieces if not isinstance(piece, str)}
         names = {place: content.names[place] for place in at if isinstance(place, int) and place >= 0}
         texts = await self._texts([*names.values(), *content.beside.values()])
-        raws = {place: raw_of(texts[name]) for place, name in names.items()}
+        raws, beside = {place: raw_of(texts[name]) for place, name in names.items()}, content.beside
         try:
-            body = await asyncio.to_thread(joined, content.pieces, raws | beside_texts(content.beside, texts))
+            raws |= {
+                at: raw_of(texts[beside[name]]) for name, at in (("tools", TOOLS), ("lead", LEAD)) if name in beside
+            }
+            raws |= rest_in(json.loads(texts[beside["frame"]]) if "frame" in beside else ())
+            body = await asyncio.to_thread(joined, content.pieces, raws)
         except (KeyError, ValueError) as error:
             raise DamagedError("The log is damaged: an entry does not fit the others.") from error
         if sha256(body).hexdigest() != entry.about["sent"]:

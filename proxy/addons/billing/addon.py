@@ -11,6 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -133,7 +134,8 @@ class Billing(Addon):
 
     def _write(self, bill: RequestBill) -> None:
         key = Key(bill.labels.tenant, bill.conversation)
-        pending = PendingWrite(key, self._write_all, record=bill, together=True, without_conversation=_of_nobody)
+        of_nobody = partial(structs.replace, conversation="")
+        pending = PendingWrite(key, self._write_all, record=bill, together=True, without_conversation=of_nobody)
         self._writes.put(pending)
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
@@ -143,10 +145,6 @@ class Billing(Addon):
 
 def _bounded(labels: Labels) -> Labels:
     return structs.replace(labels, model=well_formed(labels.model[:_LONGEST]))
-
-
-def _of_nobody(bill: RequestBill) -> RequestBill:
-    return structs.replace(bill, conversation="")
 
 
 # --- from a request, its plan and the provider's usage to what it cost, and would have cost with nothing done ---
@@ -188,7 +186,11 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
         rewritten=measures.rewritten,
         estimated=int(any(each.usage is None for each in rounds)),
         unpriced=int(not prices.listed),
-        **_tokens(usages),
+        sent=usages[0].prompt,
+        prompt=sum(usage.prompt for usage in usages),
+        cached=sum(usage.cached for usage in usages),
+        written=sum(usage.written for usage in usages),
+        output=sum(usage.completion for usage in usages),
         **_observed(first, measures.baseline.prompt),
     )
     return structs.replace(sums, **_dollars(measures, usages, prices)) if prices.listed else sums
@@ -201,16 +203,6 @@ def _observed(upstream_request: UpstreamRequest, original: int) -> dict[str, int
         return {}
     sent = round(original * planned.tokens_sent / planned.tokens_received)
     return {"observed": original, "observed_sent": sent}
-
-
-def _tokens(usages: Sequence[Usage]) -> dict[str, int]:
-    return {
-        "sent": usages[0].prompt,
-        "prompt": sum(usage.prompt for usage in usages),
-        "cached": sum(usage.cached for usage in usages),
-        "written": sum(usage.written for usage in usages),
-        "output": sum(usage.completion for usage in usages),
-    }
 
 
 def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
@@ -257,7 +249,8 @@ def _measured(
     sent = calibration.estimate(counted) if reported is None else reported.prompt
     scale, terms = _Scale(sent, counted, calibration.ratio), _terms(upstream_request, planned, prices)
     before, expected = _sent_before(upstream_request, planned, scale)
-    likely = Prompt(sent, expected, sent if _caches(planned, prices) else 0)
+    is_cached = context.plan_settings.prices.breakpoints or not prices.breakpoints
+    likely = Prompt(sent, expected, sent if is_cached else 0)
     usage = reported or usage_without(likely, terms)
     prefix = upstream_request.headers["x-narrows-prefix"]
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
@@ -292,11 +285,6 @@ def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: P
     is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
     is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
     return CacheTerms(settings.cache, prices, is_warm, is_longer)
-
-
-def _caches(planned: PlannedRequest, prices: Prices) -> bool:
-    """True where anything of the prompt that was sent is cached."""
-    return planned.context.plan_settings.prices.breakpoints or not prices.breakpoints
 
 
 def _as_written(planned: PlannedRequest, total: int, scale: _Scale, prices: Prices) -> Prompt:

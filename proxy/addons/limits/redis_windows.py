@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import nextafter
 from secrets import token_hex
-from typing import Any
 
 from limits.util import get_package_data
 
 from proxy.addons.limits import windows
 from proxy.addons.limits.windows import Standing, window_tokens
-from proxy.config.keys import KeyRow
+from proxy.config.rules import KeyRow
 from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
 from proxy.memory.redis.connection import RedisConnection
 from proxy.memory.redis.keys import Command, Keys, Script, ScriptCommand
@@ -74,7 +73,9 @@ class SharedWindows:
             commands.append(self._take(purse, token_hex(16), 0.0, nextafter(key.usd_per_day, 0.0)))
         replies = await self._connection.trip(*commands)
         is_full = key.usd_per_day is not None and not replies.pop()[0]
-        tokens = window_tokens(key.tpm, _numbers(replies.pop() if key.tpm is not None else (0, 0, 0, 0)))
+        row = replies.pop() if key.tpm is not None else (0, 0, 0, 0)
+        before, before_ms, current, current_ms = (max(0, int(value or 0)) for value in row)
+        tokens = window_tokens(key.tpm, (before, before_ms / 1000, current, current_ms / 1000))
         if key.rpm is None:
             return Standing(True, 0, 0.0, *tokens), is_full
         oldest, count = replies[1] or (now, 0)
@@ -105,9 +106,3 @@ def _script(name: str) -> Script:
 
 _ACQUIRE, _REQUESTS = _script("acquire_moving_window"), _script("moving_window")
 _CHARGE, _TOKENS = _script("acquire_sliding_window"), _script("sliding_window")
-
-
-def _numbers(row: Sequence[Any]) -> tuple[int, float, int, float]:
-    """The counter of the minute before, the seconds for which it counts, and the same of this minute."""
-    before, before_ms, current, current_ms = (max(0, int(value or 0)) for value in row)
-    return before, before_ms / 1000, current, current_ms / 1000

@@ -121,7 +121,11 @@ async def conversation_view(
     if not bills and not records:
         return None
     status_of = await parts.ask("newest_step", statuses_in(parts.store, key, records, now))
-    why_no_texts = _why_no_texts(parts, key, reader)
+    why_no_texts = ""
+    if not (parts.settings.history or parts.settings.originals):
+        why_no_texts = "Texts are shown where the setting `history` or `originals` is on; neither is."
+    elif not reader.reads(key):
+        why_no_texts = "Texts of this conversation are not for you to read: figures hold none of them."
     summaries = [
         SummaryView(
             record=record,
@@ -146,14 +150,6 @@ async def conversation_view(
         why_no_texts=why_no_texts,
         is_logged=parts.settings.history and not why_no_texts,
     )
-
-
-def _why_no_texts(parts: PageParts, key: Key, reader: Reader) -> str:
-    if not (parts.settings.history or parts.settings.originals):
-        return "Texts are shown where the setting `history` or `originals` is on; neither is."
-    if not reader.reads(key):
-        return "Texts of this conversation are not for you to read: figures hold none of them."
-    return ""
 
 
 async def _with_texts(parts: PageParts, key: Key, summaries: Sequence[SummaryView], grant: Grant) -> list[SummaryView]:
@@ -226,26 +222,33 @@ def view_json(view: ConversationView, version: str) -> dict[str, Any]:
         "conversation": view.key.conversation,
         "tenant": view.key.tenant,
         "sums": sums_json(view.sums),
-        "requests": [_bill_json(bill, view.recalls.get(bill.anchor, ())) for bill in view.bills],
+        "requests": [
+            {
+                **{
+                    name: value
+                    for name, value in msgspec.structs.asdict(bill).items()
+                    if name not in ("labels", "sums")
+                },
+                **msgspec.structs.asdict(bill.labels),
+                **sums_json(bill.sums),
+                "recalled_texts": [
+                    {"ref": each.call.ref, "part": each.call.part, "text": each.text}
+                    for each in view.recalls.get(bill.anchor, ())
+                ],
+            }
+            for bill in view.bills
+        ],
         "texts": view.why_no_texts or "shown",
-        "summary_records": [_summary_json(each) for each in view.summaries],
+        "summary_records": [
+            {**provenance(each.record, each.status), "content": each.text, "sources": [*map(asdict, each.sources)]}
+            for each in view.summaries
+        ],
     }
 
 
 def covers(view: ConversationView) -> str:
     newest = f"the newest {MOST_BILLS:,} bills" if view.is_cut else "all requests"
     return f"{newest} of conversation {view.key.conversation[:60]}"
-
-
-def _bill_json(bill: RequestBill, recalls: Sequence[RecallView]) -> dict[str, Any]:
-    fields = {name: value for name, value in msgspec.structs.asdict(bill).items() if name not in ("labels", "sums")}
-    recalled = [{"ref": each.call.ref, "part": each.call.part, "text": each.text} for each in recalls]
-    return {**fields, **msgspec.structs.asdict(bill.labels), **sums_json(bill.sums), "recalled_texts": recalled}
-
-
-def _summary_json(each: SummaryView) -> dict[str, Any]:
-    sources = [asdict(source) for source in each.sources]
-    return {**provenance(each.record, each.status), "content": each.text, "sources": sources}
 
 
 # --- the same, drawn ---

@@ -32,10 +32,6 @@ class Login:
     secret: bytes = field(repr=False)
     wrong: TTLCache[str, int] = field(default_factory=lambda: TTLCache(_ADDRESSES, _SECONDS))
 
-    @property
-    def is_possible(self) -> bool:
-        return self.settings.admin_token is not None
-
     async def log_in(self, request: web.BaseRequest) -> web.Response:
         """The cookie, to whoever shows the token. Raises ApiError."""
         self._check(request)
@@ -61,7 +57,7 @@ class Login:
 
     def helps(self, request: web.BaseRequest, error: ApiError) -> bool:
         """True where whoever shows the token gets another answer; who has shown it does not."""
-        is_refused = self.is_possible and error.status in (403, 429)
+        is_refused = self.settings.admin_token is not None and error.status in (403, 429)
         return is_refused and "admin" not in who(request, self.settings, self.secret).tokens
 
     def page(self, imprint: Imprint, error: ApiError, has_form: bool) -> str:

@@ -118,12 +118,14 @@ async def _standing(parts: PageParts, key: Key, viewer: Grant, now: float) -> li
 
 
 def overview_json(view: Overview, version: str) -> dict[str, Any]:
+    measured = view.measured
+    share = {"share": measured.share, "low": measured.low, "high": measured.high} if measured else None
     return {
         **imprint_json("Narrows", view.at, version, covers(view)),
         "today": sums_json(view.today),
         "days": [{"day": day, **sums_json(sums)} for day, sums in view.days],
         "all_days": sums_json(view.whole),
-        "holdout": _holdout_json(view),
+        "holdout": view.arms and {"conversations": dataclasses.asdict(view.arms), "measured": share},
         "upstreams": [
             {"name": each.name, "host": each.host, "is_up": each.next_try is None, "next_try_seconds": each.next_try}
             | {"minutes": MINUTES, **each.answers._asdict()}
@@ -140,14 +142,6 @@ def overview_json(view: Overview, version: str) -> dict[str, Any]:
     }
 
 
-def _holdout_json(view: Overview) -> dict[str, Any] | None:
-    if view.arms is None:
-        return None
-    measured = view.measured
-    share = {"share": measured.share, "low": measured.low, "high": measured.high} if measured else None
-    return {"conversations": dataclasses.asdict(view.arms), "measured": share}
-
-
 def covers(view: Overview) -> str:
     whose = "all tenants" if view.viewer.tenant is None else "the requests of your credential"
     return f"{whose}, {view.days[0][0]} to {view.days[-1][0]} (days in UTC)"
@@ -158,12 +152,12 @@ def imprint_json(name: str, at: float, version: str, what: str) -> dict[str, Any
 
 
 def list_json(rows: Sequence[ConversationRow], following: float | None) -> dict[str, Any]:
-    return {"conversations": [row_json(row) for row in rows], "next": following}
-
-
-def row_json(row: ConversationRow) -> dict[str, Any]:
-    times = {"first_at": moment(row.first_at), "at": moment(row.at)}
-    return {"conversation": row.conversation, **asdict(row.labels), "arm": row.arm, **times, **sums_json(row.sums)}
+    listed = [
+        {"conversation": row.conversation, **asdict(row.labels), "arm": row.arm}
+        | {"first_at": moment(row.first_at), "at": moment(row.at), **sums_json(row.sums)}
+        for row in rows
+    ]
+    return {"conversations": listed, "next": following}
 
 
 def sums_json(sums: BillSums) -> Mapping[str, Any]:

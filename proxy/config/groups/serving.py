@@ -13,9 +13,9 @@ from policies.dialects import DIALECTS
 from proxy.config.errors import Path as Place
 from proxy.config.errors import refused, refused_at
 from proxy.config.groups.keeping import MOST_BYTES
-from proxy.config.keys import AuthMode, KeyRow
 from proxy.config.presets import NAME
 from proxy.config.routes import CREDENTIALS
+from proxy.config.rules import AuthMode, KeyRow
 from proxy.config.sources import Configured
 from proxy.config.units import Seconds, size
 from proxy.config.upstreams import UpstreamRow, Url, VersionedUrl

@@ -18,7 +18,7 @@ from proxy.addons.limits.ledger import Counts
 from proxy.addons.limits.limits import Admitted, LimitError, Limits, duration, rate_headers
 from proxy.addons.limits.redis_windows import SharedWindows
 from proxy.addons.limits.windows import LocalWindows, ParentCounts, Standing, TeamCounts
-from proxy.config.keys import KeyRow
+from proxy.config.rules import KeyRow
 from proxy.memory import Purse, Store, open_store
 from proxy.telemetry import Telemetry
 from tests.kit.redis_servers import Park, Relay
