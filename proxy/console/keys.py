@@ -23,6 +23,8 @@ from proxy.console.check import limits_of, scope_of
 from proxy.console.output import console, plain_table, print_json, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, stored_keys
 
+_Answer = tuple[dict[str, Any], list[Any]]
+"""As JSON, and as lines and tables."""
 _REVOKED = "streams in progress go on; every further request is refused within seconds, at every replica"
 _ACTIONS = Annotated[
     Literal["new", "add", "list", "revoke"],
@@ -73,13 +75,20 @@ def keys(
         if action in ("list", "revoke") and (expires or fields):
             raise ValueError("options of a key are for new and add; to change one, revoke it and add another")
         if action == "new":
-            return _print_new(*_key_and_row(name, fields, expires), as_json)
-        settings = settings_of(KeySettings, store, config)
-        if action == "list":
-            return _print_rows(settings.keys, asyncio.run(read_store(settings, stored_keys)), as_json)
-        if action == "revoke":
-            return _revoke(settings, name, as_json)
-        return _add(settings, *_key_and_row(name, fields, expires), as_json)
+            answer, lines = _new(*_key_and_row(name, fields, expires))
+        else:
+            settings = settings_of(KeySettings, store, config)
+            if action == "list":
+                answer, lines = _listed(settings.keys, asyncio.run(read_store(settings, stored_keys)))
+            elif action == "revoke":
+                answer, lines = _revoke(settings, name)
+            else:
+                answer, lines = _add(settings, *_key_and_row(name, fields, expires))
+    if as_json:
+        return print_json(answer)
+    for line in lines:
+        console().print(line, soft_wrap=isinstance(line, str))
+    return None
 
 
 def _key_and_row(name: str, fields: Mapping[str, Any], expires: str) -> tuple[str, KeyRow]:
@@ -106,7 +115,12 @@ def _time(text: str) -> datetime:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
+def _new(key: str, row: KeyRow) -> _Answer:
+    once = f"This is the key of {row.name}; it is not printed again. Its row, for the file of --config:"
+    return {"key": key, **as_table(row)}, [key, "", once, "", as_toml(row)]
+
+
+def _add(settings: KeySettings, key: str, row: KeyRow) -> _Answer:
     if any(row.name == other.name for other in settings.keys):
         raise ValueError(
             f"the file has a key {row.name!r}, which takes precedence over one in the store; take another name"
@@ -118,48 +132,27 @@ def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
             raise ValueError(f"upstream: {unknown('upstream', name, names)}")
     if not asyncio.run(read_store(settings, lambda opened: opened.add_key(row))):
         raise ValueError(f"the store has a key {row.name!r} (or 2,000 keys); revoke it, or take another name")
-    if as_json:
-        return print_json({"key": key, **as_table(row)})
-    print(key)
-    print(f"This is the key of {row.name}. It is in the store, and valid within seconds; it is not printed again.")
-    return None
+    once = f"This is the key of {row.name}. It is in the store, and valid within seconds; it is not printed again."
+    return {"key": key, **as_table(row)}, [key, once]
 
 
-def _revoke(settings: KeySettings, name: str, as_json: bool) -> None:
+def _revoke(settings: KeySettings, name: str) -> _Answer:
     if not asyncio.run(read_store(settings, lambda opened: opened.delete_key(name))):
         where = "delete its row from the file" if any(name == row.name for row in settings.keys) else "see `list`"
         raise ValueError(f"the store has no key {name!r}; {where}")
-    if as_json:
-        return print_json({"revoked": name})
-    print(f"{name} is revoked: {_REVOKED}.")
-    return None
+    return {"revoked": name}, [f"{name} is revoked: {_REVOKED}."]
 
 
-def _print_new(key: str, row: KeyRow, as_json: bool) -> None:
-    if as_json:
-        return print_json({"key": key, **as_table(row)})
-    print(f"{key}\n\nThis is the key of {row.name}; it is not printed again. Its row, for the file of --config:\n")
-    print(as_toml(row))
-    return None
-
-
-def _print_rows(of_file: Sequence[KeyRow], stored: Sequence[KeyRow], as_json: bool) -> None:
+def _listed(of_file: Sequence[KeyRow], stored: Sequence[KeyRow]) -> _Answer:
     names = {row.name for row in of_file}
     rows = [("file", row) for row in of_file] + [("store", row) for row in stored if row.name not in names]
-    if as_json:
-        return print_json({"keys": [{"in": place, **as_table(row)} for place, row in rows]})
-    if not rows:
-        print('There is no key. Make one with `narrows keys add NAME`, and set `auth` to "keys" in the settings.')
-        return None
     table = plain_table("name", "in", "tenant", "sha256", "expires", "limits", left=6)
     for place, row in rows:
         expires = "never" if row.expires is None else row.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         table.add_row(row.name, place, row.tenant or row.name, row.sha256[:12], expires, limits_of(row))
-    console().print(table)
-    for _, row in rows:
-        if scope := scope_of(row):
-            print(f"{row.name} may use only: {scope}")
-    return None
+    scopes = [f"{row.name} may use only: {scope}" for _, row in rows if (scope := scope_of(row))]
+    none = 'There is no key. Make one with `narrows keys add NAME`, and set `auth` to "keys" in the settings.'
+    return {"keys": [{"in": place, **as_table(row)} for place, row in rows]}, [table, *scopes] if rows else [none]
 
 
 def as_table(row: KeyRow) -> dict[str, Any]:
