@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 from proxy.addons.archive.message_log import MessageLog
 from proxy.addons.archive.recorder import Recorder, Redaction
 from proxy.addons.archive.recordings import Recordings
-from proxy.addons.archive.texts import Artifacts, KnownConversations, Originals
+from proxy.addons.archive.texts import ArchiveMemory, Artifacts, Originals
 from proxy.config import ConfigurationError, Settings
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
@@ -79,12 +79,12 @@ async def start(services: Services) -> Archive | None:
     if services.compaction is None:
         return None
     settings, access = services.settings, services.compaction.access
-    known = KnownConversations(access.forgets)
+    memory = ArchiveMemory(access.forgets)
     kinds = (
         Originals(access) if settings.originals else None,
-        Artifacts(access, known, settings.artifacts_limit) if settings.artifacts else None,
-        MessageLog(access, known, settings.history_limit) if settings.history else None,
-        _recorder(settings, settings.record, access, known) if settings.record is not None else None,
+        Artifacts(access, memory, settings.artifacts_limit) if settings.artifacts else None,
+        MessageLog(access, memory, settings.history_limit) if settings.history else None,
+        _recorder(settings, settings.record, access, memory) if settings.record is not None else None,
     )
     if not any(kinds):
         return None
@@ -107,11 +107,11 @@ def _redaction(settings: Settings) -> Redaction:
         raise ConfigurationError(f"record_redact: {error}") from error
 
 
-def _recorder(settings: Settings, folder: Path, access: StoreAccess, known: KnownConversations) -> Recorder:
+def _recorder(settings: Settings, folder: Path, access: StoreAccess, memory: ArchiveMemory) -> Recorder:
     """What records conversations in files. Raises ConfigurationError."""
     recordings = Recordings(folder, settings.keyring)
     try:
         recordings.open()
     except ValueError as error:
         raise ConfigurationError(f"record: {error}") from error
-    return Recorder(recordings, _redaction(settings), settings, access, known)
+    return Recorder(recordings, _redaction(settings), settings, access, memory)

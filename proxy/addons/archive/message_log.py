@@ -27,7 +27,7 @@ from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
 from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
-from proxy.addons.archive.texts import KnownConversations, TextQueue
+from proxy.addons.archive.texts import ArchiveMemory, TextQueue
 from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
 from proxy.memory.conversation import ParsedRequest
@@ -88,7 +88,7 @@ class _Trail:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class LogBranch:
     """What was logged of one history: digests of its messages, and their places."""
 
     digests: tuple[bytes, ...]
@@ -105,7 +105,7 @@ class _Arrival:
     key: Key
     about: _About
     parsed: ParsedRequest
-    branch: Branch
+    branch: LogBranch
     new: Sequence[int]
     """The messages that the branch did not have, but for those that are too long."""
     sent: bytes | None
@@ -115,8 +115,8 @@ class _Arrival:
 class MessageLog:
     """`limit`: bytes of a conversation."""
 
-    def __init__(self, services: StoreAccess, known: KnownConversations, limit: int) -> None:
-        self._services, self._known = services, known
+    def __init__(self, services: StoreAccess, memory: ArchiveMemory, limit: int) -> None:
+        self._services, self._memory = services, memory
         self.limit = limit
         self._entries = LogEntries(services, limit)
         self.queue = TextQueue(services, "history", MESSAGES, limit)
@@ -132,10 +132,10 @@ class MessageLog:
         is_round: bool = False,
     ) -> None:
         """Log what is new in a request, and what was `sent` for it. `is_round`: after a recall. Never raises."""
-        known, messages = self._known.of(key), parsed.conversation.messages
-        branches = known.branches.get(owner, ())
+        entry, messages = self._memory.of(key), parsed.conversation.messages
+        branches = entry.branches.get(owner, ())
         digests = tuple(message.digest for message in messages)
-        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=Branch((), ()))
+        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=LogBranch((), ()))
         shared = common_items(nearest.digests, digests)
         logged, last = [*nearest.messages[:shared]], nearest.messages[shared - 1].last if shared else ""
         for message in messages[shared:]:
@@ -143,7 +143,7 @@ class MessageLog:
             logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
             last = logged[-1].last
         extends = shared == len(nearest.digests)
-        branch = Branch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
+        branch = LogBranch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
         new = [at for at in range(shared, len(messages)) if self._entries.fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
         about = self._about(owner, dialect)
@@ -153,12 +153,12 @@ class MessageLog:
             others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]
             if sum(1 + len(each.digests) for each in branches) <= _LONGEST_LOG:
-                known.branches[owner] = branches
-                self._known.put(key, known)
+                entry.branches[owner] = branches
+                self._memory.put(key, entry)
 
     def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply) -> None:
         digests = tuple(message.digest for message in parsed.conversation.messages)
-        branches = self._known.of(key).branches.get(owner, ())
+        branches = self._memory.of(key).branches.get(owner, ())
         branch = next((branch for branch in branches if branch.digests == digests), None)
         if branch is not None and reply.size:
             make = partial(asyncio.to_thread, self._entries.of_reply, self._about(owner, dialect), branch, reply)
@@ -170,7 +170,7 @@ class MessageLog:
     def _give_up(self, key: Key) -> None:
         """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
         self.queue.forget(key.tenant, key.conversation)
-        self._known.of(key).branches.clear()
+        self._memory.of(key).branches.clear()
 
 
 class LogEntries:
@@ -221,7 +221,7 @@ class LogEntries:
         trail, messages, replies = arrival.branch.trail, self._messages(arrival), [*self._returned(arrival)]
         if not trail.is_read:
             trail.is_read = True
-            # how old they are is not known: a quarter of a log on they are stored anew
+            # nobody knows how old they are: a quarter of a log on they are stored anew
             at = trail.versions.size - self._limit // 4
             trail.versions.places.update((text.name, at) for text in stored if int(text.about["index"]) < 0)
             names = {text.name for text in stored}
@@ -288,7 +288,7 @@ class LogEntries:
         trail.sent.entry = self.name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
-    def of_reply(self, about: _About, branch: Branch, reply: HeldReply) -> Sequence[StoredText]:
+    def of_reply(self, about: _About, branch: LogBranch, reply: HeldReply) -> Sequence[StoredText]:
         dialect, last, texts = str(about["dialect"]), branch.last, []
         raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]

@@ -26,7 +26,7 @@ import re2  # type: ignore[import-untyped]  # it ships no types
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from proxy.addons.archive.recordings import Recordings, session_of
-from proxy.addons.archive.texts import KnownConversations
+from proxy.addons.archive.texts import ArchiveMemory
 from proxy.config import Settings
 from proxy.kernel.addons import HeldReply
 from proxy.memory import Key, ttl_of
@@ -139,9 +139,9 @@ class Recorder:
         redaction: Redaction,
         settings: Settings,
         access: StoreAccess,
-        known: KnownConversations,
+        memory: ArchiveMemory,
     ) -> None:
-        self._recordings, self._redaction, self._settings, self._known = recordings, redaction, settings, known
+        self._recordings, self._redaction, self._settings, self._memory = recordings, redaction, settings, memory
         self._telemetry, self._secret = access.telemetry, access.secret
         self._waiting: dict[Path, Recording] = {}
         self._held = 0
@@ -158,8 +158,8 @@ class Recorder:
             return
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
-        known = self._known.of(key)
-        branches = known.recordings.setdefault((client_request.sender.owner, beginning), [])
+        entry = self._memory.of(key)
+        branches = entry.recordings.setdefault((client_request.sender.owner, beginning), [])
         recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
         if recording is None and len(branches) >= _MOST_BRANCHES:
             self._telemetry.metrics.store_trouble("recording_full")
@@ -168,7 +168,7 @@ class Recorder:
             place = (key.tenant, key.conversation, client_request.sender.owner, beginning, len(branches))
             recording = Recording(self._recordings.place(*place), digests)
             branches.append(recording)
-            self._known.put(key, known)
+            self._memory.put(key, entry)
         recording.digests, recording.dialect = digests, client_request.dialect
         recording.credential, recording.has_replies = client_request.sender.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
@@ -176,13 +176,13 @@ class Recorder:
     def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)
-        for recording in self._known.of(key).recordings.get((client_request.sender.owner, beginning), ()):
+        for recording in self._memory.of(key).recordings.get((client_request.sender.owner, beginning), ()):
             if recording.digests == digests:
                 self._hold(recording, client_request.body, reply.content)
 
     async def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
         """Delete recordings of a tenant, a conversation, a sender. How many there were, written or not."""
-        self._known.forget(tenant, conversation)
+        self._memory.forget(tenant, conversation)
         async with self._lock:
             waiting = len(self._waiting)
             self._waiting = {file: each for file, each in self._waiting.items() if not each.is_deleted}

@@ -35,7 +35,7 @@ from proxy.memory.store_access import StoreAccess
 from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 
 if TYPE_CHECKING:
-    from proxy.addons.archive.message_log import Branch
+    from proxy.addons.archive.message_log import LogBranch
     from proxy.addons.archive.recorder import Recording
 
 _QUEUED, _HELD = 256, 32 * 2**20
@@ -55,12 +55,12 @@ Make = Callable[[], Awaitable[Iterable[StoredText]]]
 
 
 @dataclass(slots=True)
-class KnownConversation:
+class ArchivedConversation:
     """What is known here of a conversation, by who sent it, so that a request costs what is new in it: the branches of
     its log, the newest first; the anchors of blocks up to which outputs are stored; and the recordings that go on, by
     how they begin, too."""
 
-    branches: "dict[str, tuple[Branch, ...]]" = field(default_factory=dict)
+    branches: "dict[str, tuple[LogBranch, ...]]" = field(default_factory=dict)
     anchors: set[tuple[str, str]] = field(default_factory=set)
     recordings: "dict[tuple[str, str], list[Recording]]" = field(default_factory=dict)
 
@@ -70,25 +70,25 @@ class KnownConversation:
         return 1 + messages + len(self.anchors) + sum(map(len, self.recordings.values()))
 
 
-class KnownConversations:
+class ArchiveMemory:
     """Those that were asked about last. What is deleted is forgotten, and its recordings are not written any more."""
 
     def __init__(self, forgets: ForgetRegistry) -> None:
-        self._known: LRUCache[Key, KnownConversation] = LRUCache(_KNOWN, getsizeof=lambda each: each.size)
+        self._memory: LRUCache[Key, ArchivedConversation] = LRUCache(_KNOWN, getsizeof=lambda each: each.size)
         forgets.register(self.forget)
 
-    def of(self, key: Key) -> KnownConversation:
-        return self._known.get(key) or KnownConversation()
+    def of(self, key: Key) -> ArchivedConversation:
+        return self._memory.get(key) or ArchivedConversation()
 
-    def put(self, key: Key, known: KnownConversation) -> None:
+    def put(self, key: Key, entry: ArchivedConversation) -> None:
         """It has changed. One that alone is too large is forgotten."""
-        self._known.pop(key, None)
-        if known.size < _KNOWN:
-            self._known[key] = known
+        self._memory.pop(key, None)
+        if entry.size < _KNOWN:
+            self._memory[key] = entry
 
     def forget(self, tenant: str, conversation: str | None = None) -> None:
-        for key in [key for key in self._known if key.tenant == tenant and conversation in (None, key.conversation)]:
-            for row in self._known.pop(key).recordings.values():
+        for key in [key for key in self._memory if key.tenant == tenant and conversation in (None, key.conversation)]:
+            for row in self._memory.pop(key).recordings.values():
                 for recording in row:
                     recording.is_deleted = True
 
@@ -223,14 +223,14 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
 class Artifacts:
     """Stores outputs of tools, and finds them for people. `limit`: bytes of a tenant."""
 
-    def __init__(self, services: StoreAccess, known: KnownConversations, limit: int) -> None:
-        self._services, self._known = services, known
+    def __init__(self, services: StoreAccess, memory: ArchiveMemory, limit: int) -> None:
+        self._services, self._memory = services, memory
         self._longest = min(LARGEST, limit)
         self.queue = TextQueue(services, "artifacts", ARTIFACTS, limit)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
-        known, ends = self._known.of(key), range(len(conversation.blocks), 0, -1)
-        first = next((end for end in ends if (owner, conversation.blocks[end - 1].anchor) in known.anchors), 0)
+        entry, ends = self._memory.of(key), range(len(conversation.blocks), 0, -1)
+        first = next((end for end in ends if (owner, conversation.blocks[end - 1].anchor) in entry.anchors), 0)
         blocks = conversation.blocks[first:]
         outputs = [
             block
@@ -242,9 +242,9 @@ class Artifacts:
             self._services.telemetry.metrics.store_trouble("artifacts_large")
         size = sum(len(block.text) for block in fitting)
         make = partial(asyncio.to_thread, self._texts, owner, conversation, fitting, self._services.clock())
-        if blocks and (not fitting or self.queue.put(key, size, make, known.anchors.clear)):
-            known.anchors.add((owner, blocks[-1].anchor))
-            self._known.put(key, known)
+        if blocks and (not fitting or self.queue.put(key, size, make, entry.anchors.clear)):
+            entry.anchors.add((owner, blocks[-1].anchor))
+            self._memory.put(key, entry)
 
     def name_of(self, owner: str, digest: str) -> str:
         message = f"artifact\0{owner}\0{digest}".encode("utf-8", "surrogatepass")

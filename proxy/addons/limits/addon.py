@@ -21,7 +21,7 @@ from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels, RequestBill
 from policies.money.prices import Prices, Usage
-from proxy.addons.limits.ledger import Counts, Ledger
+from proxy.addons.limits.charges import Counts, KeyCharges
 from proxy.addons.limits.limits import PATIENCE, Admitted, Limits
 from proxy.addons.limits.windows import LocalWindows, TeamCounts
 from proxy.config import ConfigurationError, KeyRow
@@ -76,7 +76,7 @@ class KeyLimits(Addon):
         admitted, meter = self._admitted.pop(exchange, None), self._meters.pop(exchange, None)
         try:
             if meter is not None and exchange.relayed is not None:
-                await charge_relayed(self.limits.ledger, admitted, meter, exchange, self._prices)
+                await charge_relayed(self.limits.charges, admitted, meter, exchange, self._prices)
             elif meter is not None and admitted is not None and exchange.rounds:
                 charge_reply(admitted, meter, exchange, self._prices)
         finally:
@@ -194,7 +194,7 @@ def _is_background(body: bytes) -> bool:
 
 
 async def charge_relayed(
-    ledger: Ledger, admitted: Admitted | None, meter: Meter, exchange: Exchange, prices: PricesOf
+    charges: KeyCharges, admitted: Admitted | None, meter: Meter, exchange: Exchange, prices: PricesOf
 ) -> None:
     """Charge what a relayed reply of Responses has come to: a history made shorter to whoever asks for that, a reply
     that was fetched to whoever asked for it first."""
@@ -206,7 +206,7 @@ async def charge_relayed(
     if usage is None or meter.is_running:
         return
     if meter.response_id:
-        await ledger.settle(meter.response_id, lambda name: dollars_of(usage, name, prices, upstream))
+        await charges.settle(meter.response_id, lambda name: dollars_of(usage, name, prices, upstream))
     elif admitted is not None:
         admitted.charge(usage.prompt + usage.completion, dollars_of(usage, model, prices, upstream))
 

@@ -28,7 +28,7 @@ from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS, Dialect, Fault
 from proxy.addons.limits import windows
-from proxy.addons.limits.ledger import DAY, Counts, Ledger, Refusal, purse_of
+from proxy.addons.limits.charges import DAY, Counts, KeyCharges, Refusal, purse_of
 from proxy.addons.limits.windows import Standing, TeamCounts
 from proxy.breaker import reported_breaker
 from proxy.config import KeyRow
@@ -79,10 +79,10 @@ class Admitted:
         return self._key.tpm is not None or self._key.usd_per_day is not None
 
     def charge(self, tokens: int, dollars: float) -> None:
-        self._limits.ledger.charge(self._key, tokens, dollars)
+        self._limits.charges.charge(self._key, tokens, dollars)
 
     def reserve(self, name: str, model: str, dollars: float) -> None:
-        self._limits.ledger.reserve(name, self._key, model, dollars)
+        self._limits.charges.reserve(name, self._key, model, dollars)
 
     def close(self) -> None:
         if self._running:
@@ -109,7 +109,7 @@ class Limits:
         self._telemetry, self._store, self._shared, self._team = telemetry, store, shared, team
         self._is_alone = is_alone
         self._breaker = reported_breaker("limits", telemetry)
-        self.ledger = Ledger(counts, self._breaker, store, shared, team, clock)
+        self.charges = KeyCharges(counts, self._breaker, store, shared, team, clock)
         self._owners: LRUCache[str, KeyRow] = LRUCache(_OWNERS)
         self._last_refusals: dict[tuple[str, str], float] = {}
         self._beating: asyncio.Task[None] | None = None
@@ -136,7 +136,7 @@ class Limits:
         if self._beating is not None:
             self._beating.cancel()
         self._breaker.end_pause()
-        await self.ledger.close()
+        await self.charges.close()
         if self._shared is not None:
             await self._shared.close()
 
@@ -144,7 +144,7 @@ class Limits:
         """Raises LimitError where the request is refused by what is known here: before its body is read."""
         if key is None:
             return
-        refusal, now = self.counts.refusals.get(key.name), self.ledger.clock()
+        refusal, now = self.counts.refusals.get(key.name), self.charges.clock()
         if refusal is not None:
             is_sure = self._is_alone or refusal.limit != "usd_per_day" or now < refusal.since + _RECHECK
             if is_sure and refusal.until > now and refusal.allowed == getattr(key, refusal.limit):
@@ -163,10 +163,10 @@ class Limits:
         admitted = Admitted(self, key)
         try:
             if key.concurrency is not None and not await self._has_room(key, key.concurrency):
-                too_many = Refusal("concurrency", key.concurrency, self.ledger.clock() + 1, Standing())
+                too_many = Refusal("concurrency", key.concurrency, self.charges.clock() + 1, Standing())
                 raise self._error(key, too_many, dialect)
             counted, standing, is_used_up = await self._count(key)
-            now = self.ledger.clock()
+            now = self.charges.clock()
             refusal = refusal_of(counted, standing, is_used_up, now)
             if refusal is not None:
                 self.counts.refusals[key.name] = refusal
@@ -190,13 +190,13 @@ class Limits:
     def charge_owner(self, owner: str, tokens: int, dollars: float) -> None:
         """Charge the key of this owner, if it has one with limits, for a summary that was made for it."""
         if (key := self._owners.get(owner)) is not None:
-            self.ledger.charge(key, tokens, dollars)
+            self.charges.charge(key, tokens, dollars)
 
     async def _count(self, key: KeyRow) -> tuple[KeyRow, Standing, bool]:
         """The key with the limits that count now, how it stands with this request counted if it is within them, and
         true where its dollars are used up. Redis, the parent of the workers or the store say what was used; of the
         store what was spent, where nobody else spends only once for a day and a limit."""
-        has_windows, today = key.rpm is not None or key.tpm is not None, self.ledger.today()
+        has_windows, today = key.rpm is not None or key.tpm is not None, self.charges.today()
         was_asked = self.counts.budgets.get(key.name, ("", 0.0, False))[:2] == (today, key.usd_per_day)
         asks = has_windows and (self._shared is not None or self._team is not None)
         if key.usd_per_day is not None and not asks:
@@ -204,13 +204,13 @@ class Limits:
         if asks and self._breaker.admits():
             answer = await self._answer(self._count_with_others(key))
             if answer is not None:
-                self.ledger.write_soon()
+                self.charges.write_soon()
                 return key, *answer
         processes = self._shared.replicas if self._shared else self._team.workers if self._team else 1
         if processes > 1:
             limits = {name: limit for name in ("rpm", "tpm") if (limit := getattr(key, name)) is not None}
             key = key.model_copy(update={name: max(1, limit // processes) for name, limit in limits.items()})
-        is_used_up = self.counts.is_used_up(key, self.ledger.today())
+        is_used_up = self.counts.is_used_up(key, self.charges.today())
         return key, self.counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
 
     async def _has_room(self, key: KeyRow, concurrency: int) -> bool:
@@ -237,20 +237,20 @@ class Limits:
 
     async def _count_with_others(self, key: KeyRow) -> tuple[Standing, bool]:
         """As `_count`, by what everybody has counted. Raises StoreTrouble."""
-        counts, ledger, limit = self.counts, self.ledger, key.usd_per_day
-        today = ledger.today()
+        counts, charges, limit = self.counts, self.charges, key.usd_per_day
+        today = charges.today()
         purse = purse_of(key.name, today)
         if self._shared is not None:
             standing, is_full = await self._shared.admit(key, purse)
         else:
-            standing, is_full = None, limit is not None and await ledger.is_full(purse, limit)
+            standing, is_full = None, limit is not None and await charges.is_full(purse, limit)
         if limit is not None:
             counts.budgets[key.name] = today, limit, is_full
-            is_told = all(name != key.name for name, _ in (*counts.owed, *ledger.sending))
+            is_told = all(name != key.name for name, _ in (*counts.owed, *charges.sending))
             # the purse knows what others have given back
-            if not is_full and is_told and counts.is_used_up(key, ledger.today()):
+            if not is_full and is_told and counts.is_used_up(key, charges.today()):
                 del counts.spent[key.name]
-        is_used_up = counts.is_used_up(key, ledger.today())
+        is_used_up = counts.is_used_up(key, charges.today())
         if standing is None and self._team is not None:
             standing = await self._team.admit(key.name, key.rpm, key.tpm, not is_used_up)
         if standing is None:
@@ -261,7 +261,7 @@ class Limits:
 
     def _error(self, key: KeyRow, refusal: Refusal, dialect: str) -> "LimitError":
         self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")
-        now, series = self.ledger.clock(), (key.name, refusal.limit)
+        now, series = self.charges.clock(), (key.name, refusal.limit)
         if now - self._last_refusals.get(series, -QUIET) >= QUIET:
             self._telemetry.log.warning("refusing", limit=refusal.limit, whose=f"key:{key.name}")
         self._last_refusals[series] = now

@@ -12,7 +12,7 @@ import pytest
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord, SummaryUse
 from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.archive.texts import KnownConversations
+from proxy.addons.archive.texts import ArchiveMemory
 from proxy.addons.pages import log_pages
 from proxy.app import App
 from proxy.kernel.understand import RequestParser
@@ -245,7 +245,7 @@ async def _indexes(store: Store) -> list[object]:
 
 def _message_log(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
     access = StoreAccess(store, telemetry, b"s", lambda: 1.5, ForgetRegistry())
-    return MessageLog(access, KnownConversations(access.forgets), most)
+    return MessageLog(access, ArchiveMemory(access.forgets), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:

@@ -104,7 +104,7 @@ def test_each_row_is_the_sum_of_its_bills_in_every_form(
         assert name[:15] in forms[""]
     assert "'=cmd()" in forms["--csv"] or by != "model"
     assert forms[""].split("baseline and saved are estimates")[1:], "estimates are called so"
-    assert "prefix" in forms[""].splitlines()[-1], "the last line says what the columns mean"
+    assert "--help" in forms[""].splitlines()[-1], "the last line says where the columns are explained"
 
 
 def test_x5_keys_of_the_gateway_go_by_their_names_in_a_report_by_credential(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limits.storage import MemoryStorage
 
-from proxy.addons.limits.ledger import Counts
+from proxy.addons.limits.charges import Counts
 from proxy.addons.limits.limits import Admitted, LimitError, Limits, duration, rate_headers
 from proxy.addons.limits.redis_windows import SharedWindows
 from proxy.addons.limits.windows import LocalWindows, ParentCounts, Standing, TeamCounts
@@ -59,9 +59,9 @@ async def counting(
 
 async def settled(limits: Limits) -> None:
     """What was charged is where all see it."""
-    if limits.ledger.writing is not None:
-        await limits.ledger.writing
-    assert not any((limits.counts.owed, limits.ledger.sending, limits.ledger.owed_tokens))
+    if limits.charges.writing is not None:
+        await limits.charges.writing
+    assert not any((limits.counts.owed, limits.charges.sending, limits.charges.owed_tokens))
 
 
 @given(st.data())
@@ -128,7 +128,7 @@ async def test_what_one_replica_charges_counts_for_the_other(redis_url: str) -> 
         for key, spent in ((tokens, (100, 0.0)), (dollars, (0, 2.0))):
             for each in (one, other):
                 assert isinstance(await outcome(each, key), Admitted)
-            one.ledger.charge(key, *spent)
+            one.charges.charge(key, *spent)
             await settled(one)
             refused = await outcome(other, key)
             assert isinstance(refused, LimitError)
@@ -173,20 +173,20 @@ async def test_x10_without_redis_each_counts_for_itself_and_dollars_are_stored_o
             assert [isinstance(each, Admitted) for each in came] == [True, True, False, False]
             assert questions == 1, "only the first waits"
             assert limits._breaker.is_paused
-            limits.ledger.charge(key, 0, 6.0)
+            limits.charges.charge(key, 0, 6.0)
             await asyncio.sleep(0)
             assert limits.counts.owed
-            limits.ledger.write_soon()
-            if limits.ledger.writing is not None:
-                await limits.ledger.writing
+            limits.charges.write_soon()
+            if limits.charges.writing is not None:
+                await limits.charges.writing
         limits.counts.refusals.clear()
         limits._breaker.end_pause()
         await outcome(limits, key)
         await settled(limits)
         assert not limits.counts.owed
-        store = limits.ledger._store
+        store = limits.charges._store
         assert store is not None
-        day = limits.ledger.today()
+        day = limits.charges.today()
         assert not await store.take(Purse("key:alice", day=day), 5.0, 10.0)
 
 
@@ -231,14 +231,14 @@ async def test_the_dollars_of_a_day_survive_a_restart(tmp_path: Path, is_alone: 
                 came.charge(0, 1.5)
     async with counting(store=url) as limits:  # another limit, and another day
         assert isinstance(await outcome(limits, row(usd_per_day=4)), Admitted)
-        limits.ledger.clock = lambda: 86_400.0
+        limits.charges.clock = lambda: 86_400.0
         assert isinstance(await outcome(limits, key), Admitted)
 
 
 async def test_a_process_that_spent_before_this_one_counts_with_what_this_one_spends(tmp_path: Path) -> None:
     url, key = f"sqlite:///{tmp_path / 'narrows.db'}", row(usd_per_day=3)
     async with counting(store=url) as limits:
-        limits.ledger.charge(key, 0, 2.0)
+        limits.charges.charge(key, 0, 2.0)
     async with counting(store=url) as limits:
         came = await outcome(limits, key)
         assert isinstance(came, Admitted)
@@ -324,7 +324,7 @@ async def test_what_is_known_is_refused_before_anything_is_asked() -> None:
         await outcome(limits, key)
         with pytest.raises(LimitError):
             limits.check(key, CHAT)
-        limits.ledger.clock = lambda: 1e11
+        limits.charges.clock = lambda: 1e11
         limits.check(key, CHAT)
 
 

@@ -120,7 +120,7 @@ class Reservations:
             await store.put_texts(Key(_TENANT, name), RESERVATIONS, [text], _RESERVATION_BYTES)
 
 
-class Ledger:
+class KeyCharges:
     def __init__(
         self,
         counts: Counts,
