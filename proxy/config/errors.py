@@ -33,6 +33,12 @@ def refused_at(faults: Iterable[tuple[Path, str]]) -> ValidationError:
     return ValidationError.from_exception_data("settings", lines, hide_input=True)
 
 
+def check(faults: Iterable[tuple[Path, str]]) -> None:
+    """Refuses what stands inside the value at hand, where there are any faults."""
+    if rows := list(faults):
+        raise refused_at(rows)
+
+
 def unknown(what: str, word: str, names: Iterable[str]) -> str:
     """The message that there is nothing of this name: what was probably meant, and what there is."""
     choices = sorted(names)
@@ -83,6 +89,5 @@ class Table(BaseModel):
     @classmethod
     def _no_unknown_keys(cls, table: Any) -> Any:
         strange = [str(key) for key in table if key not in cls.model_fields] if isinstance(table, Mapping) else []
-        if strange:
-            raise refused_at([((key,), unknown("setting", key, cls.model_fields)) for key in strange])
+        check(((key,), unknown("setting", key, cls.model_fields)) for key in strange)
         return table

@@ -24,7 +24,7 @@ from policies.context import Aim
 from policies.model.parameters import MOST, Parameter, parameters_of
 from policies.presets import POLICIES, PRESETS, Preset, StaleAction, StaleOptions
 from policies.rules.base import ConfiguredPolicy
-from proxy.config.errors import Path, Table, refused, refused_at, unknown
+from proxy.config.errors import Path, Table, check, refused, refused_at, unknown
 from proxy.config.units import Seconds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -159,8 +159,7 @@ class PresetTable(Table):
                 raise refused_at([((*path, "policies", at), message)])
             policies[name] = replace(usual[name], **parameters)
         for at, policy in enumerate(policies.values()):
-            if faults := [((*path, "policies", at, *place), message) for place, message in policy.conflicts()]:
-                raise refused_at(faults)
+            check(((*path, "policies", at, *place), message) for place, message in policy.conflicts())
         own = self.model_dump(exclude_none=True, exclude={"policies"})
         stale = StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model).over(base.writing.stale)
         writing = {"prompt": "summary_prompt", "models": "summary_model", "tokens": "summary_tokens"}

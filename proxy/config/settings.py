@@ -15,12 +15,12 @@ from pydantic import model_validator
 from pydantic_settings import SettingsConfigDict
 
 from proxy.config.errors import Path as Place
-from proxy.config.errors import refused_at, unknown
+from proxy.config.errors import check, refused_at, unknown
 from proxy.config.groups.compaction import CompactionGroup
 from proxy.config.groups.keeping import KeepingGroup, StoreGroup
 from proxy.config.groups.serving import AccessGroup, LimitsGroup, ListenGroup, LoggingGroup, UpstreamGroup
 from proxy.config.groups.summaries import SummariesGroup
-from proxy.config.sources import PREFIX, Configured, loaded
+from proxy.config.sources import Configured, loaded
 from proxy.config.upstreams import is_public
 
 GROUPS: Sequence[type[Configured]] = (
@@ -47,14 +47,12 @@ class Settings(
     UpstreamGroup,
     ListenGroup,
 ):
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False
-    )
+    model_config = SettingsConfigDict(extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _upstreams_and_keys_count(self) -> Self:
-        if faults := list(_upstream_faults(self)) or list(_key_faults(self)):
-            raise refused_at(faults)
+        check(_upstream_faults(self))
+        check(_key_faults(self))
         return self
 
     @model_validator(mode="after")

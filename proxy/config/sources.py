@@ -21,6 +21,7 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     PydanticBaseSettingsSource,
+    SettingsConfigDict,
     SettingsError,
 )
 
@@ -87,7 +88,9 @@ def _text_of(path: Path) -> str:
 
 
 class Configured(BaseSettings):
-    """Settings that are read from flags, the environment and a file."""
+    """Settings that are read from flags, the environment and a file; others there need not fit this machine."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True)
 
     @classmethod
     def settings_customise_sources(

@@ -18,10 +18,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
-from policies.money.catalog import Overrides, check_overrides
+from policies.money.catalog import check_overrides
 from policies.money.marks import OwnMarks
 from proxy.config.errors import Path as Place
-from proxy.config.errors import Table, refused, refused_at
+from proxy.config.errors import Table, check, refused, refused_at
 from proxy.config.presets import NAME
 from proxy.config.routes import CREDENTIALS
 from proxy.config.units import Seconds
@@ -126,6 +126,15 @@ _RESERVED = re.compile(
 """Headers that no row may set: they belong to a connection or a body, or are ours."""
 
 
+def _is_there(file: Path) -> Path:
+    if not os.path.isfile(file):  # which takes any name
+        raise refused("ca", f"there is no file {file}; give a PEM file")
+    return file
+
+
+PemFile = Annotated[Path, AfterValidator(_is_there)]
+
+
 class UpstreamRow(Table):
     """An API that requests may go to: one entry of the list `upstreams`."""
 
@@ -141,7 +150,7 @@ class UpstreamRow(Table):
     key_file: Path | None = Field(default=None, description="or the file with it, read again where it changes")
     headers: dict[str, str] = Field(default_factory=dict, description="headers in the place of the client's")
     query: dict[str, str] = Field(default_factory=dict, description="parameters in the place of the client's")
-    ca: Path | None = Field(default=None, description="PEM file to trust instead of `ca_bundle`")
+    ca: PemFile | None = Field(default=None, description="PEM file to trust instead of `ca_bundle`")
     connect_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(
         default=None, description="else as the settings say"
     )
@@ -179,13 +188,6 @@ class UpstreamRow(Table):
     def is_local(self) -> bool:
         return is_local(self.url) if self.local is None else self.local
 
-    @field_validator("ca")
-    @classmethod
-    def _readable(cls, value: Path | None) -> Path | None:
-        if value is not None and not os.path.isfile(value):
-            raise refused("ca", f"there is no file {value}; give a PEM file")
-        return value
-
     @field_validator("headers")
     @classmethod
     def _sendable(cls, value: dict[str, str]) -> dict[str, str]:
@@ -197,8 +199,7 @@ class UpstreamRow(Table):
                 faults.append(((name,), "Narrows sets or drops this header itself; leave it out"))
             elif not (content.isascii() and content.isprintable()):
                 faults.append(((name,), "its value has characters that no header can hold"))
-        if faults:
-            raise refused_at(faults)
+        check(faults)
         return value
 
     @field_validator("overrides")
@@ -235,9 +236,6 @@ class UpstreamRow(Table):
     @property
     def has_key(self) -> bool:
         return bool(self.key_env or self.key_file)
-
-    def overrides_over(self, models: Overrides) -> Overrides:
-        return {**models, **self.overrides}
 
     def fits(self, dialect: str, model: str | None) -> bool:
         """True where it serves requests in this API to this model; None where no model is known."""

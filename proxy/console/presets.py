@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import Field, PlainValidator
-from pydantic_settings import SettingsConfigDict
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -25,7 +24,7 @@ from policies.model.windows import Trigger, amounts
 from policies.presets import PRESETS, SMALL_WINDOW, Preset
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
-from proxy.config.sources import PREFIX, Configured, loaded
+from proxy.config.sources import Configured, loaded
 from proxy.config.units import duration
 from proxy.console.arguments import AsJson, Config, offers
 from proxy.console.output import as_json as values_of
@@ -93,8 +92,6 @@ class PresetDescription:
 
 
 class _PresetSettings(Configured):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True)
-
     config: Path | None = None
     presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(default_factory=dict)
 

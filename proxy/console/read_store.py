@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import AfterValidator, Field, SecretStr
-from pydantic_settings import SettingsConfigDict
 
 from proxy.config import Configured, KeyRow
 from proxy.config.groups.keeping import default_store, whole_store_url
@@ -34,9 +33,7 @@ _PATIENCE = 10.0
 
 
 class StoreSettings(Configured):
-    """The settings of `narrows serve` that name the store: the others need not fit this machine."""
-
-    model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
+    """The settings of `narrows serve` that name the store."""
 
     store: Annotated[str, AfterValidator(whole_store_url)] = Field(default_factory=default_store)
     tenant: str | None = None

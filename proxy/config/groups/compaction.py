@@ -10,7 +10,7 @@ from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.money.marks import OwnMarks
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
-from proxy.config.errors import Path, refused_at, unknown
+from proxy.config.errors import Path, check, refused_at, unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
 from proxy.config.sources import Configured
@@ -143,15 +143,11 @@ class CompactionGroup(Configured):
         named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
         named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
         presets = self.all_presets()
-        strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
-        if strange:
-            raise refused_at(strange)
-        never = [
+        check((path, unknown("preset", name, presets)) for path, name in named if name and name not in presets)
+        check(
             (("rules", at), f"it never counts: rules.{above} fits all that it fits; move it up, or leave it out")
             for at, above in unreached(self.rules)
-        ]
-        if never:
-            raise refused_at(never)
+        )
         return self
 
     @model_validator(mode="after")

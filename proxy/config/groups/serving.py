@@ -1,7 +1,6 @@
 """The settings about what is served: where requests go, where clients find Narrows, how much it takes and for how
 long, its log, who may ask, and whose data is whose."""
 
-import os
 import re
 from ipaddress import ip_network
 from pathlib import Path
@@ -11,14 +10,14 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 
 from policies.dialects import DIALECTS
 from proxy.config.errors import Path as Place
-from proxy.config.errors import refused, refused_at
+from proxy.config.errors import check, refused_at
 from proxy.config.groups.keeping import MOST_BYTES
 from proxy.config.presets import NAME
 from proxy.config.routes import CREDENTIALS
 from proxy.config.rules import AuthMode, KeyRow
 from proxy.config.sources import Configured
 from proxy.config.units import Seconds, size
-from proxy.config.upstreams import UpstreamRow, Url, VersionedUrl
+from proxy.config.upstreams import PemFile, UpstreamRow, Url, VersionedUrl
 
 
 class UpstreamGroup(Configured):
@@ -36,14 +35,7 @@ class UpstreamGroup(Configured):
         description="more upstreams, by API and model; the first that fits a request serves it",
         examples=['[{ name = "local", url = "http://127.0.0.1:11434/v1" }]'],
     )
-    ca_bundle: Path | None = Field(default=None, description="PEM file to trust instead of the system's")
-
-    @field_validator("ca_bundle")
-    @classmethod
-    def _readable(cls, value: Path | None) -> Path | None:
-        if value is not None and not os.path.isfile(value):  # which takes any name
-            raise refused("ca_bundle", f"there is no file {value}; give a PEM file")
-        return value
+    ca_bundle: PemFile | None = Field(default=None, description="PEM file to trust instead of the system's")
 
     @property
     def upstream_rows(self) -> tuple[UpstreamRow, ...]:
@@ -185,18 +177,15 @@ class AccessGroup(Configured):
             except ValueError:
                 what = f"{network[:64]!r} is no network; write for example 10.0.0.0/8, or one address: 10.0.0.7"
                 faults.append(((at,), what))
-        if faults:
-            raise refused_at(faults)
+        check(faults)
         return value
 
     @field_validator("tenant_headers")
     @classmethod
     def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        faults: list[tuple[Place, str]] = [
+        check(
             ((at,), f"{name[:64]!r} is no header that names a person; for example X-OpenWebUI-User-Id")
             for at, name in enumerate(value)
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name.lower() in _NO_PERSONS
-        ]
-        if faults:
-            raise refused_at(faults)
+        )
         return value
