@@ -23,6 +23,7 @@ from policies.model.tokens import well_formed
 from policies.money.baseline import CacheTerms, Evidence, Prompt, usage_without, with_marks
 from policies.money.bills import BillSums, Labels, RequestBill
 from policies.money.prices import Prices, Usage
+from policies.recall import RecallAnswer
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.modes import Holdout
 from proxy.kernel.services import Services
@@ -170,16 +171,24 @@ class _Measures(NamedTuple):
 
 def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
     """What a reply came to; `prices` are the model's, whatever a request asks of the cache."""
-    first, reported = rounds[0].request, rounds[0].usage
-    measures = _measured(first, first.planned, reported, prices) if first.planned is not None else _unread(reported)
-    usages = [measures.usage]
+    first, reported, planned = rounds[0].request, rounds[0].usage, rounds[0].request.planned
+    if planned is not None:
+        measures = _measured(first, planned, reported, prices)
+    else:  # it was left as it came, because it could not be read or may not be edited
+        nothing = reported or Usage(0, 0, 0, 0)
+        measures = _Measures(nothing, nothing, nothing, nothing, 0, None)
+    usages, answers = [measures.usage], list[RecallAnswer]()
     for each in rounds[1:]:
-        usages.append(each.usage or _estimated(each.request, usages[-1]))
-    answers = [answer for each in rounds[1:] if (later := each.request.planned) for answer in later.context.answers]
-    recalled = sum(answer.succeeded for answer in answers)
+        usage, later, before = each.usage, each.request.planned, usages[-1].prompt
+        if usage is None:  # its prompt begins with all of the round before
+            size = later.context.calibration.estimate(each.request.tokens_sent) if later else before
+            usage = Usage(size, before, 0, 0)
+        usages.append(usage)
+        answers += later.context.answers if later else ()
+    recalled, original = sum(answer.succeeded for answer in answers), measures.baseline.prompt
     sums = BillSums(
         requests=1,
-        original=measures.baseline.prompt,
+        original=original,
         rounds=len(rounds) - 1,
         recalled=recalled,
         refused=len(answers) - recalled,
@@ -191,18 +200,12 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
         cached=sum(usage.cached for usage in usages),
         written=sum(usage.written for usage in usages),
         output=sum(usage.completion for usage in usages),
-        **_observed(first, measures.baseline.prompt),
     )
+    if planned is not None and first.client_request.is_dry and planned.tokens_received:
+        # what the plan would have sent: the same share of it as in our count
+        would_be = round(original * planned.tokens_sent / planned.tokens_received)
+        sums = structs.replace(sums, observed=original, observed_sent=would_be)
     return structs.replace(sums, **_dollars(measures, usages, prices)) if prices.listed else sums
-
-
-def _observed(upstream_request: UpstreamRequest, original: int) -> dict[str, int]:
-    """What the plan of a request that was only observed would have sent: the same share of it as in our count."""
-    planned = upstream_request.planned
-    if planned is None or not upstream_request.client_request.is_dry or not planned.tokens_received:
-        return {}
-    sent = round(original * planned.tokens_sent / planned.tokens_received)
-    return {"observed": original, "observed_sent": sent}
 
 
 def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
@@ -216,18 +219,6 @@ def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> di
         foretold = prices.cost(replace(measures.foretold, completion=usages[0].completion)).total
         dollars |= {"checked": 1, "checked_paid": paid[0], "checked_error": abs(foretold - paid[0])}
     return dollars
-
-
-def _unread(reported: Usage | None) -> _Measures:
-    """Of a request that was left as it came, because it could not be read or may not be edited."""
-    usage = reported or Usage(0, 0, 0, 0)
-    return _Measures(usage, usage, usage, usage, 0, None)
-
-
-def _estimated(upstream_request: UpstreamRequest, before: Usage) -> Usage:
-    """Of a later round, whose prompt begins with all of the round before."""
-    planned, counted = upstream_request.planned, upstream_request.tokens_sent
-    return Usage(planned.context.calibration.estimate(counted) if planned else before.prompt, before.prompt, 0, 0)
 
 
 class _Scale(NamedTuple):

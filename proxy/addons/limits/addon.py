@@ -21,7 +21,7 @@ from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels, RequestBill
 from policies.money.prices import Prices, Usage
-from proxy.addons.limits.charges import Counts, KeyCharges
+from proxy.addons.limits.charges import Counts
 from proxy.addons.limits.limits import PATIENCE, Admitted, Limits
 from proxy.addons.limits.windows import LocalWindows, TeamCounts
 from proxy.config import ConfigurationError, KeyRow
@@ -40,79 +40,6 @@ _COUNTED_BYTES, _BYTES_A_TOKEN, _PROMPT_BYTES_A_TOKEN = 100_000, 3, 4
 _LEFT = ("client_left", "shutting_down")
 PricesOf = Callable[[str, str], Prices]
 _ASSUMED = Prices()
-
-
-class KeyLimits(Addon):
-    """Admits requests of keys that have limits, and charges them. `prices`: by model and upstream."""
-
-    def __init__(self, limits: Limits, prices: PricesOf) -> None:
-        self.limits = limits
-        self._prices = prices
-        self._admitted: dict[Exchange, Admitted] = {}
-        self._meters: dict[Exchange, Meter] = {}
-
-    async def admit(self, exchange: Exchange) -> None:
-        is_fetch = exchange.kind == "relay" and bool(DIALECTS[exchange.route.dialect].http.stored_path)
-        if is_fetch:  # it may be of a reply that another request has ordered
-            self._listen(exchange)
-        if (access := exchange.access) is None:
-            return
-        key, dialect = limited_key(access, exchange.route, exchange.rest), exchange.route.dialect
-        self.limits.check(key, dialect)  # so far as it is known: the body need not be read then
-        await exchange.receive()
-        admitted = await self.limits.admit(key, access.owner, dialect)
-        if admitted is None:
-            return
-        self._admitted[exchange], exchange.own_headers = admitted, admitted.headers
-        if admitted.spends and exchange.kind == "chat":
-            exchange.asks_usage = True
-            self._listen(exchange)
-
-    async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
-        if (admitted := self._admitted.get(exchange)) is not None:
-            admitted.put_headers(headers)
-
-    async def finished(self, exchange: Exchange) -> None:
-        admitted, meter = self._admitted.pop(exchange, None), self._meters.pop(exchange, None)
-        try:
-            if meter is not None and exchange.relayed is not None:
-                await charge_relayed(self.limits.charges, admitted, meter, exchange, self._prices)
-            elif meter is not None and admitted is not None and exchange.rounds:
-                charge_reply(admitted, meter, exchange, self._prices)
-        finally:
-            if admitted is not None:
-                admitted.close()
-
-    def charge_summary(self, key: Key, labels: Labels, spent: SummaryCost) -> None:
-        self.limits.charge_owner(labels.owner, spent.prompt + spent.completion, summary_dollars(spent))
-
-    def _listen(self, exchange: Exchange) -> None:
-        meter = self._meters[exchange] = Meter()
-        exchange.listener = meter.hear
-
-
-async def start(services: Services) -> KeyLimits | None:
-    """What counts what keys use; None where no keys are taken. Raises ConfigurationError."""
-    if services.settings.auth == "passthrough":
-        return None
-    settings, worker, before = services.settings, services.worker, services.before.get("limits")
-    shared = None
-    if not settings.store.startswith("sqlite:"):
-        from proxy.addons.limits.redis_windows import SharedWindows  # which takes a tenth of a second
-
-        try:
-            shared = SharedWindows(settings.store, PATIENCE)
-        except ValueError as error:
-            raise ConfigurationError(f"store: {error}") from error
-    counts = before.limits.counts if before is not None else Counts(LocalWindows())
-    team = TeamCounts(worker.ask_parent, worker.tell_parent, settings.workers) if worker is not None else None
-    is_alone = team is None and shared is None
-    limits = Limits(services.telemetry, counts, services.store, shared, is_alone, team=team)
-    services.parts.push_async_callback(limits.close)
-    await limits.open()
-    addon = KeyLimits(limits, services.price_book.prices)
-    services.billed.append(addon.charge_summary)
-    return addon
 
 
 class Meter:
@@ -157,31 +84,122 @@ class Meter:
         self._texts += _texts(pieces)
 
 
+class KeyLimits(Addon):
+    """Admits requests of keys that have limits, and charges them. `prices`: by model and upstream."""
+
+    def __init__(self, limits: Limits, prices: PricesOf) -> None:
+        self.limits = limits
+        self._prices = prices
+        self._admitted: dict[Exchange, Admitted] = {}
+        self._meters: dict[Exchange, Meter] = {}
+
+    async def admit(self, exchange: Exchange) -> None:
+        is_fetch = exchange.kind == "relay" and bool(DIALECTS[exchange.route.dialect].http.stored_path)
+        if is_fetch:  # it may be of a reply that another request has ordered
+            self._listen(exchange)
+        if (access := exchange.access) is None:
+            return
+        key, dialect = limited_key(access, exchange.route, exchange.rest), exchange.route.dialect
+        self.limits.check(key, dialect)  # so far as it is known: the body need not be read then
+        await exchange.receive()
+        admitted = await self.limits.admit(key, access.owner, dialect)
+        if admitted is None:
+            return
+        self._admitted[exchange], exchange.own_headers = admitted, admitted.headers
+        if admitted.spends and exchange.kind == "chat":
+            exchange.asks_usage = True
+            self._listen(exchange)
+
+    async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
+        if (admitted := self._admitted.get(exchange)) is not None:
+            admitted.put_headers(headers)
+
+    async def finished(self, exchange: Exchange) -> None:
+        admitted, meter = self._admitted.pop(exchange, None), self._meters.pop(exchange, None)
+        try:
+            if meter is not None and exchange.relayed is not None:
+                await self._charge_relayed(admitted, meter, exchange)
+            elif meter is not None and admitted is not None and exchange.rounds:
+                self._charge_reply(admitted, meter, exchange)
+        finally:
+            if admitted is not None:
+                admitted.close()
+
+    def charge_summary(self, key: Key, labels: Labels, spent: SummaryCost) -> None:
+        self.limits.charge_owner(labels.owner, spent.prompt + spent.completion, summary_dollars(spent))
+
+    def _charge_reply(self, admitted: Admitted, meter: Meter, exchange: Exchange) -> None:
+        """Charge a reply that is over, and as much as it may come to where the model goes on."""
+        rounds: Sequence[ReplyRound] = exchange.rounds
+        first, planned, answered = rounds[0].request, rounds[0].request.planned, 0
+        model = planned.context.request.model if planned is not None else exchange.model
+        is_lost = not rounds[-1].status and exchange.trouble in _LEFT and _is_background(rounds[-1].request.body)
+        if is_lost:
+            rounds = [*rounds[:-1], structs.replace(rounds[-1], status=200)]
+        if meter.is_running or is_lost:
+            answered = meter.most_output(planned.context.request.reserve if planned is not None else None)
+        elif not exchange.is_whole or rounds[-1].usage is None:
+            answered = meter.tokens(planned.context.received.count if planned is not None else None)
+        upstream = first.client_request.upstream
+        tokens, dollars = charge_of(rounds, exchange.bill, model, lambda name: self._prices(name, upstream), answered)
+        admitted.charge(tokens, dollars)
+        if meter.is_running:
+            admitted.reserve(meter.response_id, model, dollars)
+
+    async def _charge_relayed(self, admitted: Admitted | None, meter: Meter, exchange: Exchange) -> None:
+        """Charge what a relayed reply of Responses has come to: a history made shorter to whoever asks for that, a
+        reply that was fetched to whoever asked for it first."""
+        usage = exchange.reader.usage if exchange.reader is not None else None
+        spends = admitted is not None and admitted.spends  # to fetch a reply spends nothing
+        size, upstream = exchange.received, exchange.upstream
+        if usage is None and spends and size and 200 <= exchange.upstream_status < 300 and not meter.response_id:
+            usage = Usage(-(-size // _BYTES_A_TOKEN), 0, 0, meter.tokens(None))
+        if usage is None or meter.is_running:
+            return
+
+        def dollars_of(model: str) -> float:
+            return (self._prices(model, upstream) if model else _ASSUMED).cost(usage).total
+
+        if meter.response_id:
+            await self.limits.charges.settle(meter.response_id, dollars_of)
+        elif admitted is not None:
+            admitted.charge(usage.prompt + usage.completion, dollars_of(exchange.model))
+
+    def _listen(self, exchange: Exchange) -> None:
+        meter = self._meters[exchange] = Meter()
+        exchange.listener = meter.hear
+
+
+async def start(services: Services) -> KeyLimits | None:
+    """What counts what keys use; None where no keys are taken. Raises ConfigurationError."""
+    if services.settings.auth == "passthrough":
+        return None
+    settings, worker, before = services.settings, services.worker, services.before.get("limits")
+    shared = None
+    if not settings.store.startswith("sqlite:"):
+        from proxy.addons.limits.redis_windows import SharedWindows  # which takes a tenth of a second
+
+        try:
+            shared = SharedWindows(settings.store, PATIENCE)
+        except ValueError as error:
+            raise ConfigurationError(f"store: {error}") from error
+    counts = before.limits.counts if before is not None else Counts(LocalWindows())
+    team = TeamCounts(worker.ask_parent, worker.tell_parent, settings.workers) if worker is not None else None
+    is_alone = team is None and shared is None
+    limits = Limits(services.telemetry, counts, services.store, shared, is_alone, team=team)
+    services.parts.push_async_callback(limits.close)
+    await limits.open()
+    addon = KeyLimits(limits, services.price_book.prices)
+    services.billed.append(addon.charge_summary)
+    return addon
+
+
 def _texts(value: object, depth: int = 12) -> Iterator[str]:
     """All texts inside a value, down to where answers have some."""
     if isinstance(value, str):
         yield value
     for each in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
         yield from _texts(each, depth - 1) if depth else ()
-
-
-def charge_reply(admitted: Admitted, meter: Meter, exchange: Exchange, prices: PricesOf) -> None:
-    """Charge a reply that is over, and as much as it may come to where the model goes on."""
-    rounds: Sequence[ReplyRound] = exchange.rounds
-    first, planned, answered = rounds[0].request, rounds[0].request.planned, 0
-    model = planned.context.request.model if planned is not None else exchange.model
-    is_lost = not rounds[-1].status and exchange.trouble in _LEFT and _is_background(rounds[-1].request.body)
-    if is_lost:
-        rounds = [*rounds[:-1], structs.replace(rounds[-1], status=200)]
-    if meter.is_running or is_lost:
-        answered = meter.most_output(planned.context.request.reserve if planned is not None else None)
-    elif not exchange.is_whole or rounds[-1].usage is None:
-        answered = meter.tokens(planned.context.received.count if planned is not None else None)
-    upstream = first.client_request.upstream
-    tokens, dollars = charge_of(rounds, exchange.bill, model, lambda name: prices(name, upstream), answered)
-    admitted.charge(tokens, dollars)
-    if meter.is_running:
-        admitted.reserve(meter.response_id, model, dollars)
 
 
 def _is_background(body: bytes) -> bool:
@@ -191,24 +209,6 @@ def _is_background(body: bytes) -> bool:
     with suppress(UnreadableError):
         return member(body, members(body), "background") is True
     return False
-
-
-async def charge_relayed(
-    charges: KeyCharges, admitted: Admitted | None, meter: Meter, exchange: Exchange, prices: PricesOf
-) -> None:
-    """Charge what a relayed reply of Responses has come to: a history made shorter to whoever asks for that, a reply
-    that was fetched to whoever asked for it first."""
-    usage = exchange.reader.usage if exchange.reader is not None else None
-    spends = admitted is not None and admitted.spends  # to fetch a reply spends nothing
-    sent, model, upstream = exchange.received, exchange.model, exchange.upstream
-    if usage is None and spends and sent and 200 <= exchange.upstream_status < 300 and not meter.response_id:
-        usage = Usage(-(-sent // _BYTES_A_TOKEN), 0, 0, meter.tokens(None))
-    if usage is None or meter.is_running:
-        return
-    if meter.response_id:
-        await charges.settle(meter.response_id, lambda name: dollars_of(usage, name, prices, upstream))
-    elif admitted is not None:
-        admitted.charge(usage.prompt + usage.completion, dollars_of(usage, model, prices, upstream))
 
 
 def limited_key(access: Identity, route: Route, rest: str) -> KeyRow | None:
@@ -245,11 +245,6 @@ def charge_of(
         tokens = sum(each.prompt for each in usages) + output
     more = max(0, answered - output) if rounds else 0
     return tokens + more, dollars + prices.cost(Usage(0, 0, 0, more)).total
-
-
-def dollars_of(usage: Usage, model: str, prices: PricesOf, upstream: str) -> float:
-    """What a model costs with this usage; "" for one that is not known."""
-    return (prices(model, upstream) if model else _ASSUMED).cost(usage).total
 
 
 def summary_dollars(spent: SummaryCost) -> float:

@@ -121,16 +121,7 @@ class Limits:
                 await self._shared.beat()
             except StoreTrouble as error:
                 self._breaker.failed(str(error))
-            self._beating = asyncio.create_task(self._beat(self._shared))
-
-    async def _beat(self, shared: "SharedWindows") -> None:
-        while True:
-            await asyncio.sleep(_HEARTBEAT)
-            try:
-                with suppress(StoreTrouble):
-                    await shared.beat()
-            except Exception as error:
-                self._telemetry.log.error("not_seen", error=type(error).__name__, exc_info=error)
+            self._beating = asyncio.create_task(_beat(self._shared, self._telemetry))
 
     async def close(self) -> None:
         if self._beating is not None:
@@ -267,6 +258,17 @@ class Limits:
         self._last_refusals[series] = now
         headers = rate_headers(dialect, key, refusal.standing, now) if refusal.limit != "concurrency" else {}
         return LimitError(key, refusal.limit, max(0.0, refusal.until - now), headers)
+
+
+async def _beat(shared: "SharedWindows", telemetry: Telemetry) -> None:
+    """Be seen by the others, and see them."""
+    while True:
+        await asyncio.sleep(_HEARTBEAT)
+        try:
+            with suppress(StoreTrouble):
+                await shared.beat()
+        except Exception as error:
+            telemetry.log.error("not_seen", error=type(error).__name__, exc_info=error)
 
 
 # --- what clients read: headers and refusals in their API's words ---

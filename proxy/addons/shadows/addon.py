@@ -93,16 +93,20 @@ class Shadows(Addon):
             return
         if sent.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
             return
-        if _is_stored(sent.planned) or exchange.head is None:
+        request = sent.planned.context.request
+        store = request.body[slice(*request.members["store"])] if "store" in request.members else b""
+        is_stored = store != b"false" if sent.planned.context.dialect.stores else store == b"true"
+        if is_stored or exchange.head is None:  # the reply would stand twice in somebody's account
             return
         if self.running >= _AT_ONCE or self._services.admission.pressure.is_late or self._breaker.is_paused:
             self._count("dropped")
             return
-        own = exchange.head.forwarded
+        own, (path, _, query) = exchange.head.forwarded, exchange.rest.partition("?")
+        fields = [field for field in query.split("&") if field.partition("=")[0] in _PASSED_ON_PARAMETERS]
         self._samples[exchange] = Sample(
             planned=sent.planned,
             is_edited=sent.body is not sent.client_request.body,
-            rest=_without_credentials(exchange.rest),
+            rest=f"{path}?{'&'.join(fields)}" if fields else path,
             headers=CIMultiDict((name, own[name]) for name in _PASSED_ON if name in own),
         )
         exchange.hold_reply(_LARGEST)
@@ -232,20 +236,6 @@ class Shadows(Addon):
 
     def _count(self, outcome: str) -> None:
         self._services.telemetry.metrics.count("shadows", outcome)
-
-
-def _without_credentials(rest: str) -> str:
-    """A target with those parameters alone that say how the request is to be read."""
-    path, _, query = rest.partition("?")
-    fields = [field for field in query.split("&") if field.partition("=")[0] in _PASSED_ON_PARAMETERS]
-    return f"{path}?{'&'.join(fields)}" if fields else path
-
-
-def _is_stored(planned: PlannedRequest) -> bool:
-    """True where the provider would store the reply: it would then stand twice in somebody's account."""
-    request = planned.context.request
-    value = request.body[slice(*request.members["store"])] if "store" in request.members else b""
-    return value != b"false" if planned.context.dialect.stores else value == b"true"
 
 
 async def start(services: Services) -> Shadows | None:
