@@ -1,8 +1,8 @@
 """What Narrows is told: every setting, where it comes from, and what cannot work."""
 
 from proxy.config.errors import ConfigurationError as ConfigurationError
-from proxy.config.groups.summaries import SummarizerSettings as SummarizerSettings
-from proxy.config.groups.summaries import SummaryBudget as SummaryBudget
+from proxy.config.groups.compaction import SummarizerSettings as SummarizerSettings
+from proxy.config.groups.compaction import SummaryBudget as SummaryBudget
 from proxy.config.rules import KeyRow as KeyRow
 from proxy.config.rules import Mode as Mode
 from proxy.config.settings import Settings as Settings

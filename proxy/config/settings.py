@@ -16,10 +16,9 @@ from pydantic_settings import SettingsConfigDict
 
 from proxy.config.errors import Path as Place
 from proxy.config.errors import check, refused_at, unknown
-from proxy.config.groups.compaction import CompactionGroup
+from proxy.config.groups.compaction import CompactionGroup, SummariesGroup
 from proxy.config.groups.keeping import KeepingGroup, StoreGroup
 from proxy.config.groups.serving import AccessGroup, LimitsGroup, ListenGroup, LoggingGroup, UpstreamGroup
-from proxy.config.groups.summaries import SummariesGroup
 from proxy.config.sources import Configured, loaded
 from proxy.config.upstreams import is_public
 

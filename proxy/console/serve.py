@@ -21,7 +21,7 @@ from policies.rules.summarize import Summarize
 from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
-from proxy.config.groups.summaries import SAME
+from proxy.config.groups.compaction import SAME
 from proxy.config.upstreams import is_public, spoken_at
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast, terminal_is_gone

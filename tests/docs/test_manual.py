@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.groups.summaries import SummarizerSettings
+from proxy.config.groups.compaction import SummarizerSettings
 from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
 from proxy.config.rules import Rule

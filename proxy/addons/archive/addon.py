@@ -7,8 +7,7 @@ from pathlib import Path
 from multidict import CIMultiDict
 
 from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.archive.recorder import Recorder, Redaction
-from proxy.addons.archive.recordings import Recordings
+from proxy.addons.archive.recordings import Recorder, Recordings, Redaction
 from proxy.addons.archive.texts import ArchiveMemory, Artifacts, Originals
 from proxy.config import ConfigurationError, Settings
 from proxy.kernel.addons import Addon, Exchange

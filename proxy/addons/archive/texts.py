@@ -36,7 +36,7 @@ from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 
 if TYPE_CHECKING:
     from proxy.addons.archive.message_log import LogBranch
-    from proxy.addons.archive.recorder import Recording
+    from proxy.addons.archive.recordings import Recording
 
 _QUEUED, _HELD = 256, 32 * 2**20
 """Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""

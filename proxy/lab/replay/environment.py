@@ -27,7 +27,7 @@ from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.config.groups.summaries import SAME
+from proxy.config.groups.compaction import SAME
 from proxy.config.presets import CustomPreset
 from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import PlanObserver, Player

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from proxy.addons.archive.recorder import Redaction
-from proxy.addons.archive.recordings import Recordings
+from proxy.addons.archive.recordings import Recordings, Redaction
 from proxy.config import Settings
 from proxy.console.cli import command_line
 from proxy.console.serve import greeting
