@@ -25,7 +25,7 @@ from policies.model.parameters import MOST, Parameter, parameters_of
 from policies.presets import POLICIES, PRESETS, Preset, StaleAction, StaleOptions
 from policies.rules.base import ConfiguredPolicy
 from proxy.config.errors import Path, Table, check, refused, refused_at, unknown
-from proxy.config.units import Seconds
+from proxy.config.units import Period
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ALL = "all"
@@ -133,7 +133,7 @@ class PresetTable(Table):
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
     summary_tokens: Annotated[int, Field(strict=True, ge=100, le=20_000)] | None = None
     summary_stale: StaleAction | None = None
-    summary_ttl: Annotated[Seconds, Field(gt=0)] | None = None
+    summary_ttl: Period | None = None
     summary_same_model: Annotated[bool, Field(strict=True)] | None = None
     policies: tuple[Annotated[tuple[str, Mapping[str, Any]], PlainValidator(_policy_entry)], ...] | None = None
 

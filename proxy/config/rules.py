@@ -19,7 +19,7 @@ from policies.presets import StaleAction, StaleOptions
 from proxy.config.errors import Table, refused, unknown
 from proxy.config.presets import NAME
 from proxy.config.routes import CHATS
-from proxy.config.units import Seconds
+from proxy.config.units import Period
 
 Mode = Literal["on", "off", "observe"]
 
@@ -52,7 +52,7 @@ class Rule(Table):
     aim: Aim | None = None
     context_tokens: Annotated[int, Field(strict=True, ge=FEWEST_TOKENS, le=MOST)] | None = None
     summary_stale: StaleAction | None = None
-    summary_ttl: Annotated[Seconds, Field(gt=0)] | None = None
+    summary_ttl: Period | None = None
     summary_same_model: Annotated[bool, Field(strict=True)] | None = None
     record: Annotated[bool, Field(strict=True)] | None = None
     upstream: str | None = Field(default=None, description="the name of the upstream that these requests go to")

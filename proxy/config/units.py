@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ByteSize, Field
 
 from proxy.config.errors import refused
 
@@ -50,4 +50,7 @@ def _read(value: Any, unit: str) -> Any:
 IN_SECONDS = BeforeValidator(lambda value: _read(value, "s"))
 IN_MILLISECONDS = BeforeValidator(lambda value: _read(value, "ms"))
 Seconds = Annotated[float, IN_SECONDS]
+Period = Annotated[Seconds, Field(gt=0)]
+Size = Annotated[ByteSize, Field(gt=0, le=2**60)]
+"""Bytes, fewer than any store has."""
 Milliseconds = Annotated[int, IN_MILLISECONDS]

@@ -24,7 +24,7 @@ from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, check, refused, refused_at
 from proxy.config.presets import NAME
 from proxy.config.routes import CREDENTIALS
-from proxy.config.units import Seconds
+from proxy.config.units import Period
 
 # --- addresses of APIs: what cannot be one, and what is probably not meant ---
 
@@ -151,10 +151,8 @@ class UpstreamRow(Table):
     headers: dict[str, str] = Field(default_factory=dict, description="headers in the place of the client's")
     query: dict[str, str] = Field(default_factory=dict, description="parameters in the place of the client's")
     ca: PemFile | None = Field(default=None, description="PEM file to trust instead of `ca_bundle`")
-    connect_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(
-        default=None, description="else as the settings say"
-    )
-    read_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
+    connect_timeout: Period | None = Field(default=None, description="else as the settings say")
+    read_timeout: Period | None = Field(default=None, description="else as the settings say")
     own_marks: OwnMarks | None = Field(default=None, description="else as the settings say")
     window: Annotated[int, Field(gt=0, le=MOST)] | None = Field(
         default=None, description="use no more than this many tokens of its windows"

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -90,27 +89,21 @@ async def read_audit(
     settings: StoreSettings, conversation: str | None = None, tenant: str | None = None, limit: int = 50
 ) -> Audit:
     """The newest so many events of one conversation or all, of one tenant or all; the summaries of one conversation.
+    Raises ValueError where there is no store, or no answer."""
+    name = conversation_id(conversation) if conversation is not None else None
 
-    Raises ValueError where there is no store, or no answer.
-    """
-    return await read_store(settings, partial(_audit, settings, conversation, tenant, limit))
-
-
-async def _audit(
-    settings: StoreSettings, conversation: str | None, tenant: str | None, limit: int, store: Store
-) -> Audit:
-    conversation = conversation_id(conversation) if conversation is not None else None
-    events = await store.events(tenant, conversation, limit)
-    summaries: list[AuditedSummary] = []
-    if conversation is not None:
+    async def read(store: Store) -> Audit:
+        events = await store.events(tenant, name, limit)
+        summaries: list[AuditedSummary] = []
         # in each tenant that it may be in: events may be gone that would name it
         tenants = {tenant} if tenant else {each for each, _ in events} | {settings.tenant or "local"}
-        for each in sorted(tenants):
-            key = Key(each, conversation)
+        for key in (Key(each, name) for each in sorted(tenants) if name is not None):
             records = await store.summaries(key)
             status_of = await statuses_in(store, key, records, time.time())
-            summaries += [AuditedSummary(each, record, status_of.get(record.id)) for record in records]
-    return Audit(events, summaries)
+            summaries += [AuditedSummary(key.tenant, record, status_of.get(record.id)) for record in records]
+        return Audit(events, summaries)
+
+    return await read_store(settings, read)
 
 
 def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None:

@@ -16,7 +16,7 @@ from proxy.config.errors import Path, Table, check, refused_at, unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
 from proxy.config.sources import Configured
-from proxy.config.units import Milliseconds, Seconds
+from proxy.config.units import Milliseconds, Period
 from proxy.config.upstreams import Url
 
 Recall = Literal["tools", "always", "never"]
@@ -114,10 +114,8 @@ class CompactionGroup(Configured):
         description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} with the aim bill (a third of the "
         "high mark where that is less), none with the aim context",
     )
-    cold_seconds: Seconds | None = Field(
-        default=None,
-        gt=0,
-        description="pause after which the provider's prompt cache counts as expired; default: by model",
+    cold_seconds: Period | None = Field(
+        default=None, description="pause after which the provider's prompt cache counts as expired; default: by model"
     )
     cold_process: bool = Field(default=True, description="plan large new histories in a process of their own")
     calibrate: bool = Field(default=True, description="calibrate token counts by the provider's usage")
@@ -240,7 +238,7 @@ class SummariesGroup(Configured):
         examples=["{ day = 5.0 }"],
     )
     summary_tokens: int = Field(default=800, ge=100, le=20_000, description="tokens of a summary, at most")
-    summary_timeout: Seconds = Field(default=60, gt=0, le=3600, description="how long writing a summary may take")
+    summary_timeout: Period = Field(default=60, le=3600, description="how long writing a summary may take")
     summary_wait: Milliseconds = Field(
         default=0,
         ge=0,
@@ -254,7 +252,7 @@ class SummariesGroup(Configured):
         default="regenerate",
         description="what to do when a summary is stale: regenerate it, trim (make none), or fail (an error)",
     )
-    summary_ttl: Seconds = Field(default=30 * 86_400, gt=0, description="how long a summary may be used")
+    summary_ttl: Period = Field(default=30 * 86_400, description="how long a summary may be used")
     summary_same_model: bool = Field(
         default=False, description="treat summaries by models that `summarizers` no longer names as stale"
     )

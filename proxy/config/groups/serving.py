@@ -11,12 +11,11 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 from policies.dialects import DIALECTS
 from proxy.config.errors import Path as Place
 from proxy.config.errors import check, refused_at
-from proxy.config.groups.keeping import MOST_BYTES
 from proxy.config.presets import NAME
 from proxy.config.routes import CREDENTIALS
 from proxy.config.rules import AuthMode, KeyRow
 from proxy.config.sources import Configured
-from proxy.config.units import Seconds, size
+from proxy.config.units import Period, Seconds, Size, size
 from proxy.config.upstreams import PemFile, UpstreamRow, Url, VersionedUrl
 
 
@@ -81,28 +80,22 @@ class LimitsGroup(Configured):
         le=10**6,
         description="requests in flight in a process, 4 or more; one address may have half, one credential a third",
     )
-    bytes_limit: ByteSize | None = Field(
+    bytes_limit: Size | None = Field(
         default=None,
-        gt=0,
-        le=MOST_BYTES,
         description="bytes of bodies in flight in a process, shared in the same way; at least three times "
         "`body_limit`, default: eight times",
     )
-    connect_timeout: Seconds = Field(default=10, gt=0, description="how long connecting to the upstream may take")
-    read_timeout: Seconds = Field(default=600, gt=0, description="how long the upstream may be silent (no total limit)")
-    header_timeout: Seconds = Field(
+    connect_timeout: Period = Field(default=10, description="how long connecting to the upstream may take")
+    read_timeout: Period = Field(default=600, description="how long the upstream may be silent (no total limit)")
+    header_timeout: Period = Field(
         default=30,
-        gt=0,
         description="how long a client may take for a request's head, from connecting or from the reply before",
     )
-    body_timeout: Seconds = Field(
-        default=30, gt=0, description="how long a client may be silent in a body, or slower than 1 KiB a second"
+    body_timeout: Period = Field(
+        default=30, description="how long a client may be silent in a body, or slower than 1 KiB a second"
     )
-    planning_timeout: Seconds = Field(
-        default=2,
-        gt=0,
-        le=600,
-        description="how long planning a request may work; three times that with `cold_process`",
+    planning_timeout: Period = Field(
+        default=2, le=600, description="how long planning a request may work; three times that with `cold_process`"
     )
     grace: Seconds = Field(default=25, ge=0, description="how long running replies may go on after SIGTERM")
 
