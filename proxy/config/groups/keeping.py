@@ -14,7 +14,7 @@ from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.sources import Configured
 from proxy.config.units import Size
 
-# --- uRLs of stores: what cannot be one, and what is probably meant. What Redis wants of its own is checked there ---
+# --- URLs of stores: what cannot be one, and what is probably meant. What Redis wants of its own is checked there ---
 
 REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _SHAPES: Mapping[str, str] = {
@@ -62,8 +62,6 @@ StoreUrl = Annotated[str, AfterValidator(whole_store_url)]
 
 
 # --- the settings about what outlives a process ---
-
-"""More than any store has."""
 
 
 def default_store() -> str:
