@@ -12,14 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.console.arguments import AsJson, offers
-from proxy.console.output import (
-    console,
-    explains_columns,
-    plain_table,
-    print_json,
-    printable,
-    refusing,
-)
+from proxy.console.output import console, explains_columns, plain_table, print_json, printable, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store

@@ -172,7 +172,7 @@ class KeyCharges:
             async with asyncio.timeout(_CLOSING_SECONDS):
                 await self.reservations.close()
                 self.write_soon()
-                if self.writing is not None:
+                if self.writing is not None and not self.writing.done():
                     await self.writing
         for whose, (_, dollars) in self.sending.items():
             self._counts.owe(whose, dollars)
