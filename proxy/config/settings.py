@@ -81,7 +81,7 @@ def _upstream_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
     pairs = {"anthropic": "anthropic_upstream", "default": "upstream"}
     own_names = {name: setting for name, setting in pairs.items() if getattr(settings, setting) is not None}
     ruled = [rule.upstream for rule in settings.rules]
-    named = {*ruled, *(name for key in settings.keys for name in key.upstreams)}
+    mentions = {*ruled, *(name for key in settings.keys for name in key.upstreams)}
     for at, row in enumerate(settings.upstreams):
         above, place = settings.upstreams[:at], ("upstreams", at)
         if row.name in own_names:
@@ -89,7 +89,7 @@ def _upstream_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
         if any(other.name == row.name for other in above):
             yield (*place, "name"), f"there is an upstream {row.name!r} above; give each a name of its own"
         covering = next((number for number, other in enumerate(above) if other.covers(row)), None)
-        if covering is not None and row.name not in named:
+        if covering is not None and row.name not in mentions:
             what = f"it is never reached: upstreams.{covering} fits all that it fits; move it up, or let a rule name it"
             yield place, what
         if row.has_key and settings.auth == "passthrough" and is_public(settings.host):

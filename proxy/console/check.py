@@ -31,8 +31,8 @@ def summary(settings: Settings) -> Iterator[str]:
 
 def scope_of(key: KeyRow) -> str:
     """What a key may ask, where that is not everything."""
-    named = {"models": key.models, "upstreams": key.upstreams, "presets": key.presets}
-    lists = [f"{name} {' '.join(values)}" for name, values in named.items() if values]
+    fields = {"models": key.models, "upstreams": key.upstreams, "presets": key.presets}
+    lists = [f"{name} {' '.join(values)}" for name, values in fields.items() if values]
     return ", ".join([*lists, *([f"mode {key.mode}"] if key.mode else [])])
 
 

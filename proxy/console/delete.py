@@ -63,14 +63,14 @@ def delete(
         if not yes and not typer.confirm("Delete all of it?", err=True):
             raise typer.Exit(2)
         after = asyncio.run(read_store(settings, partial(_delete, scopes, recordings)))
-    left, there = sum(after, Counter[str]()), sum(before, Counter[str]())
+    rest, there = sum(after, Counter[str]()), sum(before, Counter[str]())
     if as_json:
-        print_json({"deleted": _by_kind(there - left), "left": _by_kind(left)})
+        print_json({"deleted": _by_kind(there - rest), "left": _by_kind(rest)})
     else:
-        print(f"Deleted: {_in_words(there - left)}.")
+        print(f"Deleted: {_in_words(there - rest)}.")
         print("A Narrows that runs on this store forgets it within 5 seconds, and deletes its recordings of it.")
-    if left:
-        print(f"narrows: left, or written meanwhile: {_in_words(left)}", file=sys.stderr)
+    if rest:
+        print(f"narrows: left, or written meanwhile: {_in_words(rest)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -106,7 +106,7 @@ async def _delete(scopes: Sequence[Scope], recordings: Recordings | None, store:
 
 async def _counted(scopes: Sequence[Scope], recordings: Recordings | None, store: Store) -> list[Counter[str]]:
     """How much there is in each scope, by kind. Raises StoreTrouble."""
-    counted = []
+    rows = []
     for scope in scopes:
         tenant, conversation, owner = scope.tenant, scope.conversation, scope.owner
         counts = Counter({"recordings": len(recordings.of(tenant, conversation, owner)) if recordings else 0})
@@ -116,8 +116,8 @@ async def _counted(scopes: Sequence[Scope], recordings: Recordings | None, store
             counts["texts"] += sum([len(await store.list_texts(key, kind)) for kind in TEXT_KINDS.values()])
             counts["summaries"] += sum(owner in (None, each.owner) for each in await store.summaries(key))
             counts["bills"] += sum(owner in (None, each.labels.owner) for each in await store.request_bills(key))
-        counted.append(+counts)
-    return counted
+        rows.append(+counts)
+    return rows
 
 
 def _by_kind(counts: Counter[str]) -> dict[str, int]:

@@ -152,12 +152,12 @@ def upstreams_of(settings: Settings) -> dict[str, tuple[UpstreamRow, str]]:
             rows.setdefault(row.url, (row, []))[1].append(dialect)
     for row in settings.upstream_rows:  # one that all others stand before
         rows.setdefault(row.url, (row, []))
-    named = {}
+    result = {}
     for base, (row, apis) in rows.items():
         is_anthropic = {DIALECTS[api].provider for api in apis} == {"anthropic"}
         is_anthropic = is_anthropic or f".{URL(base).host}".endswith(".anthropic.com")
-        named[base] = row, "ANTHROPIC_API_KEY" if is_anthropic else "OPENAI_API_KEY"
-    return named
+        result[base] = row, "ANTHROPIC_API_KEY" if is_anthropic else "OPENAI_API_KEY"
+    return result
 
 
 async def check_upstream(

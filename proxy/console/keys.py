@@ -143,9 +143,9 @@ def _revoke(settings: KeySettings, name: str) -> _Answer:
     return {"revoked": name}, [f"{name} is revoked: {_REVOKED}."]
 
 
-def _listed(of_file: Sequence[KeyRow], stored: Sequence[KeyRow]) -> _Answer:
+def _listed(of_file: Sequence[KeyRow], in_store: Sequence[KeyRow]) -> _Answer:
     names = {row.name for row in of_file}
-    rows = [("file", row) for row in of_file] + [("store", row) for row in stored if row.name not in names]
+    rows = [("file", row) for row in of_file] + [("store", row) for row in in_store if row.name not in names]
     table = plain_table("name", "in", "tenant", "sha256", "expires", "limits", left=6)
     for place, row in rows:
         expires = "never" if row.expires is None else row.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%M")

@@ -273,8 +273,8 @@ def _summaries_greeting(settings: Settings) -> str:
 def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settings) -> str:
     """The model of an entry of `summarizers`, where it is asked and with whose key."""
     names = dict.fromkeys((entry.model,) if entry.model else [name for _, name in writing.models])
-    named = ["the model of each conversation" if name == SAME else name for name in names]
-    model = " or ".join(named) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
+    words = ["the model of each conversation" if name == SAME else name for name in names]
+    model = " or ".join(words) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
     where = f" at {entry.base_url}" if entry.base_url else ""
     if not entry.key_env:
         keyed = [] if where else [row.name for row in settings.upstream_rows if row.has_key]

@@ -123,12 +123,12 @@ def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:
 
 def _prefixes(report: UsageReport) -> Iterator[str]:
     outcomes = sorted(report.total.prefixes.items(), key=lambda item: -item[1][1])
-    named = [
+    words = [
         f"{printable(name, 40)} {requests:,}" + (f" ({short(rewritten)} tokens written again)" if rewritten else "")
         for name, (requests, rewritten) in outcomes
     ]
-    if named:
-        yield f"prefixes: {', '.join(named)}"
+    if words:
+        yield f"prefixes: {', '.join(words)}"
 
 
 def _dollars(amount: float) -> str:

@@ -32,19 +32,19 @@ class Archive(Addon):
             exchange.hold_reply(self._limit)
 
     async def answered(self, exchange: Exchange, status: int, headers: CIMultiDict[str]) -> None:
-        sent = exchange.upstream_request
-        if sent is None or sent.planned is None or not 200 <= status < 300:
+        request = exchange.upstream_request
+        if request is None or request.planned is None or not 200 <= status < 300:
             return
-        context, plan, is_first = sent.planned.context, sent.planned.plan, sent.continues is None
-        key, client_request, parsed = context.key, sent.client_request, context.received
+        context, plan, is_first = request.planned.context, request.planned.plan, request.continues is None
+        key, client_request, parsed = context.key, request.client_request, context.received
         owner, dialect = client_request.sender.owner, client_request.dialect
         if self.artifacts is not None and is_first:
             self.artifacts.keep(key, owner, parsed.conversation)
         if self.message_log is not None:
-            self.message_log.keep(key, owner, dialect, parsed, sent.body, is_round=not is_first)
+            self.message_log.keep(key, owner, dialect, parsed, request.body, is_round=not is_first)
         if self.recorder is not None and is_first:
             self.recorder.passed(key, client_request, parsed)
-        is_edited = not client_request.is_dry and sent.record is not None and not sent.planned.is_quiet
+        is_edited = not client_request.is_dry and request.record is not None and not request.planned.is_quiet
         if self.originals is not None and is_edited:
             self.originals.keep(key, client_request.sender.owner, context.conversation, plan.new)
 

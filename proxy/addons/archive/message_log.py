@@ -193,17 +193,17 @@ class LogEntries:
         """What the store has not of a request. Raises StoreTrouble."""
         trail = arrival.branch.trail
         trail.begin([message.name for message in arrival.branch.messages])
-        stored = () if trail.is_read else await self._services.store.list_texts(arrival.key, MESSAGES)
-        messages, versions, replies = await asyncio.to_thread(self._read, arrival, stored)
+        rows = () if trail.is_read else await self._services.store.list_texts(arrival.key, MESSAGES)
+        messages, versions, replies = await asyncio.to_thread(self._read, arrival, rows)
         if surplus := [*replies, *self._aged(versions.values(), trail.versions)]:
             await self._services.store.delete_texts(arrival.key, MESSAGES, surplus)
         beside = [text for text in versions.values() if text.name not in trail.versions.places]
-        sent = [await self._sent(arrival, arrival.sent, versions)] if arrival.sent is not None else []
-        if not all(self.fits(raw_of(text.text)) for text in sent):
-            trail.sent, sent = SentTrail(), []
+        entries = [await self._sent(arrival, arrival.sent, versions)] if arrival.sent is not None else []
+        if not all(self.fits(raw_of(text.text)) for text in entries):
+            trail.sent, entries = SentTrail(), []
         trail.versions.places.update((text.name, trail.versions.size) for text in beside)
-        trail.versions.size += sum(len(text.text) for text in (*beside, *messages, *sent))
-        return [*beside, *messages, *sent]
+        trail.versions.size += sum(len(text.text) for text in (*beside, *messages, *entries))
+        return [*beside, *messages, *entries]
 
     def _aged(self, wanted: Iterable[StoredText], versions: _Versions) -> Sequence[str]:
         """Versions to be stored anew: the oldest entries go where a log is full, and each request needs its tools."""
@@ -215,7 +215,7 @@ class LogEntries:
         return aged
 
     def _read(
-        self, arrival: _Arrival, stored: Sequence[StoredText]
+        self, arrival: _Arrival, rows: Sequence[StoredText]
     ) -> tuple[Sequence[StoredText], Mapping[str, StoredText], Sequence[str]]:
         """The messages that are to be stored, what stands beside them, and the names of replies that came back."""
         trail, messages, replies = arrival.branch.trail, self._messages(arrival), [*self._returned(arrival)]
@@ -223,8 +223,8 @@ class LogEntries:
             trail.is_read = True
             # nobody knows how old they are: a quarter of a log on they are stored anew
             at = trail.versions.size - self._limit // 4
-            trail.versions.places.update((text.name, at) for text in stored if int(text.about["index"]) < 0)
-            names = {text.name for text in stored}
+            trail.versions.places.update((text.name, at) for text in rows if int(text.about["index"]) < 0)
+            names = {text.name for text in rows}
             replies = [name for name in replies if name in names]
             # what comes before a message that was logged was logged too, though it may have gone since
             last = max((at for at, text in enumerate(messages) if text.name in names), default=-1)
@@ -274,17 +274,17 @@ class LogEntries:
         branch, trail, received = arrival.branch, arrival.branch.trail, arrival.parsed.request
         names = [message.name for message in branch.messages]
         dialect = str(arrival.about["dialect"])
-        sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, received, names, trail.sent)
+        request_body = await asyncio.to_thread(sent_requests.read_body, dialect, body, received, names, trail.sent)
         raws = [message.raw for message in arrival.parsed.conversation.messages]
         # a client that moves its cache marks writes a message otherwise than it was logged
         others = [name for name, raw in zip(names, raws, strict=True) if trail.raws.get(name) != raw]
-        others = [*set(others).intersection(names[sent.newest + 1 :])]
-        stored = await self._services.store.texts(arrival.key, MESSAGES, others)
-        before = trail.sent.entry if sent.common else ""
-        text = await asyncio.to_thread(_entry, arrival, sent, names, versions, stored)
+        others = [*set(others).intersection(names[request_body.newest + 1 :])]
+        texts = await self._services.store.texts(arrival.key, MESSAGES, others)
+        before = trail.sent.entry if request_body.common else ""
+        text = await asyncio.to_thread(_entry, arrival, request_body, names, versions, texts)
         place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}
         step = {"number": arrival.parsed.conversation.steps, "round": trail.sent.round}
-        about = {**arrival.about, **place, **step, "sent": sent.digest, "before": before}
+        about = {**arrival.about, **place, **step, "sent": request_body.digest, "before": before}
         trail.sent.entry = self.name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
@@ -311,19 +311,19 @@ class LogEntries:
 
 def _entry(
     arrival: _Arrival,
-    sent: SentBody,
+    request_body: SentBody,
     names: Sequence[str],
     versions: Mapping[str, StoredText],
-    stored: Mapping[str, str],
+    rows: Mapping[str, str],
 ) -> str:
     """The text of the entry of what was sent, from the messages as they are logged."""
     trail, request = arrival.branch.trail, arrival.parsed.request
-    for name, text in stored.items():
+    for name, text in rows.items():
         trail.raws[name] = sha256(raw_of(text)).digest()
     texts: dict[int, bytes] = {}
-    for at in range(sent.newest + 1, len(names)):
-        if names[at] in stored:
-            texts[at] = raw_of(stored[names[at]])
+    for at in range(request_body.newest + 1, len(names)):
+        if names[at] in rows:
+            texts[at] = raw_of(rows[names[at]])
         elif trail.raws.get(names[at]) == arrival.parsed.conversation.messages[at].raw:
             texts[at] = request.raw(at)
     texts |= {TOOLS: request.tool_list} if "tools" in versions else {}
@@ -331,7 +331,7 @@ def _entry(
     texts |= rest_in(frame_of(request)) if "frame" in versions else {}
     trail.sent.round = trail.sent.round + 1 if arrival.is_round else 0
     beside = {role: text.name for role, text in versions.items()}
-    return sent_requests.entry_of(sent, texts, names, beside, trail.sent)
+    return sent_requests.entry_of(request_body, texts, names, beside, trail.sent)
 
 
 def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], Awaitable[Sequence[StoredText]]]:

@@ -67,23 +67,23 @@ def read_body(dialect: str, body: bytes, received: Request, names: Sequence[str]
 
 
 def entry_of(
-    sent: SentBody, texts: Mapping[int, bytes], names: Sequence[str], beside: Mapping[str, str], trail: SentTrail
+    body: SentBody, texts: Mapping[int, bytes], names: Sequence[str], beside: Mapping[str, str], trail: SentTrail
 ) -> str:
     """The text of an entry; the trail goes on behind it. `texts`: those of the messages after the newest one that the
     bodies have in common, and beside them."""
-    before = trail.parts[: sent.common]
+    before = trail.parts[: body.common]
     _, newest, rest = before[-1] if before else (0, -1, 0)
     pieces: list[Piece] = []
     parts = list(before)
-    rows = pieces_of(sent.segments[sent.common :], texts, newest, rest)
-    for digest, (piece, at, count) in zip(sent.hashes[sent.common :], rows, strict=True):
+    rows = pieces_of(body.segments[body.common :], texts, newest, rest)
+    for digest, (piece, at, count) in zip(body.hashes[body.common :], rows, strict=True):
         pieces.append(piece)
         parts.append((digest, at, count))
-    is_whole = not sent.common
+    is_whole = not body.common
     shared = 0 if is_whole else common_items(trail.names, names)
     trail.length = 0 if is_whole else trail.length + 1
     trail.names, trail.parts = names, parts
-    content = {"names": [shared, list(names[shared:])], "pieces": [sent.common, pieces], **beside}
+    content = {"names": [shared, list(names[shared:])], "pieces": [body.common, pieces], **beside}
     return as_json(content).decode()
 
 
@@ -229,8 +229,8 @@ class ConversationLog:
 
     def _behind(self, name: str) -> set[str]:
         """The names of a message and of all that follow it; of a reply that is not back, also of the message before."""
-        named = self.by_name.get(name)
-        behind = {name, str(named.about["after"])} if named is not None and "reply" in named.about else {name}
+        message = self.by_name.get(name)
+        behind = {name, str(message.about["after"])} if message is not None and "reply" in message.about else {name}
         for text in self.texts:
             if int(text.about["index"]) >= 0 and text.about["parent"] in behind:
                 behind.add(text.name)

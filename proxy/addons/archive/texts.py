@@ -172,12 +172,12 @@ class Originals:
                 conversations = []
             elif conversation is None:
                 conversations = await store.conversations_with(tenant, ORIGINALS, name)
-            stored = {each: await store.texts(Key(tenant, each), ORIGINALS, [name]) for each in conversations}
+            rows = {each: await store.texts(Key(tenant, each), ORIGINALS, [name]) for each in conversations}
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("original")
             message = "The store does not answer, so nothing can be looked up; try again in a moment."
             raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
-        texts = {each: some[name] for each, some in stored.items() if name in some}
+        texts = {each: some[name] for each, some in rows.items() if name in some}
         if not texts:
             raise ApiError(404, "No text is stored for this reference.", "not_found")
         if len(set(texts.values())) > 1:
@@ -194,8 +194,8 @@ def named(conversation: Conversation, edit: Edit) -> str:
     call = call_answered_by(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
     if call is not None:
         refs.append(call.ref)
-    named = refs_named(edit.text)
-    return next((ref for ref in refs if ref in named), "")
+    names = refs_named(edit.text)
+    return next((ref for ref in refs if ref in names), "")
 
 
 def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:

@@ -78,7 +78,7 @@ class Billing(Addon):
         else:
             exchange.bill = bill
 
-    def summary(self, key: Key, labels: Labels, spent: SummaryCost) -> None:
+    def summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
         bill = RequestBill(
             id=uuid4().hex,
             at=self._clock(),
@@ -87,10 +87,10 @@ class Billing(Addon):
             prefix="",
             mode="summary",
             arm=self._holdout.arm(key),
-            sums=BillSums(summaries=spent.dollars, unpriced=int(spent.known_dollars is None)),
+            sums=BillSums(summaries=cost.dollars, unpriced=int(cost.known_dollars is None)),
         )
         self._telemetry.metrics.bill(bill)
-        self._telemetry.summary_spent(spent)
+        self._telemetry.summary_spent(cost)
         self._write(bill)
 
     async def close(self) -> None:
@@ -235,22 +235,22 @@ class _Scale(NamedTuple):
 def _measured(
     upstream_request: UpstreamRequest, planned: PlannedRequest, reported: Usage | None, prices: Prices
 ) -> _Measures:
-    context, counted = planned.context, upstream_request.tokens_sent
-    calibration = context.calibration if reported is None else context.calibration.learn(counted, reported.prompt)
-    sent = calibration.estimate(counted) if reported is None else reported.prompt
-    scale, terms = _Scale(sent, counted, calibration.ratio), _terms(upstream_request, planned, prices)
+    context, size = planned.context, upstream_request.tokens_sent
+    calibration = context.calibration if reported is None else context.calibration.learn(size, reported.prompt)
+    tokens = calibration.estimate(size) if reported is None else reported.prompt
+    scale, terms = _Scale(tokens, size, calibration.ratio), _terms(upstream_request, planned, prices)
     before, expected = _sent_before(upstream_request, planned, scale)
     is_cached = context.plan_settings.prices.breakpoints or not prices.breakpoints
-    likely = Prompt(sent, expected, sent if is_cached else 0)
+    likely = Prompt(tokens, expected, tokens if is_cached else 0)
     usage = reported or usage_without(likely, terms)
     prefix = upstream_request.headers["x-narrows-prefix"]
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
     by_rules, foretold = usage_without(prompt, terms), None
     is_unedited = _is_unedited(upstream_request, planned)
-    added = max(0, sent - prompt.tokens) if is_unedited else None
+    added = max(0, tokens - prompt.tokens) if is_unedited else None
     evidence = Evidence(before, usage.cached, expected < before or prefix not in _UNBROKEN, added)
     if reported is not None and is_unedited:
-        foretold = usage_without(_as_written(planned, counted, scale, prices), terms)
+        foretold = usage_without(_as_written(planned, size, scale, prices), terms)
     if is_unedited and upstream_request.body is upstream_request.client_request.body:
         return _Measures(usage, usage, usage, by_rules, 0, foretold)
     rewritten = _rewritten(prefix, before, expected, usage.cached)
@@ -309,11 +309,11 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
         sums = conversation.client_tokens
         before = scale(scale.counted - sums[-1] + sums[end])
         return before, before
-    sent, ledger = state.ledger.sums, state.ledger
-    head = scale.counted - sent[-1]
-    standing = ledger.standing(end if state.changed is None else min(end, state.changed))
-    is_found = standing > 0 or not planned.context.plan_settings.prices.breakpoints
-    return scale(head + sent[end]), scale(head + sent[standing]) if is_found else 0
+    ledger_sums, ledger = state.ledger.sums, state.ledger
+    head = scale.counted - ledger_sums[-1]
+    cached_end = ledger.standing(end if state.changed is None else min(end, state.changed))
+    is_found = cached_end > 0 or not planned.context.plan_settings.prices.breakpoints
+    return scale(head + ledger_sums[end]), scale(head + ledger_sums[cached_end]) if is_found else 0
 
 
 def _rewritten(prefix: str, before: int, expected: int, cached: int) -> int:

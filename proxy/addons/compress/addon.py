@@ -160,10 +160,10 @@ class CompressApi(Addon):
         """A text by its hash. Raises ApiError."""
         store, text = self._services.store, None
         try:
-            for stored in self._names(head.access.owner) if _HASH.fullmatch(name) else ():
-                for conversation in await store.conversations_with(head.access.tenant, COMPRESSED, stored + name):
-                    texts = await store.texts(Key(head.access.tenant, conversation), COMPRESSED, [stored + name])
-                    text = texts.get(stored + name, text)
+            for prefix in self._names(head.access.owner) if _HASH.fullmatch(name) else ():
+                for conversation in await store.conversations_with(head.access.tenant, COMPRESSED, prefix + name):
+                    texts = await store.texts(Key(head.access.tenant, conversation), COMPRESSED, [prefix + name])
+                    text = texts.get(prefix + name, text)
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("compressed")
             message = "The store does not answer, so nothing can be looked up; try again in a moment."

@@ -125,8 +125,8 @@ class KeyLimits(Addon):
             if admitted is not None:
                 admitted.close()
 
-    def charge_summary(self, key: Key, labels: Labels, spent: SummaryCost) -> None:
-        self.limits.charge_owner(labels.owner, spent.prompt + spent.completion, summary_dollars(spent))
+    def charge_summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
+        self.limits.charge_owner(labels.owner, cost.prompt + cost.completion, summary_dollars(cost))
 
     def _charge_reply(self, admitted: Admitted, meter: Meter, exchange: Exchange) -> None:
         """Charge a reply that is over, and as much as it may come to where the model goes on."""
@@ -247,7 +247,7 @@ def charge_of(
     return tokens + more, dollars + prices.cost(Usage(0, 0, 0, more)).total
 
 
-def summary_dollars(spent: SummaryCost) -> float:
-    if spent.known_dollars is not None:
-        return spent.known_dollars
-    return _ASSUMED.cost(Usage(spent.prompt, spent.cached, spent.written, spent.completion)).total
+def summary_dollars(cost: SummaryCost) -> float:
+    if cost.known_dollars is not None:
+        return cost.known_dollars
+    return _ASSUMED.cost(Usage(cost.prompt, cost.cached, cost.written, cost.completion)).total

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proxy.addons.limits.windows import LocalWindows, Standing, TeamCounts
+from proxy.addons.limits.windows import LocalWindows, TeamCounts, WindowUse
 from proxy.breaker import Breaker
 from proxy.config import KeyRow
 from proxy.memory import RESERVATIONS, Key, Purse, Store, StoredText, StoreTrouble, conversation_id
@@ -44,7 +44,7 @@ class Refusal(NamedTuple):
     allowed: float
     """The limit as it was: where the key has another one, this counts no more."""
     until: float
-    standing: Standing
+    use: WindowUse
     since: float = 0.0
     """When it was found, where that matters."""
 

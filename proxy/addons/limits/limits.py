@@ -29,7 +29,7 @@ from multidict import CIMultiDict
 from policies.dialects import DIALECTS, Dialect, Fault
 from proxy.addons.limits import windows
 from proxy.addons.limits.charges import DAY, Counts, KeyCharges, Refusal, purse_of
-from proxy.addons.limits.windows import Standing, TeamCounts
+from proxy.addons.limits.windows import TeamCounts, WindowUse
 from proxy.breaker import reported_breaker
 from proxy.config import KeyRow
 from proxy.errors import ApiError
@@ -142,7 +142,7 @@ class Limits:
                 raise self._error(key, refusal, dialect)
             del self.counts.refusals[key.name]
         if key.concurrency is not None and self.counts.running.get(key.name, 0) >= key.concurrency:
-            raise self._error(key, Refusal("concurrency", key.concurrency, now + 1, Standing()), dialect)
+            raise self._error(key, Refusal("concurrency", key.concurrency, now + 1, WindowUse()), dialect)
 
     async def admit(self, key: KeyRow | None, owner: str, dialect: str) -> Admitted | None:
         """Count a request that is to be served now; None where nothing limits it. Raises LimitError."""
@@ -154,11 +154,11 @@ class Limits:
         admitted = Admitted(self, key)
         try:
             if key.concurrency is not None and not await self._has_room(key, key.concurrency):
-                too_many = Refusal("concurrency", key.concurrency, self.charges.clock() + 1, Standing())
+                too_many = Refusal("concurrency", key.concurrency, self.charges.clock() + 1, WindowUse())
                 raise self._error(key, too_many, dialect)
-            counted, standing, is_used_up = await self._count(key)
+            row, use, is_used_up = await self._count(key)
             now = self.charges.clock()
-            refusal = refusal_of(counted, standing, is_used_up, now)
+            refusal = refusal_of(row, use, is_used_up, now)
             if refusal is not None:
                 self.counts.refusals[key.name] = refusal
                 raise self._error(key, refusal, dialect)
@@ -167,7 +167,7 @@ class Limits:
             raise
         if admitted.spends:  # not where a reply is fetched, for which nothing of this counts
             self._owners[owner] = key
-        admitted.headers = rate_headers(dialect, counted, standing, now)
+        admitted.headers = rate_headers(dialect, row, use, now)
         return admitted
 
     def leave(self, key: KeyRow) -> None:
@@ -183,7 +183,7 @@ class Limits:
         if (key := self._owners.get(owner)) is not None:
             self.charges.charge(key, tokens, dollars)
 
-    async def _count(self, key: KeyRow) -> tuple[KeyRow, Standing, bool]:
+    async def _count(self, key: KeyRow) -> tuple[KeyRow, WindowUse, bool]:
         """The key with the limits that count now, how it stands with this request counted if it is within them, and
         true where its dollars are used up. Redis, the parent of the workers or the store say what was used; of the
         store what was spent, where nobody else spends only once for a day and a limit."""
@@ -226,15 +226,15 @@ class Limits:
         self._breaker.succeeded()
         return answer
 
-    async def _count_with_others(self, key: KeyRow) -> tuple[Standing, bool]:
+    async def _count_with_others(self, key: KeyRow) -> tuple[WindowUse, bool]:
         """As `_count`, by what everybody has counted. Raises StoreTrouble."""
         counts, charges, limit = self.counts, self.charges, key.usd_per_day
         today = charges.today()
         purse = purse_of(key.name, today)
         if self._shared is not None:
-            standing, is_full = await self._shared.admit(key, purse)
+            use, is_full = await self._shared.admit(key, purse)
         else:
-            standing, is_full = None, limit is not None and await charges.is_full(purse, limit)
+            use, is_full = None, limit is not None and await charges.is_full(purse, limit)
         if limit is not None:
             counts.budgets[key.name] = today, limit, is_full
             is_told = all(name != key.name for name, _ in (*counts.owed, *charges.sending))
@@ -242,13 +242,13 @@ class Limits:
             if not is_full and is_told and counts.is_used_up(key, charges.today()):
                 del counts.spent[key.name]
         is_used_up = counts.is_used_up(key, charges.today())
-        if standing is None and self._team is not None:
-            standing = await self._team.admit(key.name, key.rpm, key.tpm, not is_used_up)
-        if standing is None:
+        if use is None and self._team is not None:
+            use = await self._team.admit(key.name, key.rpm, key.tpm, not is_used_up)
+        if use is None:
             return counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
-        if standing.is_within:
+        if use.is_within:
             counts.windows.count(key.name, key.rpm)  # so that it is known here if the others cannot be asked
-        return standing, is_used_up
+        return use, is_used_up
 
     def _error(self, key: KeyRow, refusal: Refusal, dialect: str) -> "LimitError":
         self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")
@@ -256,7 +256,7 @@ class Limits:
         if now - self._last_refusals.get(series, -QUIET) >= QUIET:
             self._telemetry.log.warning("refusing", limit=refusal.limit, whose=f"key:{key.name}")
         self._last_refusals[series] = now
-        headers = rate_headers(dialect, key, refusal.standing, now) if refusal.limit != "concurrency" else {}
+        headers = rate_headers(dialect, key, refusal.use, now) if refusal.limit != "concurrency" else {}
         return LimitError(key, refusal.limit, max(0.0, refusal.until - now), headers)
 
 
@@ -274,12 +274,12 @@ async def _beat(shared: "SharedWindows", telemetry: Telemetry) -> None:
 # --- what clients read: headers and refusals in their API's words ---
 
 
-def rate_headers(dialect: str, key: KeyRow, standing: Standing, now: float) -> dict[str, str]:
+def rate_headers(dialect: str, key: KeyRow, use: WindowUse, now: float) -> dict[str, str]:
     """What remains; reset is when there is something again where nothing remains, else when there is all of it."""
     api, headers = DIALECTS[dialect].http, dict[str, str]()
     used = (
-        ("requests", key.rpm, standing.requests, standing.request_wait, float(windows.MINUTE)),
-        ("tokens", key.tpm, standing.tokens, standing.token_wait, standing.tokens_wait),
+        ("requests", key.rpm, use.requests, use.request_wait, float(windows.MINUTE)),
+        ("tokens", key.tpm, use.tokens, use.token_wait, use.tokens_wait),
     )
     for what, limit, count, wait, whole in used:
         if limit is not None:
@@ -303,14 +303,14 @@ def instant(at: float) -> str:
     return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def refusal_of(key: KeyRow, standing: Standing, is_used_up: bool, now: float) -> Refusal | None:
+def refusal_of(key: KeyRow, use: WindowUse, is_used_up: bool, now: float) -> Refusal | None:
     """Why a request is not let in; None where it is. Of several reasons the one that lasts longest."""
     if key.usd_per_day is not None and is_used_up:
-        return Refusal("usd_per_day", key.usd_per_day, now + DAY - now % DAY, standing, now)
-    if key.tpm is not None and standing.tokens >= key.tpm:
-        return Refusal("tpm", key.tpm, now + standing.token_wait, standing)
-    if key.rpm is not None and not standing.is_within:
-        return Refusal("rpm", key.rpm, now + min(standing.request_wait, windows.MINUTE), standing)
+        return Refusal("usd_per_day", key.usd_per_day, now + DAY - now % DAY, use, now)
+    if key.tpm is not None and use.tokens >= key.tpm:
+        return Refusal("tpm", key.tpm, now + use.token_wait, use)
+    if key.rpm is not None and not use.is_within:
+        return Refusal("rpm", key.rpm, now + min(use.request_wait, windows.MINUTE), use)
     return None
 
 

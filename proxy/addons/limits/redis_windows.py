@@ -15,7 +15,7 @@ from secrets import token_hex
 from limits.util import get_package_data
 
 from proxy.addons.limits import windows
-from proxy.addons.limits.windows import Standing, window_tokens
+from proxy.addons.limits.windows import WindowUse, window_tokens
 from proxy.config.rules import KeyRow
 from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
 from proxy.memory.redis.connection import RedisConnection
@@ -60,7 +60,7 @@ class SharedWindows:
         )
         self.replicas = max(1, int(replicas))
 
-    async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
+    async def admit(self, key: KeyRow, purse: Purse) -> tuple[WindowUse, bool]:
         """As in memory, but one that is refused for its tokens has counted; and true where the purse is used up."""
         now, seconds, commands = self._clock(), windows.MINUTE, list[Command]()
         if key.rpm is not None:
@@ -77,10 +77,10 @@ class SharedWindows:
         before, before_ms, current, current_ms = (max(0, int(value or 0)) for value in row)
         tokens = window_tokens(key.tpm, (before, before_ms / 1000, current, current_ms / 1000))
         if key.rpm is None:
-            return Standing(True, 0, 0.0, *tokens), is_full
+            return WindowUse(True, 0, 0.0, *tokens), is_full
         oldest, count = replies[1] or (now, 0)
         wait = max(0.0, float(oldest) + seconds - now)
-        return Standing(bool(replies[0]), int(count), wait, *tokens), is_full
+        return WindowUse(bool(replies[0]), int(count), wait, *tokens), is_full
 
     async def charge(self, tokens: Mapping[str, int], dollars: Sequence[tuple[Purse, str, float]]) -> None:
         """Add to the tokens of keys, and to what purses hold: once for each mark. Raises StoreTrouble."""

@@ -32,7 +32,7 @@ class WindowTokens(NamedTuple):
     all_wait: float = 0.0
 
 
-class Standing(NamedTuple):
+class WindowUse(NamedTuple):
     """What a key has used in the last minute of the limits that it has. Waits are seconds."""
 
     is_within: bool = True
@@ -82,8 +82,8 @@ class _Use:
         return bool(self.requests or self.tokens_before or self.tokens)
 
     def counters(self, now: float) -> tuple[int, float, int, float]:
-        left = MINUTE - now % MINUTE
-        return self.tokens_before, left if self.tokens_before else 0.0, self.tokens, left + MINUTE
+        rest = MINUTE - now % MINUTE
+        return self.tokens_before, rest if self.tokens_before else 0.0, self.tokens, rest + MINUTE
 
 
 class LocalWindows:
@@ -91,15 +91,15 @@ class LocalWindows:
         self._uses: dict[str, _Use] = {}
         self._swept = 0.0
 
-    def admit(self, name: str, rpm: int | None, tpm: int | None, is_wanted: bool = True) -> Standing:
+    def admit(self, name: str, rpm: int | None, tpm: int | None, is_wanted: bool = True) -> WindowUse:
         """How the key of this name stands. The request is counted where it is within both limits, and wanted."""
         now, use = time.time(), self._use(name)
         tokens = window_tokens(tpm, use.counters(now))
         is_within = is_wanted and (tpm is None or tokens.used < tpm) and self.count(name, rpm)
         if rpm is None:
-            return Standing(is_within, 0, MINUTE, *tokens)
+            return WindowUse(is_within, 0, MINUTE, *tokens)
         oldest = use.requests[0] if use.requests else now
-        return Standing(is_within, len(use.requests), max(0.0, oldest + MINUTE - now), *tokens)
+        return WindowUse(is_within, len(use.requests), max(0.0, oldest + MINUTE - now), *tokens)
 
     def count(self, name: str, rpm: int | None) -> bool:
         """Count a request; false, and it is not, where it is beyond the limit."""
@@ -145,7 +145,7 @@ class _KeyReport(msgspec.Struct, array_like=True, frozen=True):
 class _Answer(NamedTuple):
     has_room: bool
     """As many requests are in flight in all workers as may be, or fewer."""
-    standing: Standing
+    use: WindowUse
 
 
 _report, _answer = msgspec.msgpack.Decoder(_KeyReport), msgspec.msgpack.Decoder(_Answer)
@@ -166,8 +166,8 @@ class ParentCounts:
             self._windows.charge(report.name, report.tokens)
         running = sum(each.get(report.name, 0) for each in self._running.values())
         has_room = report.concurrency is None or running <= report.concurrency
-        standing = self._windows.admit(report.name, report.rpm, report.tpm, report.is_wanted)
-        return msgspec.msgpack.encode(_Answer(has_room, standing))
+        use = self._windows.admit(report.name, report.rpm, report.tpm, report.is_wanted)
+        return msgspec.msgpack.encode(_Answer(has_room, use))
 
     def ended(self, pid: int) -> None:
         self._running.pop(pid, None)
@@ -185,9 +185,9 @@ class TeamCounts:
         """True where all workers together have at most so many in flight; `running` here. Raises StoreTrouble."""
         return (await self._answer(_KeyReport(name, running, concurrency))).has_room
 
-    async def admit(self, name: str, rpm: int | None, tpm: int | None, is_wanted: bool) -> Standing:
+    async def admit(self, name: str, rpm: int | None, tpm: int | None, is_wanted: bool) -> WindowUse:
         """As `LocalWindows.admit`, for all workers. Raises StoreTrouble."""
-        return (await self._answer(_KeyReport(name, rpm=rpm, tpm=tpm, is_wanted=is_wanted))).standing
+        return (await self._answer(_KeyReport(name, rpm=rpm, tpm=tpm, is_wanted=is_wanted))).use
 
     def charge(self, name: str, tokens: int) -> None:
         self._tell(msgspec.msgpack.encode(_KeyReport(name, tokens=tokens)))

@@ -188,8 +188,8 @@ class ArtifactPages:
     async def _seen(self, request: web.BaseRequest, name: str) -> tuple[Key, Sequence[StoredText]]:
         """The conversation, and its outputs that the caller may see, without their texts."""
         key, grant = self.parts.named(request, name)
-        stored = await self.parts.store.list_texts(key, ARTIFACTS)
-        return key, grant.visible((str(each.about["owner"]), each) for each in stored)
+        texts = await self.parts.store.list_texts(key, ARTIFACTS)
+        return key, grant.visible((str(each.about["owner"]), each) for each in texts)
 
     def _stored(self) -> "Artifacts":
         if self.artifacts is None:
@@ -263,13 +263,13 @@ class ConversationPages:
 
     async def _scopes(self, request: web.BaseRequest) -> Sequence[Scope]:
         """In which tenants whoever asks deletes, and of which owners. Raises ApiError."""
-        named = {name: request.query.getall(name) for name in ("tenant", "key") if name in request.query}
-        if any(len(values) > 1 or not values[0] for values in named.values()) or len(named) > 1:
+        parameters = {name: request.query.getall(name) for name in ("tenant", "key") if name in request.query}
+        if any(len(values) > 1 or not values[0] for values in parameters.values()) or len(parameters) > 1:
             raise ApiError(400, "Give `tenant` or `key`, once, with its name.", "bad_parameter")
-        tenant, key = ("".join(named.get(name, ())) for name in ("tenant", "key"))
+        tenant, key = ("".join(parameters.get(name, ())) for name in ("tenant", "key"))
         parts = self.parts
         identity = parts.who(request)
-        if named and identity.may("delete anywhere", parts.settings):
+        if parameters and identity.may("delete anywhere", parts.settings):
             if tenant:
                 return [Scope(tenant)]
             return await parts.ask("day_rows", sent_with(parts.store, key, parts.secret))
@@ -277,6 +277,6 @@ class ConversationPages:
         if (tenant or identity.tenant) != identity.tenant or (key and (mine is None or mine.name != key)):
             raise nothing()
         is_homeless = not parts.settings.tenant and "admin" in identity.tokens
-        if is_homeless and not named:  # the token is no tenant's
+        if is_homeless and not parameters:  # the token is no tenant's
             raise ApiError(400, "Say whose conversations: `?tenant=NAME` or `?key=NAME`.", "bad_parameter", "tenant")
         return [Scope(identity.tenant, None, grant.owner)]

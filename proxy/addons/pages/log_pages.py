@@ -109,8 +109,8 @@ class LogPages:
     async def _log(self, request: web.BaseRequest, name: str) -> ConversationLog:
         """The log, as far as the caller may see it. Raises ApiError."""
         key, grant = self.parts.named(request, name)
-        stored = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))
-        texts = grant.visible((str(text.about["owner"]), text) for text in stored)
+        rows = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))
+        texts = grant.visible((str(text.about["owner"]), text) for text in rows)
         if not texts:
             raise nothing()
         return ConversationLog(self.parts.store, key, texts)

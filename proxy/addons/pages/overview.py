@@ -79,7 +79,7 @@ async def overview(parts: PageParts, viewer: Grant) -> Overview:
     usage = await parts.ask("usage", read_usage(parts.store, query))
     conversations, following = await newest(parts, viewer, None, LISTED)
     keys = [Key(row.labels.tenant, row.conversation) for row in conversations]
-    standing = await asyncio.gather(*(_standing(parts, key, viewer, now) for key in keys))
+    in_use = await asyncio.gather(*(_standing(parts, key, viewer, now) for key in keys))
     prefixes = [(name, *both) for name, both in usage.total.prefixes.items()]
     by_day = {row.name: row.sums for row in usage.rows}
     return Overview(
@@ -87,7 +87,7 @@ async def overview(parts: PageParts, viewer: Grant) -> Overview:
         at=now,
         days=[(day, by_day.get(day, BillSums())) for day in reversed(dates)],
         prefixes=sorted(prefixes, key=lambda each: (-each[2], -each[1])),
-        summaries=[summary for each in standing for summary in each],
+        summaries=[summary for each in in_use for summary in each],
         conversations=conversations,
         following=following,
         arms=usage.holdout,

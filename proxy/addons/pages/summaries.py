@@ -51,8 +51,8 @@ class SummaryPages:
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
         """The summary in the newest request, nulls where none stands; empty where none was written. Raises ApiError."""
-        stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
-        visible = grant.visible((record.owner, record) for record in stored)
+        records = await self.parts.ask("summaries", self.parts.store.summaries(key))
+        visible = grant.visible((record.owner, record) for record in records)
         seen = {record.id: record for record in visible if record.kind == "compaction"}
         if not seen:
             return {}
@@ -70,8 +70,8 @@ class SummaryPages:
 
     async def listed(self, request: web.BaseRequest, name: str) -> web.Response:
         key, grant = self.parts.named(request, name)
-        stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
-        records = grant.visible((record.owner, record) for record in stored)
+        all_records = await self.parts.ask("summaries", self.parts.store.summaries(key))
+        records = grant.visible((record.owner, record) for record in all_records)
         costs: dict[str, SummaryCost] = {}
         if grant.owner is None:
             costs.update(await self.parts.ask("spent", self.parts.store.spent(key)))
@@ -93,7 +93,7 @@ class SummaryPages:
             raise ApiError(404, "Summaries are off; set `summaries = true`.", "no_summaries")
         payment = self.payments.possible(identity.credential, is_plain_key(request), identity.is_here)
         key, (dialect, parsed) = Key(identity.tenant, name), await self._parse(request, identity.tenant)
-        stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
+        records = await self.parts.ask("summaries", self.parts.store.summaries(key))
         blocks = parsed.conversation.blocks[parsed.conversation.head :]
         if not blocks:
             message = "There is nothing to summarize: all messages are system text."
@@ -113,7 +113,7 @@ class SummaryPages:
             request=asks,
             count=parsed.count,
             policy="history",
-            records=tuple(stored),
+            records=tuple(records),
         )
         is_verified = identity.is_here or self.payments.states.is_accepted(asks.owner)
         is_verified = is_verified or await self.cached_store.is_owner(key, asks.owner)
@@ -137,7 +137,7 @@ class SummaryPages:
             if admitted is not None:
                 admitted.close()
         StoreWriter(self.cached_store).own(self.cached_store.conversations.of(key), asks.owner)
-        cached = any(record.id == other.id for other in stored)
+        cached = any(record.id == other.id for other in records)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
     def _upstream(self, access: Identity, dialect: str, model: str) -> str:

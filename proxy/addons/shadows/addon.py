@@ -88,14 +88,15 @@ class Shadows(Addon):
         services.forgets.register(self._forget)
 
     async def planned(self, exchange: Exchange) -> None:
-        sent = exchange.upstream_request
-        if sent is None or sent.planned is None or not sent.planned.plan.edits or self._random() >= self._share:
+        outgoing = exchange.upstream_request
+        planned = outgoing.planned if outgoing is not None else None
+        if outgoing is None or planned is None or not planned.plan.edits or self._random() >= self._share:
             return
-        if sent.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
+        client_request, request = outgoing.client_request, planned.context.request
+        if outgoing.left_out or not client_request.is_accepted or client_request.upstream not in self._keys:
             return
-        request = sent.planned.context.request
         store = request.body[slice(*request.members["store"])] if "store" in request.members else b""
-        is_stored = store != b"false" if sent.planned.context.dialect.stores else store == b"true"
+        is_stored = store != b"false" if planned.context.dialect.stores else store == b"true"
         if is_stored or exchange.head is None:  # the reply would stand twice in somebody's account
             return
         if self.running >= _AT_ONCE or self._services.admission.pressure.is_late or self._breaker.is_paused:
@@ -104,8 +105,8 @@ class Shadows(Addon):
         own, (path, _, query) = exchange.head.forwarded, exchange.rest.partition("?")
         fields = [field for field in query.split("&") if field.partition("=")[0] in _PASSED_ON_PARAMETERS]
         self._samples[exchange] = Sample(
-            planned=sent.planned,
-            is_edited=sent.body is not sent.client_request.body,
+            planned=planned,
+            is_edited=outgoing.body is not client_request.body,
             rest=f"{path}?{'&'.join(fields)}" if fields else path,
             headers=CIMultiDict((name, own[name]) for name in _PASSED_ON if name in own),
         )

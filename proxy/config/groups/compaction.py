@@ -140,11 +140,11 @@ class CompactionGroup(Configured):
 
     @model_validator(mode="after")
     def _presets_and_rules_count(self) -> Self:
-        named: list[tuple[Path, str | None]] = [(("preset",), self.preset)]
-        named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
-        named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
+        names: list[tuple[Path, str | None]] = [(("preset",), self.preset)]
+        names += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
+        names += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
         presets = self.all_presets()
-        check((path, unknown("preset", name, presets)) for path, name in named if name and name not in presets)
+        check((path, unknown("preset", name, presets)) for path, name in names if name and name not in presets)
         check(
             (("rules", at), f"it never counts: rules.{above} fits all that it fits; move it up, or leave it out")
             for at, above in unreached(self.rules)

@@ -57,8 +57,8 @@ def limits_of(setup: Running) -> Limits:
 def used(setup: Running) -> tuple[int, int]:
     """Requests and tokens that count now."""
     (key,) = setup.app.settings.keys
-    standing = limits_of(setup).counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
-    return standing.requests, standing.tokens
+    use = limits_of(setup).counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
+    return use.requests, use.tokens
 
 
 async def ask(setup: Running, path: str = "/chat/completions", **headers: str) -> tuple[int, dict[str, str], Any]:
@@ -241,9 +241,9 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     limits = app.services.opened["limits"].limits
     assert limits is not None
     (key,) = app.settings.keys
-    standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
+    use = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
     billed = app.telemetry.metrics.billed
-    assert (standing.requests, standing.tokens) == (1, billed.prompt + billed.output)
+    assert (use.requests, use.tokens) == (1, billed.prompt + billed.output)
     assert billed.rounds == 1
     assert billed.prompt > billed.sent > 1_000
 

@@ -17,7 +17,7 @@ from limits.storage import MemoryStorage
 from proxy.addons.limits.charges import Counts
 from proxy.addons.limits.limits import Admitted, LimitError, Limits, duration, rate_headers
 from proxy.addons.limits.redis_windows import SharedWindows
-from proxy.addons.limits.windows import LocalWindows, ParentCounts, Standing, TeamCounts
+from proxy.addons.limits.windows import LocalWindows, ParentCounts, TeamCounts, WindowUse
 from proxy.config.rules import KeyRow
 from proxy.memory import Purse, Store, open_store
 from proxy.telemetry import Telemetry
@@ -106,10 +106,10 @@ async def test_so_many_at_once_as_the_limit_says_and_a_charge_far_beyond_it_coun
         assert {each.code for each in came if isinstance(each, LimitError)} == {"rate_limit_exceeded"}
         next(each for each in came if isinstance(each, Admitted)).charge(10_000_000, 0.0)
         await settled(limits)
-        standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm)
+        use = limits.counts.windows.admit(key.name, key.rpm, key.tpm)
         if limits._shared is not None:
-            standing, _ = await limits._shared.admit(key, Purse("key:k", day="2026-01-31"))
-        assert standing.tokens == 10_000_000
+            use, _ = await limits._shared.admit(key, Purse("key:k", day="2026-01-31"))
+        assert use.tokens == 10_000_000
 
 
 @pytest.mark.usefixtures("patient")
@@ -162,7 +162,7 @@ async def test_x10_without_redis_each_counts_for_itself_and_dollars_are_stored_o
         shared, questions = limits._shared, 0
         assert shared is not None
 
-        async def admit(*question: Any) -> tuple[Standing, bool]:
+        async def admit(*question: Any) -> tuple[WindowUse, bool]:
             nonlocal questions
             questions += 1
             return await SharedWindows.admit(shared, *question)
@@ -364,14 +364,14 @@ def test_memory_counts_as_the_library_does(rpm: int, tpm: int, requests: list[tu
             before, before_left, current, _ = storage.get_sliding_window("tokens", 60)
             used = int(before * before_left / 60 + current)
             is_within = used < tpm and storage.acquire_entry("requests", rpm, 60)
-            standing = windows.admit(key.name, key.rpm, key.tpm)
-            assert (standing.is_within, standing.tokens) == (is_within, used)
+            use = windows.admit(key.name, key.rpm, key.tpm)
+            assert (use.is_within, use.tokens) == (is_within, used)
             if tokens and is_within:
                 windows.charge("alice", tokens)
                 storage.acquire_sliding_window_entry("tokens", 2**53, 60, tokens)
             oldest, count = storage.get_moving_window("requests", rpm, 60)
-            assert standing.requests == count
-            assert not count or standing.request_wait == pytest.approx(oldest + 60 - now)
+            assert use.requests == count
+            assert not count or use.request_wait == pytest.approx(oldest + 60 - now)
         storage.timer.cancel()
 
 
@@ -393,8 +393,8 @@ def test_durations_read_as_those_of_openai(seconds: float) -> None:
 
 
 def test_headers_are_in_the_words_of_each_api() -> None:
-    key, standing = row(rpm=60, tpm=1_000), Standing(True, 60, 1.5, 400, 0, 90)
-    assert rate_headers(CHAT, key, standing, 0.0) == {
+    key, use = row(rpm=60, tpm=1_000), WindowUse(True, 60, 1.5, 400, 0, 90)
+    assert rate_headers(CHAT, key, use, 0.0) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "0",
         "x-ratelimit-reset-requests": "1.5s",
@@ -402,7 +402,7 @@ def test_headers_are_in_the_words_of_each_api() -> None:
         "x-ratelimit-remaining-tokens": "600",
         "x-ratelimit-reset-tokens": "1m30s",
     }
-    assert rate_headers(MESSAGES, row(rpm=60), standing, 0.0) == {
+    assert rate_headers(MESSAGES, row(rpm=60), use, 0.0) == {
         "anthropic-ratelimit-requests-limit": "60",
         "anthropic-ratelimit-requests-remaining": "0",
         "anthropic-ratelimit-requests-reset": "1970-01-01T00:00:02Z",
