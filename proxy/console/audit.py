@@ -19,7 +19,7 @@ from policies.model.summary_record import SummaryRecord, SummaryStatus
 from proxy.addons.pages.answers import moment
 from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.console.arguments import AsJson
-from proxy.console.output import console, explains_columns, print_json, printable, refusing
+from proxy.console.output import console, print_json, printable, refusing
 from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, settings_of
 from proxy.drawing.figures import counted, money
 from proxy.memory import Event, Key, Store, conversation_id
@@ -156,12 +156,6 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
-@explains_columns(
-    """
-    Columns: when, by this machine's clock; what happened, with its details. Of summaries: id; what became of it; which
-    messages it covers (counted from 0), their tokens and its own; its cost; when and by whom it was written.
-    """
-)
 def audit(
     conversation: Annotated[
         str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")
@@ -180,6 +174,9 @@ def audit(
     The newest events come last. With CONVERSATION also its summaries: what became of each, which messages they cover,
     by which model, policy and prompt, and what they cost. Reads the store itself, so that `narrows serve` need not run.
     NARROWS_STORE and NARROWS_CONFIG count here too. No text is shown but with --text.
+
+    Columns: when, by this machine's clock; what happened, with its details. Of summaries: id; what became of it; which
+    messages it covers (counted from 0), their tokens and its own; its cost; when and by whom it was written.
     """
     with refusing():
         settings = settings_of(StoreSettings, store, config)

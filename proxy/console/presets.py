@@ -28,7 +28,7 @@ from proxy.config.sources import Configured, loaded
 from proxy.config.units import duration
 from proxy.console.arguments import AsJson, Config, offers
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, explains_columns, print_json, print_last_line, printable, refusing
+from proxy.console.output import console, print_json, print_last_line, printable, refusing
 
 _LAST_LINE = (
     """What each costs and leaves in sight: policies/README.md. `narrows presets NAME` says what one of them does."""
@@ -228,12 +228,6 @@ def _about(preset: PresetDescription) -> str:
     return f"{origin}{printable(preset.about, 500)}"
 
 
-@explains_columns(
-    """
-    Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows replay
-    --preset NAME` measures it on your sessions.
-    """
-)
 def presets(
     name: Annotated[
         str,
@@ -248,6 +242,9 @@ def presets(
 
     With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
     summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
+
+    Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows replay
+    --preset NAME` measures it on your sessions.
     """
     with refusing():
         own = presets_in(config)

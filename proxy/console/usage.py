@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.console.arguments import AsJson, offers
-from proxy.console.output import console, explains_columns, plain_table, print_json, printable, refusing
+from proxy.console.output import console, plain_table, print_json, printable, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store
@@ -25,14 +25,6 @@ COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved"
 _LONGEST_NAME = 16
 
 
-@explains_columns(
-    """
-    Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
-    cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
-    what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
-    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
-    """
-)
 def usage(
     by: Annotated[
         str,
@@ -54,6 +46,11 @@ def usage(
     Requests, tokens, what was paid, and what doing nothing would have cost, which is an estimate and so is what was
     saved; days are those of UTC. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and
     NARROWS_CONFIG count here too.
+
+    Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
+    cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
+    what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
+    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
     """
     with refusing():
         if as_json and as_table:

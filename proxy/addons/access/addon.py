@@ -167,25 +167,17 @@ class Gate(Addon):
     async def admit(self, exchange: Exchange) -> None:
         await self.enter(exchange.request)
 
-    async def enter(self, request: web.BaseRequest) -> None:
-        """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""
+    async def enter(self, request: web.BaseRequest, is_page: bool = False) -> None:
+        """Find out who asks, for all that is behind this. Raises ApiError where a key is wrong, or, but for a page of
+        our own, which says itself who may see it, missing or misplaced."""
         if self.is_open:
             return
-        if self.takes_keys and (place := _misplaced(request)):  # the upstream would get it, and its logs
+        if self.takes_keys and not is_page and (place := _misplaced(request)):  # its upstream would get it
             raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
         key = _key_in(request) if self.takes_keys else ""
-        if key:
-            request[IDENTITY] = self._identity(request, await self._row_of(key))
-        elif self._settings.auth == "keys":
+        if not key and not is_page and self._settings.auth == "keys":
             raise _refused("send a key of this gateway (nrw_...) as the API key, or in the header x-narrows-key.")
-        else:
-            request[IDENTITY] = self._identity(request, None)
-
-    async def recognize(self, request: web.BaseRequest) -> None:
-        """As `enter`, for a page of our own: it says itself who may see it."""
-        if not self.is_open:
-            key = _key_in(request) if self.takes_keys else ""
-            request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
+        request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
 
     def _identity(self, request: web.BaseRequest, row: KeyRow | None) -> Identity:
         client = who(request, self._settings, self._secret)

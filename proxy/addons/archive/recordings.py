@@ -196,8 +196,8 @@ class Redaction:
             try:
                 self._rows.append((names, re2.compile(pattern, _QUIET) if pattern else None))
             except re2.error as error:
-                said = error.args[0] if error.args else ""  # in bytes, as a rule
-                reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+                reason = error.args[0] if error.args else ""
+                reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
                 raise ValueError(f"{path}: {pattern!r} is not a valid RE2 pattern ({reason}); correct it") from error
 
     def applied(self, session: Mapping[str, Any], credential: str) -> bytes:

@@ -22,8 +22,7 @@ from proxy.addons.pages.answers import (
     text_page,
     wants_page,
 )
-from proxy.addons.pages.conversations import LIVE_PATHS, ArtifactPages, ConversationPages, LivePages, Page
-from proxy.addons.pages.login import Login
+from proxy.addons.pages.conversations import LIVE_PATHS, ArtifactPages, ConversationPages, LivePages, Login, Page
 from proxy.addons.pages.summaries import SummaryPages
 from proxy.config import ConfigurationError, Settings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
@@ -205,7 +204,7 @@ def _address(headers: Mapping[str, str]) -> str:
 async def start(services: Services) -> AdminPages:
     gate, archive = services.opened.get("access"), services.opened.get("archive")
     pages = AdminPages(services.settings, services.telemetry, services.secret, services.controls)
-    pages.recognize = gate.recognize if gate is not None else None
+    pages.recognize = partial(gate.enter, is_page=True) if gate is not None else None
     pages.originals = archive.originals if archive is not None else None
     if services.compaction is not None:
         pages.conversations = _conversations(services, services.compaction, archive)
