@@ -1,4 +1,4 @@
-"""What Narrows is told: every setting, where it comes from, and what cannot work."""
+"""Settings: every one, its source, and the refusal of what cannot work."""
 
 from proxy.config.errors import ConfigurationError as ConfigurationError
 from proxy.config.groups.compaction import SummarizerSettings as SummarizerSettings

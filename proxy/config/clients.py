@@ -1,4 +1,4 @@
-"""What each client has to be told so that it asks Narrows: variables of the environment, and words of its command.
+"""The setup by which each client asks Narrows: variables of the environment, and words of its command.
 
 Laws
   Only the address is set: no key, and no model. What else a client was told stays.

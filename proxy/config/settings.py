@@ -77,7 +77,7 @@ class Settings(
 
 
 def _upstream_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
-    """What cannot be meant of upstreams, and where it stands."""
+    """Faults of upstreams, and their places."""
     pairs = {"anthropic": "anthropic_upstream", "default": "upstream"}
     own_names = {name: setting for name, setting in pairs.items() if getattr(settings, setting) is not None}
     ruled = [rule.upstream for rule in settings.rules]
@@ -105,7 +105,7 @@ def _upstream_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
 
 
 def _key_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
-    """What cannot be meant of keys, or of gateways in front."""
+    """Faults of keys, and of gateways in front."""
     names: Mapping[str, Collection[str]] = {
         "presets": settings.all_presets(),
         "upstreams": [row.name for row in settings.upstream_rows],

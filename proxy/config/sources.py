@@ -125,7 +125,7 @@ def loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
 
 
 def _sentences(error: ValidationError, kind: type[Configured], flags: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with each setting, and where it is set. One that follows from a fault inside it is left out."""
+    """A sentence for each fault, with the place of its setting. One that follows from a fault inside it is left out."""
     variables = {name.upper(): value for name, value in os.environ.items()}
     file = flags.get("config") or variables.get(f"{PREFIX}CONFIG")
     text = _text_of(Path(file)) if file else ""

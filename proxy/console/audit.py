@@ -127,7 +127,7 @@ def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None
 
 
 def about(each: AuditedSummary) -> str:
-    """What became of a summary, what it covers and cost, and who wrote it."""
+    """The state, range, cost and writer of a summary."""
     record, status = each.record, each.status
     state, reason = (
         (status.state, status.reason) if status else ("rejected" if record.rejected else "", record.rejected)

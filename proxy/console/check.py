@@ -1,4 +1,4 @@
-"""What a Narrows with these settings would do, in a few lines: nobody is asked, and nothing is made."""
+"""`narrows check`: settings in a few lines; nobody is asked, and nothing is made."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def summary(settings: Settings) -> Iterator[str]:
 
 
 def scope_of(key: KeyRow) -> str:
-    """What a key may ask, where that is not everything."""
+    """The models, upstreams, presets and mode of a key, where it may not ask everything."""
     fields = {"models": key.models, "upstreams": key.upstreams, "presets": key.presets}
     lists = [f"{name} {' '.join(values)}" for name, values in fields.items() if values]
     return ", ".join([*lists, *([f"mode {key.mode}"] if key.mode else [])])

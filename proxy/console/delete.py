@@ -75,7 +75,7 @@ def delete(
 
 
 async def _scopes(settings: DeletionSettings, tenant: str, key: str, conversation: str, store: Store) -> list[Scope]:
-    """What is meant. Raises StoreTrouble."""
+    """The scopes that are meant. Raises StoreTrouble."""
     if tenant:
         return [Scope(tenant)]
     if key:

@@ -1,4 +1,4 @@
-"""What `narrows serve` would do with these settings, looked at part by part.
+"""`narrows doctor`: settings, port, upstreams and store, looked at one by one.
 
 Laws
   Nothing is changed, but that a store is made where there is none, as `serve` would. No key and no password is shown.

@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, one JSON object, a bar of progress, or one line of refusal."""
+"""The output of commands: tables on a terminal, one JSON object, a bar of progress, or one line of refusal."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ WIDE = 100
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What is wrong with the options or the files ends the command, with one line."""
+    """A fault of the options or the files ends the command, with one line."""
     try:
         yield
     except ValueError as error:

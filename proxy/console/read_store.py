@@ -62,7 +62,7 @@ def settings_of(kind: type[S], store: str, config: Path | None) -> S:
 
 
 async def read_store(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:
-    """What is read from the store that the settings name. Raises ValueError where there is none, or no answer."""
+    """The answer of the store that the settings name. Raises ValueError where there is none, or no answer."""
     store = _store(settings)
     try:
         await store.open()

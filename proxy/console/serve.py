@@ -186,7 +186,7 @@ _MODES: Mapping[Mode, str] = {
 
 
 def greeting(settings: Settings, base_url: str) -> str:
-    """What is printed once everything listens, for 80 columns: lines to paste, and what is done with requests."""
+    """Printed once everything listens, for 80 columns: lines to paste, and what is done with requests."""
     bind = urlsplit(base_url)
     everywhere = bind.hostname in _WILDCARDS
     address = f"http://127.0.0.1:{bind.port}" if everywhere else base_url.removesuffix("/v1")
@@ -230,7 +230,7 @@ def _keys_greeting(settings: Settings) -> str:
 
 
 def _measures_greeting(settings: Settings) -> dict[str, str]:
-    """What is done beside serving, where any of it is: what passes untouched, is written to files, or is paid for."""
+    """Holdout, recordings and shadow requests, where there are any."""
     rows, keys = {}, " and ".join(filter(None, (settings.agree_key_env, settings.agree_anthropic_key_env)))
     if settings.holdout:
         rows["holdout"] = f"{settings.holdout:.1%} of the conversations pass as their clients wrote them"
@@ -287,7 +287,7 @@ def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settin
 
 
 async def print_day(settings: Settings) -> None:
-    """What today came to, of all who share the store; nothing where nothing was billed. Raises StoreTrouble."""
+    """The bill of today, of all who share the store; nothing where nothing was billed. Raises StoreTrouble."""
     store = open_store(settings.store, keyring=settings.keyring)
     try:
         await store.open()

@@ -1,4 +1,4 @@
-"""What is kept for people of the requests that pass, where the settings want any: hidden texts, outputs, the log."""
+"""Texts of requests that are stored for people, where the settings want any: hidden texts, outputs, the log."""
 
 import asyncio
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Archive(Addon):
 
 
 async def start(services: Services) -> Archive | None:
-    """What is stored for people, as far as it is to be; None where nothing is. Raises ConfigurationError."""
+    """The addon; None where nothing is stored for people. Raises ConfigurationError."""
     if services.compaction is None:
         return None
     settings, access = services.settings, services.compaction.access
@@ -107,7 +107,7 @@ def _redaction(settings: Settings) -> Redaction:
 
 
 def _recorder(settings: Settings, folder: Path, access: StoreAccess, memory: ArchiveMemory) -> Recorder:
-    """What records conversations in files. Raises ConfigurationError."""
+    """The recorder of conversations. Raises ConfigurationError."""
     recordings = Recordings(folder, settings.keyring)
     try:
         recordings.open()

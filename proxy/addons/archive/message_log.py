@@ -67,7 +67,7 @@ class _Versions:
 
 @dataclass(slots=True)
 class _Trail:
-    """What the store has of a branch. Only what is written behind the requests, one after the other, changes it."""
+    """The part of a branch that the store has. Only writes behind the requests, one after the other, change it."""
 
     origin: "_Trail | None" = None
     """That of the branch from which this one parts, as long as it is not taken over."""
@@ -89,7 +89,7 @@ class _Trail:
 
 @dataclass(frozen=True, slots=True)
 class LogBranch:
-    """What was logged of one history: digests of its messages, and their places."""
+    """One history as it is logged: digests of its messages, and their places."""
 
     digests: tuple[bytes, ...]
     messages: tuple[LoggedMessage, ...]
@@ -168,7 +168,7 @@ class MessageLog:
         return {"owner": owner, "dialect": dialect, "at": self._services.clock()}
 
     def _give_up(self, key: Key) -> None:
-        """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
+        """Texts that wait need those before them, so give them up, too: all comes with the next request."""
         self.queue.forget(key.tenant, key.conversation)
         self._memory.of(key).branches.clear()
 
@@ -190,7 +190,7 @@ class LogEntries:
         return hmac.digest(self._services.secret, place + content, "sha256").hex()[:32]
 
     async def of_request(self, arrival: _Arrival) -> Sequence[StoredText]:
-        """What the store has not of a request. Raises StoreTrouble."""
+        """The entries of a request that the store has not. Raises StoreTrouble."""
         trail = arrival.branch.trail
         trail.begin([message.name for message in arrival.branch.messages])
         rows = () if trail.is_read else await self._services.store.list_texts(arrival.key, MESSAGES)
@@ -335,7 +335,7 @@ def _entry(
 
 
 def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], Awaitable[Sequence[StoredText]]]:
-    """What was made once is not made again where the store takes it only the second time."""
+    """Texts are made once, also where the store takes them only the second time."""
     texts: list[Sequence[StoredText]] = []
 
     async def made_once() -> Sequence[StoredText]:

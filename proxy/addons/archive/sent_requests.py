@@ -1,4 +1,4 @@
-"""What was sent, request by request, as entries of the log: pieces of the texts that are logged, by their names.
+"""Requests as they were sent, as entries of the log: pieces of the texts that are logged, by their names.
 
 Laws
   An entry holds what its request has beyond the one before it in its branch, and now and then all of it.
@@ -132,7 +132,7 @@ class MissingError(Exception):
 
 
 class DamagedError(Exception):
-    """What the log holds does not make what was sent. The message says so."""
+    """The texts of the log do not make the request that was sent. The message says so."""
 
 
 @dataclass

@@ -56,7 +56,7 @@ Make = Callable[[], Awaitable[Iterable[StoredText]]]
 
 @dataclass(slots=True)
 class ArchivedConversation:
-    """What is known here of a conversation, by who sent it, so that a request costs what is new in it: the branches of
+    """The memory of a conversation, by who sent it, so that a request costs what is new in it: the branches of
     its log, the newest first; the anchors of blocks up to which outputs are stored; and the recordings that go on, by
     how they begin, too."""
 
@@ -133,7 +133,7 @@ class TextQueue:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What a reference stands for, and a conversation that has it."""
+    """The text of a reference, and a conversation that has it."""
 
     conversation: str
     text: str
@@ -161,7 +161,7 @@ class Originals:
         self.queue.put(key, size, make)
 
     async def find(self, tenant: str, owner: str, ref: str, conversation: str | None) -> Original:
-        """What a reference stands for in what this owner sent, in all its conversations or in the one given.
+        """The text of a reference in what this owner sent, in all its conversations or in the one given.
 
         Raises ApiError where there is nothing, or more than one thing, or no store to ask.
         """

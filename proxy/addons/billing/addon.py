@@ -170,7 +170,7 @@ class _Measures(NamedTuple):
 
 
 def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
-    """What a reply came to; `prices` are the model's, whatever a request asks of the cache."""
+    """The sums of a reply; `prices` are the model's, whatever a request asks of the cache."""
     first, reported, planned = rounds[0].request, rounds[0].usage, rounds[0].request.planned
     if planned is not None:
         measures = _measured(first, planned, reported, prices)
@@ -271,7 +271,7 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
 
 
 def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
-    """How the request is charged. Where nobody knows when the one before was sent, it may have been a moment ago."""
+    """Where nobody knows when the request before was sent, it may have been a moment ago."""
     settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.record
     is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
     is_longer = settings.prices.breakpoints and settings.prices.write > prices.write

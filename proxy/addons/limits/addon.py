@@ -171,7 +171,7 @@ class KeyLimits(Addon):
 
 
 async def start(services: Services) -> KeyLimits | None:
-    """What counts what keys use; None where no keys are taken. Raises ConfigurationError."""
+    """The addon; None where no keys are taken. Raises ConfigurationError."""
     if services.settings.auth == "passthrough":
         return None
     settings, worker, before = services.settings, services.worker, services.before.get("limits")

@@ -1,4 +1,4 @@
-"""What keys were charged: counted here at once, and written behind the requests where all see it; and what was reserved
+"""Charges of keys: counted here at once, and written behind the requests where all see it; and reservations
 for replies that go on without their client (`background` in Responses): charged at once as much as they may come to,
 and corrected by what they came to when somebody fetches them.
 
@@ -38,7 +38,7 @@ DAY = 86_400
 
 
 class Refusal(NamedTuple):
-    """Why a key's requests are refused, and until when (seconds since 1970): nothing comes free before."""
+    """A key's requests are refused until then (seconds since 1970): nothing comes free before."""
 
     limit: str
     allowed: float
@@ -51,7 +51,7 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What this process has counted, by the name of the key. A reload hands it on to the next Narrows."""
+    """Counts of this process, by the name of the key. A reload hands it on to the next Narrows."""
 
     windows: LocalWindows
     running: dict[str, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Counts:
 
 
 class ReplyReservation(msgspec.Struct, frozen=True):
-    """What a key was charged for a reply that is not over, and when, in seconds since 1970."""
+    """The charge for a reply that is not over, and its time in seconds since 1970."""
 
     key: str
     model: str
@@ -98,7 +98,7 @@ class Reservations:
             task.add_done_callback(self._writing.discard)
 
     async def take(self, name: str, now: float) -> ReplyReservation | None:
-        """What was charged for this reply, to the first who asks. Raises StoreTrouble."""
+        """The charge for this reply, for the first who asks. Raises StoreTrouble."""
         await self.close()
         key = Key(_TENANT, conversation_id(name))
         texts = await self._store.texts(key, RESERVATIONS, [key.conversation]) if self._store is not None else {}
@@ -232,5 +232,5 @@ def _day(at: float) -> str:
 
 
 def purse_of(name: str, day: str) -> Purse:
-    """What a key has spent on a day. No tenant has such a name."""
+    """Dollars of a key on a day. No tenant has such a name."""
     return Purse(tenant=f"key:{name}", day=day)

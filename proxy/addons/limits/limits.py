@@ -67,7 +67,7 @@ class Admitted:
         self.headers: Mapping[str, str] = {}
 
     def put_headers(self, headers: CIMultiDict[str]) -> None:
-        """What the key may still use stands in the place of what the gateway's own key may."""
+        """The remaining use of the key stands in the place of that of the gateway's own key."""
         if self.headers:
             for name in [name for name in headers if name.lower().startswith(RATE_HEADERS)]:
                 headers.popall(name, None)
@@ -216,7 +216,7 @@ class Limits:
         return running <= max(1, concurrency // self._team.workers)
 
     async def _answer(self, question: Awaitable[T]) -> T | None:
-        """What others say; None where they are late or away."""
+        """The answer of others; None where they are late or away."""
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await question
@@ -275,7 +275,7 @@ async def _beat(shared: "SharedWindows", telemetry: Telemetry) -> None:
 
 
 def rate_headers(dialect: str, key: KeyRow, use: WindowUse, now: float) -> dict[str, str]:
-    """What remains; reset is when there is something again where nothing remains, else when there is all of it."""
+    """Reset is when there is something again where nothing remains, else when there is all of it."""
     api, headers = DIALECTS[dialect].http, dict[str, str]()
     used = (
         ("requests", key.rpm, use.requests, use.request_wait, float(windows.MINUTE)),
@@ -304,7 +304,7 @@ def instant(at: float) -> str:
 
 
 def refusal_of(key: KeyRow, use: WindowUse, is_used_up: bool, now: float) -> Refusal | None:
-    """Why a request is not let in; None where it is. Of several reasons the one that lasts longest."""
+    """The reason why a request is not let in; None where it is. Of several reasons the one that lasts longest."""
     if key.usd_per_day is not None and is_used_up:
         return Refusal("usd_per_day", key.usd_per_day, now + DAY - now % DAY, use, now)
     if key.tpm is not None and use.tokens >= key.tpm:

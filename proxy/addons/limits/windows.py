@@ -33,7 +33,7 @@ class WindowTokens(NamedTuple):
 
 
 class WindowUse(NamedTuple):
-    """What a key has used in the last minute of the limits that it has. Waits are seconds."""
+    """Use of a key in the last minute, of the limits that it has. Waits are seconds."""
 
     is_within: bool = True
     """The request was within the limit of requests, and is counted."""
@@ -63,7 +63,7 @@ def window_tokens(limit: int | None, counters: tuple[int, float, int, float]) ->
 
 @dataclass(slots=True)
 class _Use:
-    """What a key has used lately."""
+    """Use of a key, as it is counted here."""
 
     requests: deque[float] = field(default_factory=deque)
     """When each of the last minute came, the oldest first."""
@@ -128,7 +128,7 @@ class LocalWindows:
 
 
 class _KeyReport(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker says of a key, and what its limits are, where it asks how the key stands."""
+    """The report of a worker about a key, and its limits, where it asks how the key stands."""
 
     name: str
     running: int | None = None

@@ -1,5 +1,4 @@
-"""What pages have in common: which conversation a request names, who asks, what the store answers, and the form of an
-answer."""
+"""Shared by all pages: the conversation that a request names, whoever asks, the store, and the form of an answer."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """What every page needs. `secret`: the key of the hashes that name tenants and owners."""
+    """The parts that every page needs. `secret`: the key of the hashes that name tenants and owners."""
 
     settings: Settings
     store: Store
@@ -40,7 +39,7 @@ class PageParts:
         return who(request, self.settings, self.secret)
 
     def permit(self, request: web.BaseRequest, action: Action) -> Grant:
-        """What whoever asks may see by an action. Raises ApiError where it may not do that."""
+        """The part that whoever asks may see by an action. Raises ApiError where it may not do that."""
         return self.who(request).permit(action, self.settings)
 
     def named(self, request: web.BaseRequest, name: str) -> tuple[Key, Grant]:
@@ -49,7 +48,7 @@ class PageParts:
         return Key(self.who(request).tenant, name), grant
 
     async def ask(self, operation: str, answer: Awaitable[T]) -> T:
-        """What the store answers. Raises ApiError where it is in trouble."""
+        """The answer of the store. Raises ApiError where it is in trouble."""
         try:
             return await answer
         except StoreTrouble as error:

@@ -1,4 +1,4 @@
-"""What the page of one conversation shows: its bills, its edits, what was recalled, and its summaries beside their
+"""The page of one conversation: its bills, its edits, what was recalled, and its summaries beside their
 sources.
 
 Laws
@@ -179,7 +179,7 @@ async def _with_texts(parts: PageParts, key: Key, summaries: Sequence[SummaryVie
 async def _recalls(
     parts: PageParts, originals: "Originals | None", key: Key, bills: Sequence[RequestBill], owner: str
 ) -> Mapping[str, Sequence[RecallView]]:
-    """What the model asked for, by the anchor of the request."""
+    """The recalls of the model, by the anchor of the request."""
     anchors = [bill.anchor for bill in bills if bill.anchor and bill.sums.rounds][-_RECALLS:]
     if not anchors:
         return {}
@@ -371,7 +371,7 @@ def _recall(view: RecallView) -> Markup:
 
 
 def _reasons(view: ConversationView) -> Markup:
-    """What became of its prefix and why, and each policy that shortened something in the newest request."""
+    """The outcomes of its prefix, and each policy that shortened something in the newest request."""
     prefixes = Counter(bill.prefix for bill in view.requests)
     items: list[Node] = [
         [element("dt", element("b", name or "not reported"), f" {counted(count, 'request')}"), element("dd", words)]

@@ -299,7 +299,7 @@ class ArtifactPages:
 
 @dataclass(frozen=True, slots=True)
 class ConversationPages:
-    """What stands at a conversation's address, and below it (`log_pages`, by their names)."""
+    """The pages at a conversation's address, and below it (`log_pages`, by their names)."""
 
     parts: PageParts
     deletion: Deletion

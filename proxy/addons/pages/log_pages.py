@@ -116,7 +116,7 @@ class LogPages:
         return ConversationLog(self.parts.store, key, texts)
 
     async def _read(self, answer: Awaitable[T]) -> T:
-        """What the log says. Raises ApiError."""
+        """The answer of the log. Raises ApiError."""
         try:
             return await self.parts.ask("history", answer)
         except MissingError as error:
@@ -135,7 +135,7 @@ async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:
 
 
 def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
-    """What the calls of a session did to files, and which of them may have changed files unseen."""
+    """Changes of files by the calls of a session, and calls that may have changed files unseen."""
     api = DIALECTS[dialect]
     conversation = converse([api.read(as_json(entry), len) for entry in session[api.fields.history]])
     changes, unseen = changes_of(_calls(conversation))

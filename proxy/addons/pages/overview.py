@@ -1,4 +1,4 @@
-"""What the live page shows, gathered from the sums of the store: as values, and as JSON.
+"""The live page, gathered from the sums of the store: as values, as JSON, and drawn.
 
 Laws
   All of it is of the viewer: of all tenants, or of one owner alone.
@@ -51,14 +51,14 @@ class Overview:
     days: Sequence[tuple[str, BillSums]]
     """All days, the oldest first, those without a request too."""
     prefixes: Sequence[tuple[str, int, int]]
-    """What became of prefixes, how often, and how many tokens were written again for it; most tokens first."""
+    """Outcome, requests, and tokens that were written again for it; most tokens first."""
     summaries: Sequence[tuple[Key, SummaryRecord]]
     conversations: Sequence[ConversationRow]
     following: float | None
     """The cursor of the conversations that follow, where there are any."""
     arms: ArmCounts | None = None
     measured: MeasuredSaving | None = None
-    """What it measures; None where it has too few conversations for that."""
+    """The saving that it measures; None where it has too few conversations for that."""
     upstreams: Sequence[UpstreamState] = ()
     """In the order of the settings; none for who does not see all tenants, and may not use all of them either."""
 
@@ -72,7 +72,7 @@ class Overview:
 
 
 async def overview(parts: PageParts, viewer: Grant) -> Overview:
-    """What the live page shows to this viewer. Raises ApiError where the store is in trouble."""
+    """The live page of this viewer. Raises ApiError where the store is in trouble."""
     now = parts.clock()
     dates = [(datetime.fromtimestamp(now, UTC) - timedelta(days=back)).date().isoformat() for back in range(DAYS)]
     query = UsageQuery("day", dates[-1], dates[0], viewer.tenant, viewer.owner)

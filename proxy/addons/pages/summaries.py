@@ -65,7 +65,7 @@ class SummaryPages:
         return {"id": key.conversation, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows}
 
     async def _statuses(self, key: Key, records: Sequence[SummaryRecord]) -> Mapping[str, SummaryStatus]:
-        """What became of the summaries for the prompt, by id. Raises ApiError."""
+        """The statuses of summaries for the prompt, by id. Raises ApiError."""
         return await self.parts.ask("newest_step", statuses_in(self.parts.store, key, records, self.parts.clock()))
 
     async def listed(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -173,14 +173,14 @@ class SummaryPages:
 async def statuses_in(
     store: Store, key: Key, records: Sequence[SummaryRecord], now: float
 ) -> Mapping[str, SummaryStatus]:
-    """What became of summaries, by id, as the newest request says. Raises StoreTrouble."""
+    """The statuses of summaries, by id, as the newest request says. Raises StoreTrouble."""
     step = await store.newest_step(key)
     use, at = (step.sent.use, step.at) if step is not None and step.sent is not None else (NO_USE, 0.0)
     return statuses(records, use, at, now)
 
 
 def provenance(record: SummaryRecord, status: SummaryStatus | None = None) -> dict[str, Any]:
-    """What a summary was written from, by which model and at what cost, and what became of it, as JSON."""
+    """The sources, the model, the cost and the status of a summary, as JSON."""
     return {
         **{name: getattr(record, name) for name in _PROVENANCE},
         **({"state": status.state, "reason": status.reason} if status else {}),

@@ -184,7 +184,7 @@ class Shadows(Addon):
         self._audit_log.note(sample.planned.context.key, "agreement", **details)
 
     async def _ask(self, sample: Sample, edited: bool) -> Action:
-        """What the model does with what the client wrote, or with what Narrows makes of it."""
+        """The model's action on the client's request, or on what Narrows makes of it."""
         services, context = self._services, sample.planned.context
         dialect, model = context.client_request.dialect, context.request.model
         body = rendered_body(sample.planned) if edited else context.client_request.body

@@ -1,4 +1,4 @@
-"""What is reported of each request: its line in the log, its metrics, and its trace, where traces are asked for."""
+"""Reports of each request: its line in the log, its metrics, and its trace, where traces are asked for."""
 
 from typing import Any
 
