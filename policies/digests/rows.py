@@ -43,8 +43,7 @@ class Source:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines with their ends; the middle of a long text is one of them, except for lines in it that tell of
-        errors or of the exit status."""
+        """Its lines with their ends; of a long text's middle, only those with errors or the exit status."""
         text = self.text
         if len(text) <= 2 * _END:
             lines = text.splitlines(keepends=True)

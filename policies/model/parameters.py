@@ -118,8 +118,7 @@ def _messages_back(conversation: Conversation, messages: int, step: int) -> int:
 
 
 _LATEST = 0.95
-"""The share of the high mark at which a trigger in tokens holds at the latest: beyond the mark room must be made
-anyway, and what is wanted would come too late."""
+"""The share of the high mark at which a trigger in tokens holds at the latest: beyond it, it comes too late."""
 
 
 @dataclass(frozen=True, slots=True)
