@@ -74,7 +74,6 @@ def restore(
     cache: Cache,
     in_progress: ReplyInProgress | None = None,
 ) -> RestoredBody:
-    """The request with its exchanges put back; behind them that of a reply in progress."""
     request, conversation = source.request, source.conversation
     history, lost = _History(source), -1
     for reply, insert in _matched(conversation, inserts):

@@ -243,8 +243,7 @@ class Dialect:
         return leading + _lead_tokens(request.instructions, count, self.read, self.leading_kinds)
 
     def messages_in(self, reply: bytes) -> list[bytes]:
-        """The messages of a reply, from what its client received: one text of events, or JSON. There are none where it
-        broke off, failed or has several choices."""
+        """The messages of a reply as its client got it; none where it broke off, failed or has several choices."""
         contents = [content for content in map(read_event, events_in(reply)) if content is not None]
         if is_plain(reply):
             messages = [message for content in contents for message in self.whole_messages(content)]

@@ -125,7 +125,6 @@ def few_others(entries: Iterable[T], most: float) -> list[T]:
 
 
 def error_lines(lines: Sequence[str]) -> frozenset[int]:
-    """The lines that tell of an error or of the exit status."""
     return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
 
 

@@ -233,8 +233,6 @@ class Block(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The references of texts by their digests, and the first block of each."""
-
     refs: dict[bytes, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
 

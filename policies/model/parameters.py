@@ -65,7 +65,6 @@ Large = int | Size
 
 
 def is_large(text: str, tokens: int, large: Large) -> bool:
-    """True where a text of so many tokens is larger than that."""
     if isinstance(large, int):
         return tokens > large
     if (large.tokens and tokens > large.tokens) or (large.chars and len(text) > large.chars):

@@ -69,7 +69,6 @@ _READ: Mapping[str, frozenset[str]] = {
 
 
 def type_of(item: Item) -> str:
-    """The kind of an item; a message need not have one."""
     kind = item.get("type")
     return kind if isinstance(kind, str) else "message" if "role" in item else ""
 
