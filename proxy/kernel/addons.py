@@ -59,7 +59,7 @@ class HeldReply:
     """The bytes of a reply as its client receives them: none of them where there are more than `limit`."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = self._left = limit
+        self.limit = self._room = limit
         self._pieces: list[bytes] = []
 
     @property
@@ -71,10 +71,10 @@ class HeldReply:
         return sum(map(len, self._pieces))
 
     def add(self, pieces: Sequence[bytes]) -> None:
-        if self._left >= 0:
-            self._left -= sum(map(len, pieces))
+        if self._room >= 0:
+            self._room -= sum(map(len, pieces))
             self._pieces.extend(pieces)
-            if self._left < 0:
+            if self._room < 0:
                 self._pieces.clear()
 
 

@@ -346,8 +346,8 @@ class Responder:
         """Receive no more of a body where there is much to come: without a length, as much again as has come."""
         connection, came = self.exchange.request.protocol, self.exchange.request.content.total_bytes
         length = self.exchange.request.content_length
-        left = came if length is None else length - came
-        if left > _MUCH and isinstance(connection, Connection) and not self.parts.admission.drains(left):
+        remaining = came if length is None else length - came
+        if remaining > _MUCH and isinstance(connection, Connection) and not self.parts.admission.drains(remaining):
             connection.stop_reading()
 
     def own(self, body: bytes) -> web.Response:
