@@ -27,13 +27,11 @@ from proxy.kernel.understand import RequestParser
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations
 from proxy.memory.forgetting import ForgetRegistry, follow
-from proxy.memory.opening import start_store, tenant_secret
-from proxy.memory.store_access import StoreAccess
-from proxy.memory.trimming import keep_within
+from proxy.memory.opening import StoreAccess, keep_within, start_store, tenant_secret
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
-from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.maker import SummaryMaker, SummaryWriter
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
@@ -166,10 +164,10 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     unhurried = await start_store(settings, None, parts, _UNHURRIED) if store.shared else store
     audit_log, payments = AuditLog(unhurried, telemetry), Payments(settings, states, services.secret)
     parts.push_async_callback(audit_log.close)
-    summarizer = Summarizer(settings, states, price_book)
-    maker = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billed=services.billed)
-    conversations = Conversations()
+    summarizer, conversations = Summarizer(settings, states, price_book), Conversations()
     forgets.register(conversations.forget)
+    writer = SummaryWriter(settings, summarizer, unhurried, audit_log, telemetry, conversations, billed=services.billed)
+    maker = SummaryMaker(writer, forgets)
     has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
     cached_store = CachedStore(store, telemetry, forgets, conversations, patience, has_others)
     parser = RequestParser(conversations)

@@ -23,7 +23,7 @@ from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration
 from policies.money.bills import Arm
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.money.prices import Usage
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import UNSET, Preset, StaleOptions

@@ -29,8 +29,7 @@ from typing import Any
 import msgspec
 
 from policies.dialects import Request
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter
 from policies.planning.plan import plan

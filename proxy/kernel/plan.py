@@ -21,9 +21,8 @@ from policies.dialects import Request
 from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.planning.plan import plan
+from policies.planning.plan import is_quiet, no_plan, plan
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import Preset
 from policies.render import Rendering, render
@@ -152,7 +151,7 @@ class Planner:
             is_quiet=result.state.step == 0,
             previous=memory.steps.get(before) or context.live.sent_before(conversation),
             sent_last=not context.lookup.complete
-            and context.live.sent_last(before, self.understanding.store.announcements.foreign_exchanges()),
+            and context.live.sent_last(before, self.understanding.store.announcements.foreign()),
         )
 
 

@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from policies.context import Aim
 from policies.dialects.common import decoded, member
-from policies.dialects.limits import TooManyError, check_size
+from policies.dialects.splitting import TooManyError, check_size
 from policies.keep import Patterns, joined, patterns_of
 from policies.model.parameters import MOST
 from policies.model.rawjson import UnreadableError, members

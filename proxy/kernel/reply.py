@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from policies.dialects import Reply
-from policies.dialects.events import is_plain
+from policies.dialects.replies import is_plain
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.addons import Exchange
 from proxy.kernel.follow_up import FollowUp

@@ -18,7 +18,7 @@ from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import Summarizer

@@ -27,12 +27,10 @@ from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Consent
 from policies.dialects.overflow import Overflow
 from policies.keep import joined
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.tokens import Calibration, Counter, encoding_for
-from policies.money.budget import NO_MARK, Budget, BudgetLimits
 from policies.money.caches import MINUTE
-from policies.money.prices import Prices, Usage
+from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices, Usage
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
@@ -44,13 +42,13 @@ from proxy.memory.cached import NO_LOOKUP, CachedStore
 from proxy.memory.conversation import (
     Assembly,
     Branch,
+    Conversations,
     Inserts,
     LiveConversation,
     PackedRequest,
     ParsedRequest,
     restored_weight,
 )
-from proxy.memory.conversations import Conversations
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook

@@ -50,43 +50,6 @@ from proxy.memory.records import (
 )
 from proxy.memory.store import Store
 
-__all__ = [
-    "ARTIFACTS",
-    "COMPRESSED",
-    "DAYS",
-    "DAY_ROWS",
-    "DEADLINE",
-    "DELETIONS",
-    "EVENTS",
-    "MESSAGES",
-    "ORIGINALS",
-    "OTHER",
-    "PURSE_SECONDS",
-    "RESERVATIONS",
-    "SUMMARIES",
-    "TEXT_KINDS",
-    "TTL",
-    "UNTOUCHED",
-    "Announce",
-    "BillStore",
-    "DecisionStore",
-    "Event",
-    "Key",
-    "Lease",
-    "Purse",
-    "Snapshot",
-    "Store",
-    "StoreTrouble",
-    "StoredText",
-    "TextKind",
-    "conversation_id",
-    "open_store",
-    "parameters",
-    "public_url",
-    "ttl",
-    "ttl_of",
-]
-
 TTL = 30 * 86_400
 """Seconds after which what was not used is deleted."""
 _LONGEST = 10**9 * 86_400

@@ -1,4 +1,4 @@
-"""What happened to summaries, for people: a log line at once, and an event in the store behind it.
+"""Events of summaries, for people: a log line at once, and an event in the store behind it.
 
 Laws
   Nothing waits for an event, and nothing fails by one: what cannot be written is tried once more, then counted and
@@ -8,9 +8,10 @@ Laws
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from proxy.memory import Event, Key, Store
-from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
+from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _QUEUED = 1024
@@ -19,23 +20,25 @@ _LONGEST = 200
 """Characters of a value: names of models come from clients."""
 
 
+@dataclass(eq=False)
 class AuditLog:
     """Logs events, and writes them to the store."""
 
-    def __init__(self, store: Store, telemetry: Telemetry, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._telemetry = telemetry
-        self._clock = clock
-        self._writes = WriteBehindQueue(telemetry, limit=_QUEUED, trouble="note", full="note_dropped")
+    store: Store
+    telemetry: Telemetry
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._writes = WriteBehindQueue(self.telemetry, limit=_QUEUED, trouble="note", full="note_dropped")
 
     def note(self, key: Key, name: str, **details: str | int | float) -> None:
         """Something happened to this conversation."""
         details = {each: value[:_LONGEST] if isinstance(value, str) else value for each, value in details.items()}
-        self._telemetry.log.info(name, **{**details, "tenant": key.tenant, "conversation": key.conversation})
-        event = Event(self._clock(), key.conversation, name, details)
-        self._writes.put(PendingWrite(key, lambda _: self._store.note(key.tenant, event)))
+        self.telemetry.log.info(name, **{**details, "tenant": key.tenant, "conversation": key.conversation})
+        event = Event(self.clock(), key.conversation, name, details)
+        self._writes.put(PendingWrite(key, lambda _: self.store.note(key.tenant, event)))
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most. From then on events are logged only."""
         if lost := await self._writes.close():
-            self._telemetry.log.warning("events_lost", count=lost)
+            self.telemetry.log.warning("events_lost", count=lost)

@@ -18,9 +18,8 @@ from msgspec import structs
 from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, arm_of
 from proxy.memory import serialization
 from proxy.memory.decisions import Key
-from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows
+from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows, portions
 from proxy.memory.serialization import name_bytes, names_of
-from proxy.memory.texts import portions
 
 BILLS = 1_000
 """Bills stored of one conversation, the newest."""
@@ -34,7 +33,7 @@ Values = Mapping[Kind, Mapping[bytes, object]]
 
 
 class BillStore:
-    """What requests cost."""
+    """The costs of requests."""
 
     _records: RecordStore
 
@@ -60,9 +59,16 @@ class BillStore:
 
     async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
         """The sums of this day (as in 2026-01-31) and later ones, of one tenant or all, of one owner or all, in the
-        order of days."""
+        order of days, with the outcomes of the prefix side by side."""
         of_tenant = None if tenant is None else name_bytes(tenant)
-        return day_rows(await self._records.search(DAY, of_tenant, owner, since=since))
+        rows: dict[tuple[str, Labels], DayRow] = {}
+        for each in await self._records.search(DAY, of_tenant, owner, since=since):
+            row = rows.get((each.day, each.labels)) or DayRow(day=each.day, labels=each.labels, sums=BillSums())
+            requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
+            outcome = (requests + each.sums.requests, rewritten + each.sums.rewritten)
+            prefixes = {**row.prefixes, each.prefix: outcome} if each.prefix else row.prefixes
+            rows[each.day, each.labels] = structs.replace(row, sums=row.sums + each.sums, prefixes=prefixes)
+        return sorted(rows.values(), key=attrgetter("day"))
 
     async def conversation_rows(
         self, tenant: str | None = None, owner: str | None = None, before: float | None = None, most: int = 50
@@ -74,7 +80,7 @@ class BillStore:
 
     async def request_bills(self, key: Key) -> Sequence[RequestBill]:
         """The bills of a conversation, its summaries' too, oldest first."""
-        bills = await self._records.rows(BILL, *names_of(key))
+        bills = await self._records.read(BILL, *names_of(key))
         return sorted(filter(None, bills.values()), key=attrgetter("at"))[-BILLS:]
 
     async def delete_bills(self, key: Key, ids: Collection[str]) -> None:
@@ -91,8 +97,14 @@ class BillStore:
 def _to_day(tenant: bytes, day: bytes, bills: Sequence[RequestBill]) -> Change:
     """Add bills to the sums of their day."""
     rows = {(bill.labels, bill.prefix): DaySum(day.decode(), bill.labels, bill.prefix, BillSums()) for bill in bills}
-    others = {at: replace(row, labels=other(row.labels)) for at, row in rows.items()}
-    names, other_names = ({at: row_name(row) for at, row in some.items()} for some in (rows, others))
+    others = {
+        at: replace(row, labels=structs.replace(row.labels, owner=OTHER, key="", model=OTHER))
+        for at, row in rows.items()
+    }
+    names, other_names = (
+        {at: serialization.packed("labels", row.labels, row.prefix) for at, row in some.items()}
+        for some in (rows, others)
+    )
     by_id = _by_id(bills)
 
     def added(there: Mapping[Kind, Rows]) -> Values:
@@ -131,7 +143,7 @@ def _to_conversation(
 
 
 def _without_oldest(there: Mapping[Kind, Rows]) -> Values:
-    """What cannot be read goes first."""
+    """Unreadable ones go first."""
     oldest = sorted(there[BILL], key=lambda id: there[BILL][id].at if there[BILL][id] is not None else 0.0)
     return {BILL: dict.fromkeys(oldest[:-BILLS])}
 
@@ -144,15 +156,6 @@ def _by_id(bills: Sequence[RequestBill]) -> Mapping[bytes, RequestBill]:
 def day_of(at: float) -> str:
     """As in 2026-01-31, UTC."""
     return time.strftime("%Y-%m-%d", time.gmtime(at))
-
-
-def other(labels: Labels) -> Labels:
-    """The labels of what a day has no more rows for."""
-    return structs.replace(labels, owner=OTHER, key="", model=OTHER)
-
-
-def row_name(row: DaySum) -> bytes:
-    return serialization.packed("labels", row.labels, row.prefix)
 
 
 def row_of(bill: RequestBill) -> ConversationRow:
@@ -182,16 +185,3 @@ def added_up(sums: Iterable[BillSums]) -> BillSums:
     """The sum of several, at least one."""
     columns = zip(*map(structs.astuple, sums), strict=True)
     return BillSums(**dict(zip(BillSums.__struct_fields__, map(sum, columns), strict=True)))
-
-
-def day_rows(stored: Iterable[DaySum]) -> list[DayRow]:
-    """The rows of days, in their order, as people ask for them: with the outcomes of the prefix side by side."""
-    rows: dict[tuple[str, Labels], DayRow] = {}
-    for each in stored:
-        row = rows.get((each.day, each.labels)) or DayRow(day=each.day, labels=each.labels, sums=BillSums())
-        requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
-        outcome = {each.prefix: (requests + each.sums.requests, rewritten + each.sums.rewritten)} if each.prefix else {}
-        rows[each.day, each.labels] = structs.replace(
-            row, sums=row.sums + each.sums, prefixes={**row.prefixes, **outcome}
-        )
-    return sorted(rows.values(), key=lambda row: row.day)

@@ -7,6 +7,7 @@ Laws
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -17,26 +18,29 @@ from proxy.telemetry import Telemetry
 
 T = TypeVar("T")
 _NEWEST = 0.05
-"""What the newest question counts in the share of late answers."""
+"""The weight of the newest question in the share of late answers."""
 _MOST_LATE = 0.15
 """A larger share is trouble: it takes four late answers in a row, or one in seven over a while."""
 
 
+@dataclass(eq=False)
 class GuardedStore:
     """Asks a store for one user of it, whose breaker has this name."""
 
-    def __init__(self, store: Store, telemetry: Telemetry, name: str) -> None:
-        self._store = store
-        self._telemetry = telemetry
+    store: Store
+    telemetry: Telemetry
+    name: str
+
+    def __post_init__(self) -> None:
         # After the pause all questions pass until one fails: requests do not wait for one that tries.
-        self._breaker = reported_breaker(name, telemetry)
+        self._breaker = reported_breaker(self.name, self.telemetry)
         self._late: set[asyncio.Task[Any]] = set()
         """Questions whose callers have gone on without an answer."""
         self._share_of_late = 0.0
 
     @property
     def is_paused(self) -> bool:
-        """Whether the store would not be asked now."""
+        """True where the store would not be asked now."""
         return self._breaker.is_paused
 
     def end_pause(self) -> None:
@@ -78,19 +82,19 @@ class GuardedStore:
         began = perf_counter()
         try:
             async with asyncio.timeout(deadline):
-                answer = await question(self._store)
+                answer = await question(self.store)
         except (StoreTrouble, TimeoutError) as error:
             fault = str(error) or "too slow"
             self._fail(operation, fault)
             raise StoreTrouble(fault) from error
         finally:
-            self._telemetry.metrics.observe("store_seconds", perf_counter() - began, operation)
+            self.telemetry.metrics.observe("store_seconds", perf_counter() - began, operation)
         if not self.is_paused:  # else another question, asked meanwhile, met trouble
             self._breaker.succeeded()
         return answer
 
     def _fail(self, operation: str, fault: str) -> None:
-        self._telemetry.metrics.store_trouble(operation)
+        self.telemetry.metrics.store_trouble(operation)
         self._breaker.failed(fault)
 
     def _answered(self, asking: "asyncio.Task[Any]") -> None:
@@ -100,7 +104,7 @@ class GuardedStore:
 
 
 async def _ends(task: "asyncio.Task[Any]", seconds: float) -> bool:
-    """Whether it ends within so many seconds, in which the event loop does not stand still."""
+    """True where it ends within so many seconds, in which the event loop does not stand still."""
     loop = asyncio.get_running_loop()
     for _ in range(2):
         began = loop.time()

@@ -1,13 +1,24 @@
-"""All that this process remembers of one conversation.
+"""All that this process remembers of conversations; an earlier request is found by what a later one begins with.
+
+Conversations may begin alike for many kilobytes (the same instructions, the same tools), so an earlier request is filed
+under short pieces of its body at growing offsets. A later body is looked up from its end on: the farthest piece that
+both have tells them apart best.
 
 Laws
-  To forget it, or to pack it, costs time only: with the store there, the same bytes are sent.
+  To forget a conversation, or to pack it, costs time only: with the store there, the same bytes are sent.
   Of each branch of it the newest steps stay, for the next request and for one that is repeated. All else is bounded.
+  What is remembered is bounded by one number, `most` bytes: those unused for longest go. They are packed once the
+  others take more than `most_awake`.
+  A request stays until one continues it. No conversation takes more than a quarter of the room.
+  What a look-up costs grows with the length of the body only by the comparison of its bytes, and that is bounded,
+  however many requests end alike.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -15,9 +26,8 @@ import zstandard
 from msgspec import Struct
 
 from policies.dialects import Added, Consent, Dialect, Request
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
-from policies.model.edits import Edit, Insert
+from policies.model.conversation import Conversation, converse
+from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Calibration, Counter
@@ -27,22 +37,18 @@ from policies.presets import Preset
 from policies.restore import RestoredMessages, digest_of
 from proxy.memory import Key, snapshots
 
-_STEPS = 16
-"""Steps of one conversation, in all its branches."""
-_STAYING, _SENT_STAYING = 2, 8
-"""Plan states of one branch, and steps that were sent: recall rounds are steps that the client may not have."""
-_EXCHANGES = 32
-"""Replies of one conversation with their recall exchanges."""
-_BARE, _PACKED = 8_000, 3_000
-"""Bytes of memory that a conversation takes without what is weighed of it, and a packed request without its body."""
+_PACKED = 3_000  # bytes of memory that a packed request takes without its body
+_PIECE = 64
+_OFFSETS = (0, *(256 * 4**i for i in range(8)))
+"""Where pieces of a body are looked at: up to 4 MB."""
+_NEWEST = (1, 2, 4, 8)
+"""The messages, from the last one on, at whose ends it is looked whether a body has the same bytes: a client may change
+the last ones, where it moves its cache marks."""
+_MOST_ALIKE = 256
+"""Requests under one piece: the longer ones are filed under later pieces, too."""
+_COMPARED = 64 * 2**20
+"""Bytes that are compared in one look-up, beyond those of the body: a few milliseconds."""
 _LEVEL = 1
-
-Place = tuple[str, str]
-"""The fingerprint of the configuration that planned a step, and the step's anchor."""
-Inserts = Mapping[str, Sequence[Insert]]
-"""Recall exchanges by the anchor of what the client had sent."""
-T = TypeVar("T")
-V = TypeVar("V")
 
 
 class ParsedRequest(Struct, frozen=True):
@@ -105,9 +111,109 @@ class Branch:
         return PackedRequest(bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(body))), count, checks)
 
 
+def _comparison(body: bytes) -> Callable[[Branch, int], bool]:
+    """Compares a body with earlier ones, until it has cost too much: then none is the same any more."""
+    left = len(body) + _COMPARED
+    checks: dict[int, int] = {}  # of the body up to some places: of requests that end alike, many end at the same one
+
+    def extends(branch: Branch, nth: int) -> bool:
+        """True where the body has the same bytes up to the end of this tail; of a packed one, as far as is known."""
+        nonlocal left
+        at, tail = branch.tails[nth]
+        if not body.startswith(tail, at):  # as a rule it is another
+            return False
+        end, content = at + len(tail), branch.content
+        is_known = isinstance(content, PackedRequest) and end in checks
+        left -= 0 if is_known else end
+        if left < 0:
+            return False
+        if isinstance(content, PackedRequest):
+            if not is_known:
+                checks[end] = crc32(memoryview(body)[:end])
+            return checks[end] == content.checks[nth]
+        return body.startswith(memoryview(content.request.body)[:end])  # a slice of a view is no copy
+
+    return extends
+
+
+class _Index:
+    """Requests by pieces of their bodies."""
+
+    def __init__(self) -> None:
+        self._by_piece: dict[Hashable, dict[int, Branch]] = {}
+
+    def add(self, kind: Hashable, parsed: ParsedRequest) -> Branch:
+        body, spans = parsed.request.body, parsed.request.spans
+        ends = (spans[-back][1] for back in _NEWEST if back <= len(spans))
+        tails = tuple((max(0, end - _PIECE), body[max(0, end - _PIECE) : end]) for end in ends)
+        branch = Branch(parsed.key, parsed, tuple(_pieces(kind, body, spans[-1][1])), tails)
+        for name in branch.pieces:
+            alike = self._by_piece.setdefault(name, {})
+            alike[id(branch)] = branch
+            if len(alike) > _MOST_ALIKE:
+                del alike[next(iter(alike))]
+        return branch
+
+    def remove(self, branch: Branch) -> None:
+        for name in branch.pieces:
+            alike = self._by_piece.get(name, {})
+            alike.pop(id(branch), None)
+            if not alike:
+                self._by_piece.pop(name, None)
+
+    def find(self, kind: Hashable, body: bytes) -> tuple[Branch | None, bool]:
+        names = reversed([*_pieces(kind, body, len(body))])
+        farthest, extends = [*islice(filter(None, map(self._by_piece.get, names)), 2)], _comparison(body)
+        for branches in farthest:  # a short piece may be the same by chance
+            for nth in range(len(_NEWEST)):  # first those of which it has most of the newest messages
+                for branch in reversed(branches.values()):
+                    if nth < len(branch.tails) and extends(branch, nth):
+                        return branch, True
+        alike = reversed(farthest[0].values()) if farthest else ()
+        return next((each for each in alike if isinstance(each.content, ParsedRequest)), None), False
+
+
+def _pieces(kind: Hashable, body: bytes, end: int) -> Iterator[Hashable]:
+    """The names of the pieces of body[:end]."""
+    return ((kind, at, body[at : at + _PIECE]) for at in _OFFSETS if at + _PIECE <= end)
+
+
+def _continues(new: Conversation, old: Conversation) -> bool:
+    """True where a request carries all that an earlier one did. Where it is of a later step, the newest turn of that
+    may be another, because some clients write their last message anew each time."""
+    end = old.ends[-2] if 1 < old.steps < new.steps else old.ends[-1]
+    return 0 < end <= len(new.blocks) and new.blocks[end - 1].anchor == old.blocks[end - 1].anchor
+
+
+# --- one conversation ---
+
+
+STEPS = 16
+"""Steps of one conversation, in all its branches."""
+_STAYING, _SENT_STAYING = 2, 8
+"""Plan states of one branch, and steps that were sent: recall rounds are steps that the client may not have."""
+_EXCHANGES = 32
+"""Replies of one conversation with their recall exchanges."""
+_NOTED = 256
+"""Events of one conversation."""
+_BARE = 8_000
+"""Bytes of memory that a conversation takes without what is weighed of it."""
+_MOST, _MOST_AWAKE = 320 * 2**20, 88 * 2**20
+"""Bytes: some 40 conversations of 100,000 tokens as they are used, and 1,500 packed."""
+_AT_ONCE = 32
+"""Conversations that are packed together."""
+
+Place = tuple[str, str]
+"""The fingerprint of the configuration that planned a step, and the step's anchor."""
+Inserts = Mapping[str, Sequence[Insert]]
+"""Recall exchanges by the anchor of what the client had sent."""
+T = TypeVar("T")
+V = TypeVar("V")
+
+
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a request is planned under, besides what its provider has reported and what is stored."""
+    """The terms that a request is planned under, besides what its provider has reported and what is stored."""
 
     settings: PlanSettings
     tool: Added | None
@@ -132,11 +238,6 @@ class PlannedStep:
     texts: int = 0
     """Characters of the edits of the whole history."""
 
-    @property
-    def size(self) -> int:
-        """About what the state takes in memory beside these texts, in bytes."""
-        return 1_000 + 200 * len(self.plan_state.ledger.sent) + 300 * len(self.plan_state.edits)
-
 
 class PackedStep(NamedTuple):
     """The newest step of a conversation that was not used for a while."""
@@ -155,17 +256,9 @@ class SentStep:
     foreign: int | None
 
 
-class StoredSnapshot(NamedTuple):
-    """That there is a snapshot of a history: at this anchor, after so many steps and tokens that the client wrote."""
-
-    anchor: str = ""
-    step: int = 0
-    tokens: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class LiveConversation:
-    """What is remembered of a conversation, in all its branches. Of dicts with a bound the newest entries stay."""
+    """All that is remembered of a conversation, in all its branches. Of dicts with a bound the newest entries stay."""
 
     key: Key
     branches: list[Branch] = field(default_factory=list)
@@ -173,8 +266,8 @@ class LiveConversation:
     steps: dict[Place, PlannedStep] = field(default_factory=dict)
     """How far its histories were planned."""
     packed_step: PackedStep | None = None
-    snapshots: dict[Place, StoredSnapshot] = field(default_factory=dict)
-    """The newest snapshots that are in the store."""
+    snapshots: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    """The newest snapshots that are in the store: after so many steps and tokens that the client wrote."""
     sent: dict[str, SentStep] = field(default_factory=dict)
     """By anchor."""
     newest: StepRecord | None = None
@@ -183,13 +276,14 @@ class LiveConversation:
     """By dialect, anchor of what the client had sent, and digest of the reply to it: the exchanges up to and in this
     reply. With an empty digest those of the reply that was given last."""
     restored: Mapping[tuple[object, ...], RestoredMessages] = field(default_factory=dict)
-    """What was put back for exchanges."""
+    """The messages put back for exchanges."""
     summaries: dict[str, tuple[float, tuple[SummaryRecord, ...]]] = field(default_factory=dict)
     """By the anchor of the history's beginning, and until when they count."""
     owners: dict[str, float] = field(default_factory=dict)
     """Who has sent it, which was written, and until when that need not be written again."""
     assemblies: dict[bool, tuple[tuple[object, ...], Assembly]] = field(default_factory=dict)
-    """What it was planned under last, with and without recall exchanges, and everything that this follows from."""
+    """The terms that it was planned under last, with and without recall exchanges, and everything that this follows
+    from."""
     reserve: int | None = None
     """Tokens that the newest request allowed for the answer."""
     calibration: Calibration | None = None
@@ -198,34 +292,26 @@ class LiveConversation:
     """The newest step for which room was made, and how many steps in a row that is."""
     hidden: tuple[int, int] = -1, 0
     """The newest step that was looked at, and how many actions needed what was hidden."""
+    recent_records: dict[str, tuple[float, tuple[SummaryRecord, ...]]] = field(default_factory=dict)
+    """Summaries that were written or looked up here lately, by the name of their job, and until when they count.
+    Digests stand with the conversation of their tenant that has no name: they hold in all others."""
+    failed_jobs: dict[str, None] = field(default_factory=dict)
+    digest_lookups: dict[str, None] = field(default_factory=dict)
+    """Digests of the outputs for whose summaries the store was asked."""
+    noted: dict[str, None] = field(default_factory=dict)
+    """Events that were noted, so that none is noted twice."""
+    no_budget_until: float = 0.0
+    """Until when no money is taken for its summaries."""
     weight: int = 0
     """Bytes for which it was counted last."""
     is_idle: bool = False
-    """Whether it is being packed, and was not used since that began."""
+    """True where it is being packed, and was not used since that began."""
 
-    def weigh(self) -> int:
-        """About what it takes in memory, in bytes. States of one history share their edits and the texts of these, and
-        replies the exchanges before them."""
-        origins = (part for origin, _ in self.assemblies.values() for part in origin if isinstance(part, bytes))
-        return (
-            _BARE
-            + sum(branch.content.size for branch in self.branches)
-            + sum(step.size for step in self.steps.values())
-            + max((step.texts for step in self.steps.values()), default=0)
-            + (len(self.packed_step.state) if self.packed_step else 0)
-            + sum(1_000 + 200 * len(step.record.edits) for step in self.sent.values())
-            + sum(map(_exchange_bytes, islice(reversed(self.exchanges.values()), 1)))
-            + restored_weight(self.restored)
-            + sum(summaries_weight(records) for _, records in self.summaries.values())
-            + sum(map(len, origins))
-            + 200 * (len(self.owners) + len(self.exchanges) + len(self.snapshots))
-        )
-
-    def rest(self, packed: "Packed") -> None:
+    def rest(self, requests: Sequence[tuple[Branch, PackedRequest]], step: PackedStep | None) -> None:
         """It was not used for a while: what follows again goes."""
-        for branch, content in packed.requests:
+        for branch, content in requests:
             branch.content = content
-        self.packed_step = packed.step or self.packed_step
+        self.packed_step = step or self.packed_step
         self.steps.clear()
         self.assemblies.clear()
         self.restored = {}
@@ -250,21 +336,21 @@ class LiveConversation:
     ) -> None:
         """How far it was planned, whatever its upstream will say: to plan the same again costs nothing."""
         before = self.steps.get((fingerprint, _anchor(conversation, 2)))
-        texts = _characters(plan_state.edits.values()) if before is None else before.texts
-        step = PlannedStep(plan_state, record, texts + _characters(record.edits))
-        put_newest(self.steps, (fingerprint, record.anchor), step, _STEPS)
+        texts = sum(len(edit.text) for edit in plan_state.edits.values()) if before is None else before.texts
+        step = PlannedStep(plan_state, record, texts + sum(len(edit.text) for edit in record.edits))
+        put_newest(self.steps, (fingerprint, record.anchor), step, STEPS)
         self.steps.pop((fingerprint, _anchor(conversation, 1 + _STAYING)), None)
 
     def add_reached(self, fingerprint: str, conversation: Conversation, plan_state: PlanState) -> None:
         """A step up to which a history was planned for a request that extends it; forgotten first."""
         place = fingerprint, conversation.end_anchor(plan_state.step - 1)
         if place not in self.steps:
-            step = PlannedStep(plan_state, None, _characters(plan_state.edits.values()))
-            others = islice(self.steps.items(), max(0, len(self.steps) + 1 - _STEPS), None)
+            step = PlannedStep(plan_state, None, sum(len(edit.text) for edit in plan_state.edits.values()))
+            others = islice(self.steps.items(), max(0, len(self.steps) + 1 - STEPS), None)
             self.steps = {place: step, **dict(others)}
 
     def add_sent(self, conversation: Conversation, step: SentStep) -> None:
-        put_newest(self.sent, step.record.anchor, step, _STEPS)
+        put_newest(self.sent, step.record.anchor, step, STEPS)
         self.sent.pop(_anchor(conversation, 1 + _SENT_STAYING), None)
         self.newest = step.record
 
@@ -280,19 +366,6 @@ class LiveConversation:
             self.steps[place] = replace(self.steps[place], record=record)
         if anchor in self.sent:
             self.sent[anchor] = replace(self.sent[anchor], record=record)
-
-    def newest_snapshot(self, fingerprint: str, conversation: Conversation) -> StoredSnapshot:
-        """The newest snapshot of this history that is in the store."""
-        mine = (
-            each for (by, _), each in self.snapshots.items() if by == fingerprint and each.step <= conversation.steps
-        )
-        of_it = (each for each in mine if conversation.end_anchor(each.step - 1) == each.anchor)
-        return max(of_it, key=lambda each: each.step, default=StoredSnapshot())
-
-    def add_snapshot(self, place: Place, plan_state: PlanState, instead_of: str = "") -> None:
-        self.snapshots.pop((place[0], instead_of), None)
-        snapshot = StoredSnapshot(place[1], plan_state.step, plan_state.ledger.original)
-        put_newest(self.snapshots, place, snapshot, _STEPS)
 
     # --- recall exchanges ---
 
@@ -310,8 +383,8 @@ class LiveConversation:
         return exchanges
 
     def sent_last(self, anchor: str, foreign: int | None) -> bool:
-        """Whether this process sent the step that ends at `anchor`, and nobody else has had a recall exchange since: so
-        what was sent last is what is remembered here, though the store does not say so."""
+        """True where this process sent the step that ends at `anchor`, and nobody else has had a recall exchange since:
+        so what was sent last is what is remembered here, though the store does not say so."""
         sent = self.sent.get(anchor)
         return sent is not None and sent.foreign is not None and sent.foreign == foreign
 
@@ -331,17 +404,19 @@ def put_newest(entries: dict[T, V], name: T, value: V, most: int) -> None:
         del entries[next(iter(entries))]
 
 
+def note_first(live: LiveConversation, event: str) -> bool:
+    """True where an event is noted for the first time."""
+    is_first = event not in live.noted
+    put_newest(live.noted, event, None, _NOTED)
+    return is_first
+
+
 def fits(state: PlanState, conversation: Conversation, anchor: str) -> bool:
-    """Whether this is the state of an earlier step of the history, which ends at this anchor."""
+    """True where this is the state of an earlier step of the history, which ends at this anchor."""
     if not 0 < state.step < conversation.steps:
         return False
     end = conversation.ends[state.step - 1]
     return len(state.ledger.sent) == end and conversation.end_anchor(state.step - 1) == anchor
-
-
-def summaries_weight(records: Iterable[SummaryRecord]) -> int:
-    """About what summaries take in memory, in bytes."""
-    return 1_000 + sum(1_000 + 4 * len(record.content) + 80 * len(record.sources) for record in records)
 
 
 def restored_weight(restored: Mapping[tuple[object, ...], RestoredMessages]) -> int:
@@ -349,36 +424,172 @@ def restored_weight(restored: Mapping[tuple[object, ...], RestoredMessages]) -> 
     return sum(1_000 + 4 * sum(map(len, each.raws)) for each in restored.values())
 
 
+def weight_of(live: LiveConversation) -> int:
+    """About what it takes in memory, in bytes. States of one history share their edits and the texts of these, and
+    replies the exchanges before them."""
+    origins = (part for origin, _ in live.assemblies.values() for part in origin if isinstance(part, bytes))
+    lists = [records for _, records in chain(live.summaries.values(), live.recent_records.values())]
+    states = [step.plan_state for step in live.steps.values()]
+    newest = next(reversed(live.exchanges.values()), {})
+    rounds = (each for some in newest.values() for insert in some for each in insert.rounds)
+    names = len(live.owners) + len(live.exchanges) + len(live.snapshots)
+    names += len(live.failed_jobs) + len(live.digest_lookups) + len(live.noted)
+    return (
+        _BARE
+        + sum(branch.content.size for branch in live.branches)
+        + sum(1_000 + 200 * len(state.ledger.sent) + 300 * len(state.edits) for state in states)
+        + max((step.texts for step in live.steps.values()), default=0)
+        + (len(live.packed_step.state) if live.packed_step else 0)
+        + sum(1_000 + 200 * len(step.record.edits) for step in live.sent.values())
+        + sum(500 + 4 * (len(each.fields) + sum(map(len, each.calls))) for each in rounds)
+        + restored_weight(live.restored)
+        + 1_000 * len(lists)
+        + sum(1_000 + 4 * len(each.content) + 80 * len(each.sources) for each in chain(*lists))
+        + sum(map(len, origins))
+        + 200 * names
+    )
+
+
 def _anchor(conversation: Conversation, back: int) -> str:
     """The anchor of a step, counted from the end; empty where there is none."""
     return conversation.end_anchor(conversation.steps - back) if conversation.steps >= back else ""
 
 
-def _characters(edits: Iterable[Edit]) -> int:
-    return sum(len(edit.text) for edit in edits)
+def pack(
+    branches: Sequence[Branch], newest: tuple[Place, PlannedStep] | None
+) -> tuple[Sequence[tuple[Branch, PackedRequest]], PackedStep | None]:
+    """The packed form of these requests, and of the newest step; takes a few milliseconds for each megabyte."""
+    requests = [(branch, branch.packed()) for branch in branches]
+    if newest is None or (state := snapshots.packed(newest[1].plan_state)) is None:
+        return requests, None
+    return requests, PackedStep(newest[0], newest[1].record, newest[1].texts, snapshots.compressed(state))
 
 
-def _exchange_bytes(inserts: Inserts) -> int:
-    rounds = (round_ for some in inserts.values() for insert in some for round_ in insert.rounds)
-    return sum(500 + 4 * (len(round_.fields) + sum(map(len, round_.calls))) for round_ in rounds)
+@dataclass(slots=True)
+class _Shelf:
+    """Conversations, the one that was used last at the end, and what they take together."""
+
+    size: int = 0
+    by_key: OrderedDict[Key, LiveConversation] = field(default_factory=OrderedDict)
+
+    def put(self, live: LiveConversation) -> None:
+        """Add it, or weigh it anew."""
+        if self.by_key.get(live.key) is live:
+            self.size -= live.weight
+        live.weight = weight_of(live)
+        self.size += live.weight
+        self.by_key[live.key] = live
+
+    def take(self, key: Key) -> LiveConversation | None:
+        live = self.by_key.pop(key, None)
+        self.size -= live.weight if live else 0
+        return live
 
 
-# --- what rests is packed ---
+class Conversations:
+    """All that is remembered in memory, by conversation."""
 
+    def __init__(self, most: int = _MOST, most_awake: int = _MOST_AWAKE) -> None:
+        self._most, self._most_awake = most, most_awake
+        self._awake, self._resting = _Shelf(), _Shelf()
+        self._index = _Index()
+        self._packing: asyncio.Task[None] | None = None
 
-class Packed(NamedTuple):
-    """What takes the place of requests, and of the newest step."""
+    def of(self, key: Key) -> LiveConversation:
+        """All that is remembered of a conversation; it is used now."""
+        live = self._awake.by_key.get(key)
+        if live is None:
+            live = self._resting.take(key) or LiveConversation(key)
+            self._awake.put(live)
+        self._awake.by_key.move_to_end(key)
+        live.is_idle = False
+        return live
 
-    requests: Sequence[tuple[Branch, PackedRequest]]
-    step: PackedStep | None
+    def get(self, key: Key) -> LiveConversation | None:
+        """The same, and not used by that; None where nothing is remembered."""
+        return self._awake.by_key.get(key) or self._resting.by_key.get(key)
 
+    def owned(self, tenant: str, owner: str) -> set[Key]:
+        """The conversations that this owner has sent to this process lately: the store may not have them yet."""
+        every = chain(self._awake.by_key.items(), self._resting.by_key.items())
+        return {key for key, live in every if key.tenant == tenant and owner in live.owners}
 
-def pack(branches: Sequence[Branch], newest: tuple[Place, PlannedStep] | None) -> Packed:
-    """The packed form of these; takes a few milliseconds for each megabyte."""
-    step = None
-    if newest is not None:
-        place, planned = newest
-        state = snapshots.packed(planned.plan_state)
-        if state is not None:
-            step = PackedStep(place, planned.record, planned.texts, snapshots.compressed(state))
-    return Packed([(branch, branch.packed()) for branch in branches], step)
+    def settle(self, live: LiveConversation) -> None:
+        """Weigh a conversation anew after it has changed, and make room."""
+        if self._awake.by_key.get(live.key) is not live:
+            return  # it was forgotten meanwhile
+        self._awake.put(live)
+        while live.weight > self._most // 4 and live.branches:
+            self._drop(live, live.branches[0])
+            self._awake.put(live)
+        while self._awake.size + self._resting.size > self._most:
+            oldest = self._resting if self._resting.by_key else self._awake
+            self._remove(oldest, next(iter(oldest.by_key)))
+        if self._packing is None and self._awake.size > self._most_awake and len(self._awake.by_key) > 1:
+            self._packing = asyncio.create_task(self._pack())
+
+    def find(self, kind: Hashable, body: bytes) -> tuple[Branch | None, bool]:
+        """The earlier request of this kind with which the body has most in common, if there is one, and whether it
+        extends that: a packed one is not given else."""
+        return self._index.find(kind, body)
+
+    def put(self, kind: Hashable, parsed: ParsedRequest, earlier: Branch | None, before: Conversation | None) -> None:
+        """Remember a request, in the place of the `earlier` one where it continues its conversation `before`."""
+        if parsed.size > self._most // 8:
+            return
+        if earlier is not None and before is not None and _continues(parsed.conversation, before):
+            holder = self.get(earlier.key)
+            if holder is not None and earlier in holder.branches:
+                self._drop(holder, earlier)
+        live = self.of(parsed.key)
+        live.branches.append(self._index.add(kind, parsed))
+        self.settle(live)
+
+    def unpack(self, branch: Branch, parsed: ParsedRequest) -> None:
+        """A packed request is used again."""
+        if isinstance(branch.content, PackedRequest):  # nobody else was faster
+            branch.content = parsed
+            if self.get(branch.key) is not None:
+                self.settle(self.of(branch.key))
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """Forget a conversation, or all of a tenant."""
+        if conversation is not None and (shared := self.get(Key(tenant, ""))) is not None:
+            for name, (_, records) in [*shared.recent_records.items()]:
+                if any(record.conversation == conversation for record in records):
+                    del shared.recent_records[name]
+        for shelf in (self._awake, self._resting):
+            for key in [*shelf.by_key]:
+                if key.tenant == tenant and conversation in (None, key.conversation):
+                    self._remove(shelf, key)
+
+    async def _pack(self) -> None:
+        """Pack those that were not used for longest; never the newest one."""
+        try:
+            while True:
+                excess, idle = self._awake.size - self._most_awake, list[LiveConversation]()
+                for live in islice(self._awake.by_key.values(), min(_AT_ONCE, len(self._awake.by_key) - 1)):
+                    if excess > 0:
+                        live.is_idle = True
+                        idle.append(live)
+                        excess -= live.weight
+                if not idle:
+                    break
+                work = [([*live.branches], next(reversed(live.steps.items()), None)) for live in idle]
+                results = await asyncio.to_thread(lambda work: [pack(*each) for each in work], work)
+                for live, packed in zip(idle, results, strict=True):
+                    if live.is_idle and self._awake.by_key.get(live.key) is live:
+                        self._awake.take(live.key)
+                        live.rest(*packed)
+                        self._resting.put(live)
+        finally:
+            self._packing = None
+
+    def _remove(self, shelf: _Shelf, key: Key) -> None:
+        live = shelf.take(key)
+        for branch in live.branches if live else ():
+            self._index.remove(branch)
+
+    def _drop(self, live: LiveConversation, branch: Branch) -> None:
+        live.branches.remove(branch)
+        self._index.remove(branch)

@@ -1,10 +1,10 @@
-"""What serving needs of a store: the decisions of each step and what was sent, exchanges, summaries, leases and purses.
+"""The part of a store that serving needs: decisions of steps and what was sent, exchanges, summaries, leases, purses.
 
 Both back ends fulfil this contract, each with what it has to be fast and atomic.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.model.summary_record import SummaryRecord
 
 INSERTS = 8
 """Recall exchanges stored for one anchor, the newest: a client that repeats a request does not fill the store."""
@@ -80,8 +80,21 @@ class Snapshot:
     state: bytes
 
 
+class Announcements:
+    """Recall exchanges that others who use the store see at once. Here they see them in the store alone."""
+
+    def add(self) -> None:
+        """Let all others see that an exchange was had here. Never raises."""
+
+    def foreign(self) -> int | None:
+        """How many others have announced so far, without asking the store; None where only the store could say it."""
+        return None
+
+
 class DecisionStore(Protocol):
-    """What was decided at each step of a history, and sent."""
+    """The decisions at each step of a history, and the requests that were sent."""
+
+    announcements: Announcements
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         """The records of the steps that end at these anchors, and the recall exchanges behind the replies to them, in
@@ -92,16 +105,13 @@ class DecisionStore(Protocol):
         """Store records, in this order and in one round trip. Where an anchor has one, its edits, reason and `recall`
         stay; `sent` and `at` are filled in, and the newest win."""
 
-    async def claim(self, key: Key, record: StepRecord) -> StepRecord:
+    async def claim(self, key: Key, record: StepRecord, *, supersedes: bool = False) -> StepRecord:
         """As `remember` for one record, but returns the one that counts: this one, or the first. For decisions that
-        cannot be derived, before their bytes are sent."""
+        cannot be derived, before their bytes are sent. `supersedes`: in the place of the one that its anchor has, whose
+        request was refused."""
 
     async def newest_step(self, key: Key) -> StepRecord | None:
         """The step that was sent last, in any branch of the history: for people."""
-
-    async def supersede(self, key: Key, record: StepRecord) -> None:
-        """Store the record in the place of the one that its anchor has: that request was refused, and this one is sent
-        instead."""
 
     async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
         """Store a snapshot; the same anchor and fingerprint again takes the place of the former, and that of the anchor
@@ -113,12 +123,6 @@ class DecisionStore(Protocol):
     async def insert(self, key: Key, insert: Insert) -> None:
         """Store the recall exchange behind a reply. For the same reply the newest wins; for one anchor the newest
         INSERTS replies stay."""
-
-    def announce_exchange(self) -> None:
-        """Let all others who use the store see at once that a recall exchange was had here. Never raises."""
-
-    def foreign_exchanges(self) -> int | None:
-        """How many others have announced so far, without asking the store; None where only the store could say it."""
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         """Store a summary; of one kind and one `first` the newest SUMMARIES stay. The same id again takes the place of
@@ -133,12 +137,6 @@ class DecisionStore(Protocol):
 
     async def release(self, key: Key, lease: Lease) -> None:
         """Give a lease back. Harmless where it has passed to another holder, and a second time."""
-
-    async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
-        """Add to what was spent on this conversation for `kind`."""
-
-    async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
-        """What was spent on it so far, by kind."""
 
     async def take(self, purse: Purse, dollars: float, limit: float = math.inf) -> bool:
         """Add to the sum taken from a purse, unless the sum would then be above `limit`; whether it was added. Less

@@ -65,7 +65,7 @@ def forget_in(cache: MutableMapping[Any, Any], tenant: str, conversation: str | 
 
 
 class Scope(Struct, frozen=True, order=True):
-    """What is to be deleted: a tenant or one conversation of it; and of that all, or what this owner has sent."""
+    """A deletion: of a tenant or one conversation of it; and of that all, or what this owner has sent."""
 
     tenant: str
     conversation: str | None = None
@@ -91,8 +91,8 @@ async def owners_of(store: Store, key: Key) -> set[str]:
 
 
 async def sent_with(store: Store, key: str, secret: bytes) -> list[Scope]:
-    """What was sent with a key of the gateway, by its name, or with the credential of this digest, in each tenant; as
-    the bills of days have it. `secret`: of the tenants. Raises StoreTrouble."""
+    """All that was sent with a key of the gateway, by its name, or with the credential of this digest, in each tenant;
+    as the bills of days have it. `secret`: of the tenants. Raises StoreTrouble."""
     names = {key, owner_of(secret, STANDS_FOR + key)} - {""}
     labels = [row.labels for row in await store.day_rows("")]
     return sorted({Scope(each.tenant, None, each.owner) for each in labels if names & {each.key, each.owner}})
@@ -109,21 +109,20 @@ async def announce(store: Store, scope: Scope, at: float, id: str) -> None:
 
 
 async def announced_since(store: Store, last: str) -> list[tuple[str, Scope]]:
-    """What was announced behind the announcement with this id, oldest first: all where that is none, or gone. Raises
-    StoreTrouble."""
+    """The deletions announced behind the announcement with this id, oldest first: all where that is none, or gone.
+    Raises StoreTrouble."""
     newest = await store.events(DELETIONS, None, 1)
     if not newest or newest[0][1].details.get("id") == last:
         return []
     events = [event for _, event in await store.events(DELETIONS, None, EVENTS)]
     ids = [str(event.details.get("id")) for event in events]
     new = events[ids.index(last) + 1 :] if last in ids else events
-    return [(str(event.details.get("id")), _scope(event)) for event in new]
-
-
-def _scope(event: Event) -> Scope:
-    owner = event.details.get("owner")
-    conversation = None if "all" in event.details else event.conversation
-    return Scope(str(event.details.get("tenant", "")), conversation, None if owner is None else str(owner))
+    scopes: list[tuple[str, Scope]] = []
+    for event in new:
+        owner, conversation = event.details.get("owner"), None if "all" in event.details else event.conversation
+        scope = Scope(str(event.details.get("tenant", "")), conversation, None if owner is None else str(owner))
+        scopes.append((str(event.details.get("id")), scope))
+    return scopes
 
 
 async def _delete_one(store: Store, key: Key, owner: str | None, with_events: bool) -> bool:

@@ -1,12 +1,30 @@
-"""A store as it is opened at start: what is wrong with it, and the secret in it that names tenants."""
+"""A store as it is opened at start: what is wrong with it, its secret that names tenants, and how it stays small."""
 
+import asyncio
 import secrets
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
 from proxy.config import ConfigurationError, Settings
 from proxy.memory import Store, StoreTrouble, open_store
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
+
+_PAUSE = 60.0
+"""Seconds from one look at the size to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """A store that no request waits for, the key of the names in it, the time, and where deletions are announced."""
+
+    store: Store
+    telemetry: Telemetry
+    secret: bytes = field(repr=False)
+    clock: Callable[[], float]
+    forgets: ForgetRegistry
 
 
 async def start_store(
@@ -57,3 +75,20 @@ async def tenant_secret(settings: Settings, store: Store | None, telemetry: Tele
             telemetry.metrics.store_trouble("secret")
             telemetry.log.warning("store_unavailable", error=str(error), effect="restart to find what is stored")
     return before or secrets.token_bytes(32)
+
+
+async def keep_within(limit: int, store: Store, telemetry: Telemetry) -> None:
+    """Look now and then whether more is stored than may be, and trim it; until it is cancelled."""
+    while True:
+        try:
+            looked = await store.trim(limit)
+        except StoreTrouble:
+            telemetry.metrics.store_trouble("trim")
+        else:
+            if looked is not None:
+                size, trimmed = looked
+                telemetry.metrics.stored.set(size)
+                telemetry.metrics.count("trimmed", by=trimmed)
+                if trimmed:
+                    telemetry.log.warning("store_trimmed", conversations=trimmed, size=size, limit=limit)
+        await asyncio.sleep(_PAUSE)

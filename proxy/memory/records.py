@@ -1,7 +1,7 @@
-"""What is kept for people and accounts, and the one interface by which a back end keeps it: rows of several kinds, each
+"""Records for people and accounts, and the one interface by which a back end keeps it: rows of several kinds, each
 under a name, in a place (a conversation, or a day) of a tenant.
 
-`texts`, `bills` and `gateway_keys` say by which rules; a back end says in which tables or keys the rows stand.
+`store` and `bills` say by which rules; a back end says in which tables or keys the rows stand.
 
 Laws
   A change of a place is made whole or not at all. Its rule sees the rows as they are when it is made, and may be asked
@@ -9,11 +9,17 @@ Laws
   A change that is made a second time changes nothing where its rule says so: a lost answer may be asked for again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from itertools import islice
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from policies.money.bills import BillSums, Labels
+
+AT_ONCE = 200
+"""Rows in one change."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +37,10 @@ class TextKind(Kind):
     """Whose bytes of this kind are limited: the oldest texts go first. Texts of a bounded kind also go when the time to
     live has passed since they were first stored; all others go with their conversation."""
     by_name: bool = False
-    """Whether people look for a text in all conversations of a tenant."""
+    """True where people look for a text in all conversations of a tenant."""
     first_stays: bool = False
-    """Whether the first readable text of a name stays. Elsewhere a name is a digest: the same name, the same text."""
+    """True where the first readable text of a name stays. Elsewhere a name is a digest: the same name, the same
+    text."""
 
 
 ORIGINALS = TextKind("original", by_name=True, first_stays=True)
@@ -42,7 +49,7 @@ MESSAGES = TextKind("message", bounded_by="conversation")
 COMPRESSED = TextKind("compressed", bounded_by="tenant", by_name=True)
 RESERVATIONS = TextKind("reservation", bounded_by="tenant")
 TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED, RESERVATIONS)}
-"""What references stand for, the outputs of tools, the log of a conversation, what hashes of the compress API stand
+"""Texts behind references, the outputs of tools, the log of a conversation, what hashes of the compress API stand
 for, and what keys were charged for replies that go on."""
 
 OWNER = Kind("owner")
@@ -51,6 +58,8 @@ BILL = Kind("bill")
 """A RequestBill of a conversation, by its id."""
 TOTAL = Kind("total")
 """The ConversationRow of a conversation, under no name: the sums of its bills."""
+SPENT = Kind("spent")
+"""The SummaryCost of a conversation's summaries of one kind, by that."""
 DAY = Kind("day")
 """A DaySum, by its labels. Its place is a day (as in 2026-01-31); it stays for DAYS days, or as long as its tenant."""
 ADDED = Kind("added")
@@ -114,7 +123,7 @@ class Rows(dict[bytes, Any]):
 
 
 class Change(NamedTuple):
-    """What happens in a place."""
+    """A change of the rows of a place."""
 
     tenant: bytes
     place: bytes
@@ -130,11 +139,9 @@ class RecordStore(Protocol):
     async def change(self, changes: Sequence[Change]) -> None:
         """Make these changes, each for itself."""
 
-    async def read(self, kind: Kind, tenant: bytes, place: bytes, names: Sequence[bytes]) -> Rows:
-        """The rows of these names. The caller asks for as many as fit into memory."""
-
-    async def rows(self, kind: Kind, tenant: bytes, place: bytes) -> Rows:
-        """All rows of a place, in the order in which they were stored; texts without their contents."""
+    async def read(self, kind: Kind, tenant: bytes, place: bytes, names: Sequence[bytes] | None = None) -> Rows:
+        """The rows of these names: as many as fit into memory. None: all of the place, in the order in which they were
+        stored; texts without their contents."""
 
     async def find(self, tenant: bytes, kind: Kind | None = None, name: bytes = b"") -> Sequence[bytes]:
         """The conversations of a tenant: all, or those that have a row of this name."""
@@ -164,3 +171,14 @@ class RecordStore(Protocol):
     ) -> Sequence[tuple[bytes, bytes, bytes]]:
         """The newest events, oldest first, each with its tenant and conversation: of one tenant or all (but the one
         that announces deletions), of one conversation or all."""
+
+
+def deletion(tenant: bytes, place: bytes, kind: Kind, names: Sequence[bytes]) -> Change:
+    """Delete the rows of these names."""
+    return Change(tenant, place, {kind: names}, lambda there: {kind: dict.fromkeys(there[kind])})
+
+
+def portions(rows: Iterable[T]) -> Iterator[list[T]]:
+    """AT_ONCE of them, again and again."""
+    left = iter(rows)
+    return iter(lambda: list(islice(left, AT_ONCE)), [])

@@ -10,10 +10,9 @@ Laws
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, Literal, ParamSpec, TypeVar
 from zlib import crc32
 
@@ -24,8 +23,8 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import BillSums, ConversationRow, Labels, RequestBill
 from proxy.config.keyring import SEALED, Keyring, SealedError
-from proxy.memory.decisions import Key, Snapshot
-from proxy.memory.records import BILL, DAY, TOTAL, DaySum, Event, Kind, StoredText, TextKind, TextRow
+from proxy.memory.decisions import Key
+from proxy.memory.records import BILL, DAY, SPENT, TOTAL, DaySum, Event, Kind
 
 VERSION = 4
 """Release 0.1 wrote 1 to 3."""
@@ -84,100 +83,72 @@ def decision_bytes(record: StepRecord) -> bytes:
 def decision(anchor: str, stored: object) -> StepRecord:
     """The decision at `anchor`, without what was then sent."""
     try:
-        name, edits, reason, recall, dropped, more = (*_unpacked(stored, "decision"), 0)
+        name, edits, reason, recall, dropped, more = (*unpacked("decision", stored), 0)
     except UnreadableRecordError:
-        name, edits, reason, recall, dropped, more = _unpacked(stored, "shed")
-    _check(name == anchor, "step")
+        name, edits, reason, recall, dropped, more = unpacked("shed", stored)
+    if name != anchor:
+        raise UnreadableRecordError("it belongs to another step")
     shed, keep = more if isinstance(more, tuple) else (more, "")
     edits = tuple(each.replace or each.fold for each in edits)
     return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped, shed=shed, keep=keep)
 
 
-def sent(stored: object) -> Sent:
-    return _unpacked(stored, "sent")[0]  # type: ignore[no-any-return]  # its decoder says so
+def unpacked(kind: str, stored: object) -> tuple[Any, ...]:
+    """The parts of a record of this kind. Raises UnreadableRecordError."""
+    if not isinstance(stored, bytes) or len(stored) <= _HEAD or stored[0] != VERSION:
+        raise UnreadableRecordError("it is not a record of this version")
+    if crc32(stored[:1] + stored[_HEAD:]) != int.from_bytes(stored[1:_HEAD], "big"):
+        raise UnreadableRecordError("its checksum is wrong")
+    decoder, body = _decoders[kind], memoryview(stored)[_HEAD + 1 :]
+    try:
+        is_json = stored[_HEAD : _HEAD + 1] == _JSON
+        parts = msgspec.convert(json.loads(bytes(body)), decoder.type) if is_json else decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UnreadableRecordError(str(error)) from error
+    return parts[1:]
 
 
-def insert(after: str, stored: object) -> Insert:
-    """The exchange behind a reply to the step that ends at `after`."""
-    record: Insert = _unpacked(stored, "insert")[0]
-    _check(record.after == after, "step")
-    return record
+_PLACES: Mapping[str, Callable[..., object]] = {
+    "insert": lambda insert: insert.after,
+    "snapshot": lambda fingerprint, anchor, _: (fingerprint, anchor),
+    "text": lambda name, _: name,
+    "summary": lambda record: (record.id, record.first),
+    "spent": lambda kind, _: kind,
+    "event": lambda event: event.conversation,
+    "bill": lambda bill: (bill.labels.tenant, bill.conversation),
+    "conversation": lambda row: (row.labels.tenant, row.conversation),
+    "day": lambda row: (row.labels.tenant, row.day),
+}
+"""Where a record says that it belongs, from its parts."""
 
 
-def snapshot(fingerprint: str, anchor: str, stored: object) -> Snapshot:
-    """The snapshot of the step that ends at `anchor`, under this fingerprint."""
-    by, name, state = _unpacked(stored, "snapshot")
-    _check((by, name) == (fingerprint, anchor), "step")
-    return Snapshot(name, by, state)
-
-
-def text(name: bytes, stored: object) -> str:
-    text_name, text = _unpacked(stored, "text")
-    _check(text_name == name, "name")
-    return str(text)
-
-
-def about(stored: object) -> Mapping[str, str | int | float]:
-    """What a list shows of a text."""
-    about: dict[str, str | int | float] = _unpacked(stored, "about")[0]
-    return about
-
-
-def summary(id: str, first: str, stored: object) -> SummaryRecord:
-    """The summary of this id, of what begins with `first`."""
-    record: SummaryRecord = _unpacked(stored, "summary")[0]
-    _check((record.id, record.first) == (id, first), "id")
-    return record
-
-
-def spent(kind: str, stored: object) -> SummaryCost:
-    name, cost = _unpacked(stored, "spent")
-    _check(name == kind, "kind")
-    return cost  # type: ignore[no-any-return]  # its decoder says so
-
-
-def event(conversation: object, stored: object) -> Event:
-    """An event of this conversation, which is named as it is stored. Raises UnicodeDecodeError, too."""
-    record: Event = _unpacked(stored, "event")[0]
-    _check(record.conversation == name(conversation), "conversation")
-    return record
+def record_of(kind: str, place: object, stored: object) -> Any:
+    """The last part of a record of this kind, which belongs to this place. Raises UnreadableRecordError."""
+    parts = unpacked(kind, stored)
+    if kind in _PLACES and _PLACES[kind](*parts) != place:
+        raise UnreadableRecordError("it belongs to another place")
+    return parts[-1]
 
 
 def event_of(tenant: object, conversation: object, stored: object) -> tuple[str, Event]:
-    """An event, and its tenant. Raises UnicodeDecodeError, too."""
-    return name(tenant), event(conversation, stored)
+    """An event, and its tenant. Raises UnreadableRecordError, UnicodeDecodeError."""
+    return name(tenant), record_of("event", name(conversation), stored)
 
 
-def record_of(kind: str, stored: object) -> Any:
-    """The first part of a record of this kind."""
-    return _unpacked(stored, kind)[0]
+_ROWS: Mapping[Kind, str] = {BILL: "bill", TOTAL: "conversation", DAY: "day", SPENT: "spent"}
+"""Kinds of rows that are records, and what they are called as such."""
 
 
-_ROWS: Mapping[Kind, tuple[str, Callable[[Any], str]]] = {
-    BILL: ("bill", attrgetter("conversation")),
-    TOTAL: ("conversation", attrgetter("conversation")),
-    DAY: ("day", attrgetter("day")),
-}
-"""What rows are called as records, and where they say their place."""
+def row(kind: Kind, tenant: object, place: object, row_name: object, stored: object) -> Any:
+    """A row of this place and name. Raises UnreadableRecordError, UnicodeDecodeError."""
+    return record_of(_ROWS[kind], name(row_name) if kind == SPENT else (name(tenant), name(place)), stored)
 
 
-def row(kind: Kind, tenant: object, place: object, stored: object) -> Any:
-    """A row of this place. Raises UnicodeDecodeError, too."""
-    record_kind, place_of = _ROWS[kind]
-    record = record_of(record_kind, stored)
-    _check((record.labels.tenant, place_of(record)) == (name(tenant), name(place)), "place")
-    return record
-
-
-def row_bytes(kind: Kind, value: Any) -> bytes:
+def row_bytes(kind: Kind, row_name: bytes, value: Any) -> bytes:
     """A value of this kind as it is stored."""
-    return packed(_ROWS[kind][0], value) if kind in _ROWS else value
-
-
-def labels(stored: object) -> tuple[Labels, str]:
-    """The labels of a row whose sums stand apart, and the outcome of the prefix."""
-    record: tuple[Labels, str] = _unpacked(stored, "labels")
-    return record
+    if kind == SPENT:
+        return packed("spent", name(row_name), value)
+    return packed(_ROWS[kind], value) if kind in _ROWS else value
 
 
 def sums(pairs: bytes) -> BillSums:
@@ -219,18 +190,9 @@ def names_of(key: Key) -> Names:
 
 
 def place(kind: str, *names: bytes) -> bytes:
-    """What a record is sealed for: its kind, its tenant and conversation, and its name there."""
+    """The place that a record is sealed for: its kind, its tenant and conversation, and its name there."""
     parts = (kind.encode(), *names)
     return b"".join(b"%d:%s" % (len(part), part) for part in parts)
-
-
-def _snapshot_place(names: Names, fingerprint: str, anchor: str) -> bytes:
-    return place("snapshot", *names, name_bytes(fingerprint), name_bytes(anchor))
-
-
-def _check(is_right: bool, what: str) -> None:
-    if not is_right:
-        raise UnreadableRecordError(f"it belongs to another {what}")
 
 
 def packed(kind: str, *parts: object) -> bytes:
@@ -246,21 +208,6 @@ def packed(kind: str, *parts: object) -> bytes:
     return version + crc32(version + body).to_bytes(4, "big") + body
 
 
-def _unpacked(stored: object, kind: str) -> tuple[Any, ...]:
-    """The parts of a record of this kind."""
-    if not isinstance(stored, bytes) or len(stored) <= _HEAD or stored[0] != VERSION:
-        raise UnreadableRecordError("it is not a record of this version")
-    if crc32(stored[:1] + stored[_HEAD:]) != int.from_bytes(stored[1:_HEAD], "big"):
-        raise UnreadableRecordError("its checksum is wrong")
-    decoder, body = _decoders[kind], memoryview(stored)[_HEAD + 1 :]
-    try:
-        is_json = stored[_HEAD : _HEAD + 1] == _JSON
-        parts = msgspec.convert(json.loads(bytes(body)), decoder.type) if is_json else decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise UnreadableRecordError(str(error)) from error
-    return parts[1:]
-
-
 class Codec:
     """Seals what is to be stored and reads what is stored. Counts what cannot be read as `misses`."""
 
@@ -269,8 +216,8 @@ class Codec:
         self._keyring = keyring
 
     def read(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
-        """What `read` returns for what was never sealed. None where the last of `stored` is None, and, which is a
-        miss, where it cannot be read."""
+        """The record that `read` finds in what was never sealed. None where the last of `stored` is None, and, which is
+        a miss, where it cannot be read."""
         if stored[-1] is None:
             return None
         try:
@@ -279,12 +226,12 @@ class Codec:
             self.misses += 1
             return None
 
-    def row(self, kind: Kind, tenant: bytes, place: bytes, stored: object) -> Any:
+    def row(self, kind: Kind, tenant: bytes, place: bytes, name: bytes, stored: object) -> Any:
         """A value of this kind; None where it cannot be read."""
-        return self.read(row, kind, tenant, place, stored) if kind in _ROWS else stored
+        return self.read(row, kind, tenant, place, name, stored) if kind in _ROWS else stored
 
     def open(self, place: bytes, read: Callable[[bytes], T], stored: object) -> T | None:
-        """What `read` returns for what may be sealed for this place; None as in `read`."""
+        """The record that `read` finds in what may be sealed for this place; None as in `read`."""
         return self.read(lambda sealed: read(self._plain(place, sealed)), stored)
 
     def seal(self, place: bytes, record: bytes) -> bytes:
@@ -292,107 +239,31 @@ class Codec:
         return record if self._keyring is None else self._keyring.seal(place, record)
 
     def is_newest(self, stored: object) -> bool:
-        """Whether it is stored as it would be now: with the newest key."""
+        """True where it is stored as it would be now: with the newest key."""
         return self._keyring is None or (isinstance(stored, bytes) and self._keyring.is_newest(stored))
 
+    def reseal(self, place: bytes, stored: bytes) -> bytes:
+        """The same record, sealed with the newest key."""
+        return stored if self.is_newest(stored) else self.seal(place, self._plain(place, stored))
+
+    def seal_record(self, kind: str, names: Names, name: Sequence[str], *parts: object) -> bytes:
+        """A record of a conversation as it is stored under a name, which may have several parts."""
+        return self.seal(place(kind, *names, *map(name_bytes, name)), packed(kind, *parts))
+
+    def open_record(self, kind: str, names: Names, name: Sequence[str], within: object, stored: object) -> Any:
+        """A record that was sealed so, if it says itself that it belongs there (`within`); None as in `read`."""
+        return self.open(place(kind, *names, *map(name_bytes, name)), partial(record_of, kind, within), stored)
+
     def decision_bytes(self, names: Names, record: StepRecord) -> bytes:
-        there = place("decision", *names, name_bytes(record.anchor))
-        return self.seal(there, decision_bytes(record))
+        return self.seal(place("decision", *names, name_bytes(record.anchor)), decision_bytes(record))
 
     def step(self, names: Names, anchor: str, stored: object, stored_sent: object, at: object) -> StepRecord | None:
         """The record of a step, or what can be read of it."""
         there, when = place("decision", *names, name_bytes(anchor)), self.read(seconds, at) or 0.0
         record = self.open(there, partial(decision, anchor), stored)
-        return None if record is None else replace(record, sent=self.read(sent, stored_sent), at=when)
-
-    async def claimed(
-        self,
-        names: Names,
-        record: StepRecord,
-        write: Callable[[bytes, bytes | None], Awaitable[Sequence[Any]]],
-        mend: Callable[[Any, bytes], Awaitable[object]],
-        supersedes: bool = False,
-    ) -> StepRecord:
-        """The record that counts: the first that can be read, or this one. `write` takes a decision, and what was sent;
-        it returns the row that is then stored. `mend` takes the decision of that row, and what takes its place.
-        `supersedes`: this one counts, whatever is stored."""
-        decision = self.decision_bytes(names, record)
-        sent = None if record.sent is None else packed("sent", record.sent)
-        row = await write(decision, sent)
-        if supersedes:
-            await mend(row[0], decision)
-            return record
-        first = self.step(names, record.anchor, *row)
-        if first is not None and self.is_newest(row[0]):
-            return first
-        # A decision that cannot be read cannot be followed: the next writer is the first.
-        await mend(row[0], self.decision_bytes(names, first or record))
-        return first or self.step(names, record.anchor, *await write(decision, sent)) or record
-
-    def is_sound(self, names: Names, anchor: str, stored: object) -> bool:
-        """Whether the decision of a step can be read, and is sealed with the newest key. Counts no miss."""
-        misses = self.misses
-        readable = self.step(names, anchor, stored, None, None) is not None
-        self.misses = misses
-        return readable and self.is_newest(stored)
-
-    def snapshot_bytes(self, names: Names, snapshot: Snapshot) -> bytes:
-        there = _snapshot_place(names, snapshot.fingerprint, snapshot.anchor)
-        return self.seal(there, packed("snapshot", snapshot.fingerprint, snapshot.anchor, snapshot.state))
-
-    def snapshot(self, names: Names, fingerprint: str, anchor: str, stored: object) -> Snapshot | None:
-        there = _snapshot_place(names, fingerprint, anchor)
-        return self.open(there, partial(snapshot, fingerprint, anchor), stored)
-
-    def insert_bytes(self, names: Names, insert: Insert) -> bytes:
-        return self.seal(place("insert", *names, name_bytes(insert.after)), packed("insert", insert))
-
-    def insert(self, names: Names, anchor: str, stored: object) -> Insert | None:
-        there = place("insert", *names, name_bytes(anchor))
-        return self.open(there, partial(insert, anchor), stored)
-
-    def summary_bytes(self, names: Names, record: SummaryRecord) -> bytes:
-        return self.seal(place("summary", *names, name_bytes(record.id)), packed("summary", record))
-
-    def summary(self, names: Names, id: str, first: str, stored: object) -> SummaryRecord | None:
-        there = place("summary", *names, name_bytes(id))
-        return self.open(there, partial(summary, id, first), stored)
-
-    def text_rows(self, names: Names, kind: TextKind, texts: Iterable[StoredText]) -> dict[bytes, TextRow]:
-        """Texts as they are stored, by their names."""
-        rows = {}
-        for each in texts:
-            name = name_bytes(each.name)
-            about = self.seal(place(f"about {kind.name}", *names, name), packed("about", dict(each.about)))
-            content = self.seal(place(kind.name, *names, name), packed("text", name, each.text))
-            rows[name] = TextRow(about, content, len(about) + len(content))
-        return rows
-
-    def listed_text(self, names: Names, kind: TextKind, stored_name: object, stored: object) -> StoredText | None:
-        """A text as a list shows it: without the text itself."""
-        text_name = self.read(name, stored_name)
-        if text_name is None:
+        if record is None:
             return None
-        there = place(f"about {kind.name}", *names, name_bytes(text_name))
-        readable = self.open(there, about, stored)
-        return None if readable is None else StoredText(text_name, "", readable)
-
-    def texts(self, names: Names, kind: TextKind, rows: Mapping[bytes, TextRow]) -> dict[str, str]:
-        """The texts that can be read, by their names."""
-        texts = {}
-        for name_there, row in rows.items():
-            readable = self.open(place(kind.name, *names, name_there), partial(text, name_there), row.content)
-            if readable is not None:
-                texts[name(name_there)] = readable
-        return texts
-
-    def first_text(self, names: Names, kind: TextKind, name: bytes, stored: bytes, new: bytes) -> bytes:
-        """The text that stays under this name: where the first one does, what is stored (sealed anew where the key is
-        not the newest) as long as it can be read; else the new one."""
-        there = place(kind.name, *names, name)
-        if not kind.first_stays or self.open(there, partial(text, name), stored) is None:
-            return new
-        return stored if self.is_newest(stored) else self.seal(there, self._plain(there, stored))
+        return replace(record, sent=self.read(record_of, "sent", None, stored_sent), at=when)
 
     def _plain(self, place: bytes, stored: object) -> bytes:
         if not isinstance(stored, bytes):
@@ -405,3 +276,50 @@ class Codec:
             return self._keyring.open(place, stored)
         except SealedError as error:
             raise UnreadableRecordError(str(error)) from error
+
+
+class ClaimedSteps:
+    """Claims decisions, and mends those that cannot be read or are not sealed with the newest key."""
+
+    _codec: Codec
+
+    async def _write_step(
+        self, names: Names, record: StepRecord, decision: bytes, sent: bytes | None
+    ) -> Sequence[object]:
+        """Store a decision, unless there is one, and what was sent; the row that is then stored."""
+        raise NotImplementedError
+
+    async def _mend_step(self, names: Names, anchor: str, stored: Any, decision: bytes) -> None:
+        """Put a decision in the place of one that is stored."""
+        raise NotImplementedError
+
+    async def claim(self, key: Key, record: StepRecord, *, supersedes: bool = False) -> StepRecord:
+        names, decision, sent = names_of(key), *self._stored_parts(key, record)
+        row = await self._write_step(names, record, decision, sent)
+        if supersedes:
+            await self._mend_step(names, record.anchor, row[0], decision)
+            return record
+        first = self._codec.step(names, record.anchor, *row)
+        if first is not None and self._codec.is_newest(row[0]):
+            return first
+        # A decision that cannot be read cannot be followed: the next writer is the first.
+        await self._mend_step(names, record.anchor, row[0], self._codec.decision_bytes(names, first or record))
+        if first is not None:
+            return first
+        return self._codec.step(names, record.anchor, *await self._write_step(names, record, decision, sent)) or record
+
+    def _stored_parts(self, key: Key, record: StepRecord) -> tuple[bytes, bytes | None]:
+        """The decision of a record, and what was sent."""
+        sent = None if record.sent is None else packed("sent", record.sent)
+        return self._codec.decision_bytes(names_of(key), record), sent
+
+    async def _claim_unsound(self, rows: Iterable[tuple[Key, StepRecord, bytes, object]]) -> None:
+        """Claim the records that were written beside decisions that cannot be followed. Each comes with its decision,
+        and the one that is stored."""
+        for key, record, decision, first in rows:
+            if first != decision:
+                misses = self._codec.misses
+                step = self._codec.step(names_of(key), record.anchor, first, None, None)
+                self._codec.misses = misses  # it is counted once, when it is claimed
+                if step is None or not self._codec.is_newest(first):
+                    await self.claim(key, record)

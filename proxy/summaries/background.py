@@ -26,15 +26,14 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from cachetools import LRUCache
 from msgspec import structs
 
 from policies.context import Summarizing
 from policies.model.conversation import Block
 from policies.model.edits import Replace
 from policies.model.memory import Memory, ModelDigest
+from policies.model.parameters import is_large
 from policies.model.summary_record import Criteria, SummaryRecord, reply_word, stale
-from policies.model.windows import is_large
 from policies.money.prices import Prices
 from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described
@@ -43,11 +42,11 @@ from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.memory import Key
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.cached import CachedStore
+from proxy.memory.conversation import LiveConversation, note_first, put_newest
 from proxy.requests import PlannedRequest, RequestContext
-from proxy.summaries.clients import ModelRequest
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import (
     DIGEST_PROMPTS,
     DigestJob,
@@ -66,15 +65,13 @@ Waiting = Callable[[], AbstractAsyncContextManager[None]]
 """Entered around a wait on behalf of a client that streams, to keep its connection alive."""
 Replan = Callable[[PlannedRequest, Memory], Awaitable[PlannedRequest]]
 
-_LOOKUPS = 16_384
-"""Outputs of which it is remembered that the store was asked for their digests."""
-_EVENTS = 1024
-"""Events that are remembered, so that none is noted twice."""
+_LOOKUPS = 4_096
+"""Outputs of one conversation of which it is remembered that the store was asked for their digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryServices:
-    """What the writers share."""
+    """The services that the writers share."""
 
     settings: Settings
     summarizer: Summarizer
@@ -84,7 +81,7 @@ class SummaryServices:
     telemetry: Telemetry
     payments: Payments
     clock: Callable[[], float]
-    _noted: LRUCache[tuple[Key, str], bool] = field(default_factory=lambda: LRUCache(_EVENTS), repr=False)
+    _refusals: set[str] = field(default_factory=set, repr=False)
 
     def _payment(self, context: RequestContext) -> Payment:
         """With which credentials something may be written for it now."""
@@ -92,11 +89,11 @@ class SummaryServices:
         return self.payments.possible(client_request.sender.credential, client_request.proof.is_plain_key)
 
     def may_ask(self, context: RequestContext) -> bool:
-        """Whether any model may be asked for it now."""
+        """True where any model may be asked for it now."""
         return self.summarizer.first(self._model_request(context, self._payment(context))) is not None
 
     def job_fields(self, context: RequestContext) -> dict[str, Any]:
-        """What every job for this request holds."""
+        """The fields of every job for this request."""
         return {
             "key": context.key,
             "conversation": context.conversation,
@@ -107,7 +104,7 @@ class SummaryServices:
         }
 
     def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
-        """What a record with this prompt must have been written under to count for this request."""
+        """The terms that a record with this prompt must have been written under to count for this request."""
         request = self._model_request(context, EVERYTHING)
         return criteria_for(self.settings, self.summarizer, request, context.policy, prompt.version)
 
@@ -118,9 +115,14 @@ class SummaryServices:
         client_request = context.client_request
         allowed = self.payments.allowed(client_request.sender.credential, client_request.proof.is_plain_key)
         first = self.summarizer.first(self._model_request(context, allowed))
-        if first is None:
-            self._refuse_once()
-        return first[1] if first else None
+        if first is not None:
+            return first[1]
+        self.telemetry.metrics.count("summaries", "no_credential")
+        if not self._refusals:  # it is said in the log the first time
+            self._refusals.add("no_credential")
+            effect = "no summaries: the client sends no plain API key, and no key of the gateway's own may be used"
+            self.telemetry.log.warning("summary_no_credential", effect=effect)
+        return None
 
     async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
         """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
@@ -132,12 +134,10 @@ class SummaryServices:
             await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))
         return True
 
-    def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
+    def note_once(self, live: LiveConversation, event: str, subject: str, **details: str | int) -> None:
         """Note an event of a conversation, unless it was noted already of this subject, for the same reason."""
-        name = (key, f"{event} {subject} {details.get('reason', '')}")
-        if name not in self._noted:
-            self._noted[name] = True
-            self.audit_log.note(key, event, **details)
+        if note_first(live, f"{event} {subject} {details.get('reason', '')}"):
+            self.audit_log.note(live.key, event, **details)
 
     def _model_request(self, context: RequestContext, payment: Payment) -> ModelRequest:
         client_request = context.client_request
@@ -150,15 +150,6 @@ class SummaryServices:
             upstream=client_request.upstream,
             writing=context.preset.writing,
         )
-
-    def _refuse_once(self) -> None:
-        """Count a request for which no credential may be used, and say so in the log the first time."""
-        self.telemetry.metrics.count("summaries", "no_credential")
-        name = (Key("", ""), "no_credential")
-        if name not in self._noted:
-            self._noted[name] = True
-            effect = "no summaries: the client sends no plain API key, and no key of the gateway's own may be used"
-            self.telemetry.log.warning("summary_no_credential", effect=effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +188,7 @@ class BackgroundWriters:
         reason, id = plan.state.use.reason, plan.state.use.stale
         if not reason:
             return
-        services.note_once(context.key, "summary.stale", id, id=id, reason=reason)
+        services.note_once(context.live, "summary.stale", id, id=id, reason=reason)
         if context.preset.writing.stale.then == "fail" and plan.summary is None:
             message = (
                 f"The summary of this conversation is stale ({reason}) and `summary_stale` is `fail`: "
@@ -258,11 +249,13 @@ class RollingSummaries:
 
     def report(self, planned: PlannedRequest) -> str:
         """Notes a summary that stands from this request on."""
-        context, plan, key = planned.context, planned.plan, planned.context.key
+        context, plan = planned.context, planned.plan
         origin = plan.summary.origin if plan.summary else None
         if plan.adopted and origin is not None:
-            self._services.note_once(key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
-        job = self._maker.state(key, context.conversation.beginning) if context.preset.summarizes else ""
+            self._services.note_once(
+                context.live, "summary.adopted", origin.id, id=origin.id, generation=origin.generation
+            )
+        job = self._maker.state(context.key, context.conversation.beginning) if context.preset.summarizes else ""
         return reply_word(plan.state.use, job, is_wanted=bool(plan.wants))
 
     def _merged(self, context: RequestContext, memory: Memory) -> Memory:
@@ -293,7 +286,6 @@ class OutputDigests:
     def __init__(self, services: SummaryServices) -> None:
         self._services = services
         self._maker = services.maker
-        self._lookups: LRUCache[tuple[Key, str], bool] = LRUCache(_LOOKUPS)
 
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
@@ -310,11 +302,12 @@ class OutputDigests:
         for block in _of_age(context):
             place = place_of(block)
             is_over = self._maker.recent(*place) or self._maker.state(*place) == "failed"
-            if not is_over and (context.key, block.text_digest.hex()) not in self._lookups:  # a replica may have it
+            if not is_over and block.text_digest.hex() not in context.live.digest_lookups:  # a replica may have it
                 unknown.append(block.text_digest.hex())
-        self._lookups.update({(context.key, digest): True for digest in unknown})
-        stored = await self._services.cached_store.records(context.key, unknown) if unknown else ()
-        return context, self._merged(context, plan_state, memory, stored)
+        for digest in unknown:
+            put_newest(context.live.digest_lookups, digest, None, _LOOKUPS)
+        lookup = await self._services.cached_store.look_up(context.key, unknown)
+        return context, self._merged(context, plan_state, memory, lookup.memory.summaries)
 
     def after_plan(self, planned: PlannedRequest) -> None:
         context = planned.context
@@ -339,7 +332,7 @@ class OutputDigests:
         adopted = adopted_digests(context, plan, planned.memory)
         for block in adopted:
             digest = block.text_digest.hex()
-            self._services.note_once(context.key, "digest.adopted", block.anchor, first=digest, last=block.anchor)
+            self._services.note_once(context.live, "digest.adopted", block.anchor, first=digest, last=block.anchor)
         if context.preset.digests is None:
             return ""
         wanted = [conversation.blocks[conversation.index[want.at]] for want in plan.digests]

@@ -1,23 +1,70 @@
-"""An API at a URL, asked through its SDK.
+"""An API at a URL, asked for a completion through the official SDK of whoever made it.
 
 Laws
   No header goes out but those named here, and no redirect is followed. A reply has a bound.
+  Importing an SDK takes a second or two, so a client imports it when it is made.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import msgspec
 
-from policies.dialects import Dialect
-from policies.dialects.writing import Writing
+from policies.dialects import DEFAULT, Dialect
+from policies.dialects.dialect import Writing
+from policies.model.tokens import well_formed
+from policies.money.prices import Usage
+from policies.presets import AS_CONFIGURED, WritingOptions
+from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, UpstreamRow
 from proxy.config.headers import VERSIONS
-from proxy.summaries.clients import SdkClient
+from proxy.summaries.payments import EVERYTHING, Payment
 from proxy.upstreams.outbound import Outbound, trust
+
+_RETRIES = 1
+"""How often an SDK tries again by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """For which conversation a model is wanted, who pays, and what is to be written."""
+
+    model: str
+    """The model of the conversation."""
+    auth: Mapping[str, str] = field(repr=False)
+    """The client's own headers that prove who it is."""
+    owner: str = ""
+    """The name of whoever has that credential."""
+    payment: Payment = EVERYTHING
+    dialect: str = DEFAULT
+    """The API of the conversation."""
+    upstream: str = ""
+    """The upstream of the conversation, by its name; "" for the first one of its API."""
+    writing: WritingOptions = AS_CONFIGURED
+    instructions: str = ""
+    """The instructions over the material; empty as long as there is none yet."""
+    text: str = ""
+    """The material."""
+    tokens: int = 0
+    """The size of both."""
+    most: int = 0
+    """Tokens that the answer may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer. One that is not `readable` was billed all the same."""
+
+    text: str
+    end: End
+    usage: Usage | None
+    readable: bool = True
+
 
 _LARGEST_REPLY = 4 * 2**20
 """Bytes of a reply, at most."""
@@ -33,7 +80,7 @@ _HEADERS = (
 )
 _FROM_SDK = frozenset({*VERSIONS, "content-length", "transfer-encoding"})
 _ROOT = "/v1"
-"""What the SDKs ask below; the transport puts the path of the upstream in its place."""
+"""The path that the SDKs ask below; the transport puts the path of the upstream in its place."""
 
 
 class Endpoint:
@@ -51,15 +98,44 @@ class Endpoint:
             trust_env=False,
         )
         self.base = row.url
-        self._client: SdkClient | None = None
+        self.errors: tuple[type[Exception], ...] = ()
+        """The errors of the SDK where there is no reply."""
+        self._sdk: Any = None
 
-    async def client(self) -> SdkClient:
-        """The SDK, with the key that its upstream has now; made in a thread, because importing it takes long."""
+    async def connect(self) -> None:
+        """Use the key that its upstream has now, and make the SDK: in a thread, because importing it takes long."""
         if self.outbound.row.key_file is not None:
             await self.outbound.reread()
-        if self._client is None:
-            self._client = await asyncio.to_thread(SdkClient, self.api, self._writing, self.outbound.origin, self.http)
-        return self._client
+        if self._sdk is None:
+            self.errors, self._sdk = await asyncio.to_thread(_sdk, self.api, self.outbound.origin, self.http)
+
+    async def ask(self, request: ModelRequest, model: str, headers: Mapping[str, str]) -> bytes:
+        """The body of the reply. `headers` prove who asks."""
+        instructions, text = well_formed(request.instructions), well_formed(request.text)
+        body, *others = self._writing.bodies(model, instructions, text, request.most)
+        for other in others:
+            try:
+                return await self._post(body, headers)
+            except self.errors as error:
+                if getattr(error, "status_code", 0) != 400 or getattr(error, "param", None) not in body.keys() - other:
+                    raise
+            body = other
+        return await self._post(body, headers)
+
+    async def _post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+        options, path = {"headers": headers}, f"/v1{self.api.http.path}"
+        reply: httpx2.Response = await self._sdk.post(path, cast_to=httpx2.Response, body=body, options=options)
+        return reply.content
+
+    def read(self, body: bytes) -> Completion:
+        """The answer in a reply. Raises ValueError where the body is not a JSON object."""
+        reply = msgspec.json.decode(body, type=dict[str, Any])
+        usage = self.api.usage.read(reply.get("usage"))
+        try:
+            text, end = self._writing.answer(reply)
+        except (msgspec.ValidationError, IndexError):
+            return Completion("", "other", usage, readable=False)
+        return Completion(text, end, usage)
 
     async def models(self, headers: Mapping[str, str]) -> frozenset[str]:
         """The names of the models that this API lists. Raises where it lists none."""
@@ -68,6 +144,19 @@ class Endpoint:
         reply = await self.http.get(url, headers={**VERSIONS, **headers})
         reply.raise_for_status()
         return frozenset(each.id for each in msgspec.json.decode(reply.content, type=_ModelList).data)
+
+
+def _sdk(api: Dialect, base: str, http: httpx2.AsyncClient) -> tuple[tuple[type[Exception], ...], Any]:
+    """The errors of the SDK of whoever made this API, and a client of it."""
+    # the SDK wants a key; the transport does not let it out
+    options: dict[str, Any] = {"base_url": base, "api_key": "none", "http_client": http, "max_retries": _RETRIES}
+    if api.provider == "anthropic":
+        from anthropic import AnthropicError, AsyncAnthropic
+
+        return (AnthropicError,), AsyncAnthropic(**options, open_telemetry=False)
+    from openai import AsyncOpenAI, OpenAIError
+
+    return (OpenAIError,), AsyncOpenAI(**options)
 
 
 class _ListedModel(msgspec.Struct):

@@ -21,12 +21,11 @@ from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, sources_of
 from policies.money.bills import Labels
 from policies.rules.digest import section, source_text
-from policies.text.quotations import Quotations
-from policies.text.summary_checks import End, verdict
+from policies.text.summary_checks import End, Quotations, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
 from proxy.memory import Key
-from proxy.summaries.clients import ModelRequest
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.summarizer import GeneratedText
 
 _WORDS_PER_TOKEN = 0.7
@@ -74,7 +73,7 @@ DIGEST_PROMPTS: Mapping[ToolKind, SummaryPrompt] = MappingProxyType(
     {kind: _read(f"digest-{_READ_AS.get(kind, kind)}-1") for kind in get_args(ToolKind)}
 )
 _FRAME = _read("frame-2")
-"""What is data and what is not: added to a prompt from the configuration."""
+"""Says which part is data: added to a prompt from the configuration."""
 
 
 def prompt_of(kind: Kind, own: str = "") -> SummaryPrompt:
@@ -173,8 +172,8 @@ class SummaryJob(_Job):
         return min(allowed, limit or allowed)
 
     def fits(self, record: SummaryRecord) -> bool:
-        """Whether a record of this kind satisfies the job: it reaches at least as far into the history. A rejected one
-        may, because it was paid for. People get one of exactly these messages, and may try it again."""
+        """True where a record of this kind satisfies the job: it reaches at least as far into the history. A rejected
+        one may, because it was paid for. People get one of exactly these messages, and may try it again."""
         if self.kind == "history" and (record.last != self.last or record.rejected):
             return False
         places = self.conversation.index
@@ -210,14 +209,14 @@ class SummaryJob(_Job):
         return verdict(text, end, draft.sources, max(before, after + 1), after, most, shortest=_SHORT)
 
     def content(self, text: str, draft: Draft, most: int) -> str:
-        """What is stored of an answer; of one for the prompt, what its lines quote."""
+        """The part of an answer that is stored; of one for the prompt, with what its lines quote."""
         if self.kind != "compaction":
             return text
         previous = draft.previous.content if draft.previous else ""
         return Quotations(draft.blocks, previous).of(text, most, self.count)
 
     def _extends(self, record: SummaryRecord) -> bool:
-        """Whether this is the summary to extend, and no block is left out between it and the new ones."""
+        """True where this is the summary to extend, and no block is left out between it and the new ones."""
         want, places = self.want, self.conversation.index
         if self.kind != "compaction" or record.kind != "compaction" or not record.content:
             return False

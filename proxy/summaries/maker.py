@@ -13,11 +13,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from time import monotonic
 from typing import Literal, TypeVar
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from policies.model.summary_record import SummaryCost, SummaryRecord, stale
 from policies.money.bills import Labels
@@ -28,9 +29,9 @@ from proxy.memory import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.breaker import GuardedStore
 from proxy.memory.cached import NEAR_SECONDS
-from proxy.memory.conversation import summaries_weight
-from proxy.memory.forgetting import ForgetRegistry, forget_in
-from proxy.summaries.clients import ModelRequest
+from proxy.memory.conversation import Conversations, put_newest
+from proxy.memory.forgetting import ForgetRegistry
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import Details, Job, Place, SummaryJob, record_of, write_request
 from proxy.summaries.payments import SpendingLimits
 from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError, criteria_for
@@ -46,8 +47,10 @@ _AGAIN = 2.0
 """Seconds until the second try to store a record."""
 _MOMENT = 2.0
 """Seconds that running jobs have at the end, and that giving back a lease may take."""
-_CACHE_BYTES = 32 * 2**20
-_NAMES = 4096
+_OWNERS = 4_096
+"""Owners of whose failures it is known."""
+_FAILED, _RECENT = 4_096, 1_024
+"""Jobs of one conversation that have failed, and those whose records are remembered."""
 
 State = Literal["", "pending", "failed"]
 T = TypeVar("T")
@@ -60,23 +63,11 @@ class RejectedError(SummarizerError):
 class SummaryMaker:
     """Runs jobs in the background, and knows which are pending and which have failed."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        summarizer: Summarizer,
-        store: Store,
-        audit_log: AuditLog,
-        telemetry: Telemetry,
-        forgets: ForgetRegistry,
-        clock: Callable[[], float] = time.time,
-        *,
-        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = (),
-    ) -> None:
-        self._writer = SummaryWriter(settings, summarizer, store, audit_log, telemetry, clock, billed=billed)
-        self.summarizer, self.recent = summarizer, self._writer.recent.of
+    def __init__(self, writer: "SummaryWriter", forgets: ForgetRegistry) -> None:
+        self.summarizer, self.recent = writer.summarizer, partial(recent_records, writer.conversations)
+        self._writer = writer
+        self._conversations = writer.conversations
         self._running: dict[Place, tuple[Job, asyncio.Task[SummaryRecord]]] = {}
-        self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
-        self._telemetry = telemetry
         forgets.register(self._forget)
 
     def start(self, job: Job) -> bool:
@@ -87,7 +78,7 @@ class SummaryMaker:
         if self._writer.fitting(job, (*job.records, *self.recent(*place))):
             return False
         if obstacle := self._writer.obstacle(job):
-            self._failed[place] = True
+            self._note_failed(place, True)
             self._writer.count(obstacle)
             return False
         with suppress(SummarizerError):
@@ -101,7 +92,8 @@ class SummaryMaker:
 
     def state(self, key: Key, first: str) -> State:
         """The state of the job at this place; empty where none ran. One that has failed stays so until one succeeds."""
-        if (key, first) in self._failed:
+        live = self._conversations.get(key)
+        if live is not None and first in live.failed_jobs:
             return "failed"
         return "pending" if (key, first) in self._running else ""
 
@@ -141,12 +133,10 @@ class SummaryMaker:
             await asyncio.wait(tasks)
 
     def _forget(self, tenant: str, conversation: str | None) -> None:
-        """End what runs for a conversation, or for all of a tenant, and drop what is cached of it."""
+        """End what runs for a conversation, or for all of a tenant."""
         for job, task in list(self._running.values()):
             if job.key.tenant == tenant and conversation in (None, job.key.conversation):
                 task.cancel()
-        forget_in(self._failed, tenant, conversation)
-        self._writer.recent.forget(tenant, conversation)
 
     def _task(self, job: Job) -> asyncio.Task[SummaryRecord]:
         """Raises SummarizerError where too many jobs wait."""
@@ -164,77 +154,70 @@ class SummaryMaker:
         if task.cancelled():
             return
         error = task.exception()
-        if error is None and not task.result().rejected:
-            self._failed.pop(place, None)
-        else:
-            self._failed[place] = True
+        self._note_failed(place, error is not None or bool(task.result().rejected))
         if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
             self._writer.count("fault")
-            self._telemetry.log.error("summary_failed", exc_info=error)
+            self._writer.telemetry.log.error("summary_failed", exc_info=error)
+
+    def _note_failed(self, place: Place, has_failed: bool) -> None:
+        live = self._conversations.of(place[0])
+        live.failed_jobs.pop(place[1], None)
+        if has_failed:
+            put_newest(live.failed_jobs, place[1], None, _FAILED)
+        self._conversations.settle(live)
 
 
-class RecentRecords:
-    """The records that were written or found here lately, by place: the store may not have them yet."""
-
-    def __init__(self) -> None:
-        self._records: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
-            _CACHE_BYTES, NEAR_SECONDS, getsizeof=summaries_weight
-        )
-
-    def of(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
-        """The records of a place, rejected ones too, oldest first."""
-        return self._records.get((key, first), ())
-
-    def add(self, job: Job, record: SummaryRecord) -> None:
-        """Remember what came of a job; those for people are looked up in the store."""
-        if job.kind != "history":
-            others = (other for other in self.of(*job.place) if other.id != record.id)
-            self._records[job.place] = (*others, record)[-SUMMARIES:]
-
-    def forget(self, tenant: str, conversation: str | None) -> None:
-        """Drop the records of a conversation, or of all of a tenant: also digests, whose places have none."""
-        for place, records in list(self._records.items()):
-            if place[0].tenant == tenant and any(conversation in (None, each.conversation) for each in records):
-                self._records.pop(place, None)
+def recent_records(conversations: Conversations, key: Key, first: str) -> tuple[SummaryRecord, ...]:
+    """The records that were written or looked up here lately for the job at this place, rejected ones too, oldest
+    first: the store may not have them yet."""
+    live = conversations.get(key)
+    until, records = (0.0, ()) if live is None else live.recent_records.get(first, (0.0, ()))
+    return records if monotonic() < until else ()
 
 
+def _add_recent(conversations: Conversations, job: Job, record: SummaryRecord) -> None:
+    """Remember what came of a job; those for people are looked up in the store."""
+    if job.kind == "history":
+        return
+    (key, first), now = job.place, monotonic()
+    others = (other for other in recent_records(conversations, key, first) if other.id != record.id)
+    live = conversations.of(key)
+    live.recent_records = {name: entry for name, entry in live.recent_records.items() if now < entry[0]}
+    put_newest(live.recent_records, first, (now + NEAR_SECONDS, (*others, record)[-SUMMARIES:]), _RECENT)
+    conversations.settle(live)
+
+
+@dataclass(eq=False)
 class SummaryWriter:
     """Does one job, once over all replicas: takes its lease, asks the summarizer, and stores and charges the answer."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        summarizer: Summarizer,
-        store: Store,
-        audit_log: AuditLog,
-        telemetry: Telemetry,
-        clock: Callable[[], float],
-        *,
-        billed: Sequence[Callable[[Key, Labels, SummaryCost], None]],
-    ) -> None:
-        self._settings = settings
-        self._billed = billed
-        """Are told what each summary has cost."""
-        self._summarizer = summarizer
-        self._store = store
-        self._guarded = GuardedStore(store, telemetry, "summaries_store")
-        self._audit_log = audit_log
-        self._telemetry = telemetry
-        self._clock = clock
-        self._budget = SpendingLimits(settings.summary_budget, store, audit_log, telemetry, clock)
-        self._lease_seconds = settings.summary_timeout + _MARGIN
-        self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
+    settings: Settings
+    summarizer: Summarizer
+    store: Store
+    audit_log: AuditLog
+    telemetry: Telemetry
+    conversations: Conversations
+    _: KW_ONLY
+    billed: Sequence[Callable[[Key, Labels, SummaryCost], None]] = ()
+    """Are told what each summary has cost."""
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._guarded = GuardedStore(self.store, self.telemetry, "summaries_store")
+        budget = self.settings.summary_budget
+        self._budget = SpendingLimits(budget, self.store, self.audit_log, self.conversations, self.clock)
+        self._lease_seconds = self.settings.summary_timeout + _MARGIN
+        self._breakers: LRUCache[str, Breaker] = LRUCache(_OWNERS)
         self._slots = asyncio.Semaphore(_CONCURRENT)
-        self.recent = RecentRecords()
         self.is_closing = False
-        """Whether no model is asked any more."""
-        self.count = partial(telemetry.metrics.count, "summaries")
+        """True where no model is asked any more."""
+        self.count = partial(self.telemetry.metrics.count, "summaries")
         """Counts an outcome."""
 
     def fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
         """The newest record that satisfies the job."""
-        settings, now = self._settings, self._clock()
-        criteria = criteria_for(settings, self._summarizer, job.request, job.policy, job.prompt.version)
+        settings, now = self.settings, self.clock()
+        criteria = criteria_for(settings, self.summarizer, job.request, job.policy, job.prompt.version)
         fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
         return fitting[-1] if fitting else None
 
@@ -243,7 +226,7 @@ class SummaryWriter:
         if self._budget.is_used_up(job.key):
             return "budget"
         is_paused = self._breaker(job).is_paused or self._guarded.is_paused
-        return "paused" if is_paused or not self._summarizer.may_ask(job.request) else ""
+        return "paused" if is_paused or not self.summarizer.may_ask(job.request) else ""
 
     async def write_once(self, job: Job) -> SummaryRecord:
         """The record, written here or by the replica that holds the lease. Raises SummarizerError, StoreTrouble."""
@@ -266,17 +249,17 @@ class SummaryWriter:
                 records = tuple(await self._ask("summaries", lambda store: store.summaries(job.key)))
             else:
                 memory = await self._ask("memory", lambda store: store.memory(job.key, [job.first]))
-                records = (*job.records, *self.recent.of(*job.place), *memory.summaries)
+                records = (*job.records, *recent_records(self.conversations, *job.place), *memory.summaries)
             record = self.fitting(job, records)
             if record is None:
                 return await self._write(job, lease, records)
             self.count("found")
-            self.recent.add(job, record)
+            _add_recent(self.conversations, job, record)
             return record
         finally:
             with suppress(StoreTrouble, TimeoutError):  # it expires by itself
                 async with asyncio.timeout(_MOMENT):
-                    await self._store.release(job.key, lease)
+                    await self.store.release(job.key, lease)
 
     async def _write(self, job: Job, lease: Lease, records: Sequence[SummaryRecord]) -> SummaryRecord:
         """Ask the summarizer, check its answer, and store the record, used or rejected."""
@@ -285,10 +268,10 @@ class SummaryWriter:
             self.count("paused")
             raise SummarizerError("paused")
         with job.conversation.carried.held():
-            draft, request = await in_thread(write_request, job, records, self._settings.summary_tokens)
+            draft, request = await in_thread(write_request, job, records, self.settings.summary_tokens)
         answer = await self._answer(job, request, breaker)
         with job.conversation.carried.held():
-            record = await in_thread(record_of, job, draft, answer, request.most, self._clock())
+            record = await in_thread(record_of, job, draft, answer, request.most, self.clock())
         if record.rejected:  # a model whose answers are of no use is not better than one that gives none
             breaker.failed(record.rejected)
         else:
@@ -297,7 +280,7 @@ class SummaryWriter:
         milliseconds = round((asyncio.get_running_loop().time() - started) * 1000)
         details: Details = {"id": record.id, "model": record.model, "ms": milliseconds}
         if has_lease:
-            self.recent.add(job, record)
+            _add_recent(self.conversations, job, record)
         if not has_lease:
             self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
         elif record.rejected:
@@ -311,21 +294,22 @@ class SummaryWriter:
 
     async def _answer(self, job: Job, request: ModelRequest, breaker: Breaker) -> GeneratedText:
         """The summarizer's answer, within the budget. Raises SummarizerError, StoreTrouble."""
-        await self._summarizer.look_up(request)
-        reservation = await self._budget.reserve(job.key, self._summarizer.estimate(request))
-        if reservation is None:
+        await self.summarizer.look_up(request)
+        estimate = self.summarizer.estimate(request)
+        purses = await self._budget.reserve(job.key, estimate)
+        if purses is None:
             self.count("budget")
             raise SummarizerError("budget")
-        self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
+        self.audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
         try:
-            answer = await self._summarizer.write(request)
+            answer = await self.summarizer.write(request)
         except SummarizerError as error:
             breaker.failed(error.reason)
             self._note(job, "failed", error.spent, {"reason": error.reason})
             await self._charge(job, error.spent)
-            await self._budget.settle(reservation, error.charged)
+            await self._budget.settle(purses, estimate, error.charged)
             raise
-        await self._budget.settle(reservation, answer.charged)
+        await self._budget.settle(purses, estimate, answer.charged)
         return answer
 
     async def _put(self, job: Job, record: SummaryRecord, lease: Lease) -> bool:
@@ -334,21 +318,21 @@ class SummaryWriter:
         for pause in (0.0, _AGAIN):
             try:
                 await asyncio.sleep(pause)
-                return await self._store.put_summary(job.key, record, lease)
+                return await self.store.put_summary(job.key, record, lease)
             except StoreTrouble:
-                self._telemetry.metrics.store_trouble("put_summary")
+                self.telemetry.metrics.store_trouble("put_summary")
         return True
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
         """Add a cost to the conversation that caused it."""
         if spent == SummaryCost():
             return
-        for bill in self._billed:
+        for bill in self.billed:
             bill(job.key, job.labels, spent)
         try:
-            await self._store.spend(job.key, job.kind, spent)
+            await self.store.spend(job.key, job.kind, spent)
         except StoreTrouble:
-            self._telemetry.metrics.store_trouble("spend")
+            self.telemetry.metrics.store_trouble("spend")
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble, at once while the store is left alone."""
@@ -361,9 +345,9 @@ class SummaryWriter:
 
     def _breaker(self, job: Job) -> Breaker:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
-        owner = "" if all(each.key_env for each in self._settings.summarizers) else job.request.owner
+        owner = "" if all(each.key_env for each in self.settings.summarizers) else job.request.owner
         if owner not in self._breakers:
-            self._breakers[owner] = reported_breaker("summarizer", self._telemetry, self._lease_seconds, owner=owner)
+            self._breakers[owner] = reported_breaker("summarizer", self.telemetry, self._lease_seconds, owner=owner)
         return self._breakers[owner]
 
     def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:
@@ -371,4 +355,4 @@ class SummaryWriter:
         name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
         tokens = spent.prompt + spent.completion
         bill: Details = {"dollars": spent.dollars} if spent.known_dollars is not None else {"price": "unknown"}
-        self._audit_log.note(job.key, name, kind=job.kind, **details, **job.span, tokens=tokens, **bill)
+        self.audit_log.note(job.key, name, kind=job.kind, **details, **job.span, tokens=tokens, **bill)

@@ -41,7 +41,7 @@ TABLE: Sequence[tuple[str, Sequence[str]]] = (
 )
 """Names of models without a vendor and a date, and their siblings, the best first."""
 _FAMILIES = tuple((re.compile(f"(?:{name}){_DATE}"), siblings) for name, siblings in TABLE)
-_LISTS, _REFUSALS = 1_024, 4_096
+_LISTS, _ANSWERS = 1_024, 4_096
 _LASTS = 3_600.0
 """Seconds for which a list is believed, or for which it is not asked for again where none came."""
 _SECONDS = 5.0
@@ -57,28 +57,27 @@ class ModelKnowledge:
 
     def __init__(self) -> None:
         self._lists: TTLCache[Upstream, Collection[str]] = TTLCache(_LISTS, _LASTS)
-        self._refused: LRUCache[tuple[Upstream, str], bool] = LRUCache(_REFUSALS)
-        self._confirmed: LRUCache[tuple[Upstream, str], bool] = LRUCache(_REFUSALS)
+        self._answered: LRUCache[tuple[Upstream, str], bool] = LRUCache(_ANSWERS)
+        """False where a model was refused."""
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
 
     def has(self, upstream: Upstream, sibling: str, model: str) -> bool:
-        """Whether a sibling of a model is worth a try there, as far as is known."""
+        """True where a sibling of a model is worth a try there, as far as is known."""
         models = self._lists.get(upstream, ())
         is_unlisted = model in models and sibling not in models
-        return not is_unlisted and (upstream, sibling) not in self._refused
+        return not is_unlisted and self._answered.get((upstream, sibling), True)
 
     def refuse(self, upstream: Upstream, model: str) -> None:
         """Remember that the upstream has refused a model."""
-        self._refused[upstream, model] = True
-        self._confirmed.pop((upstream, model), None)
+        self._answered[upstream, model] = False
 
     def confirm(self, upstream: Upstream, model: str) -> None:
         """Remember that a model has answered there."""
-        self._confirmed[upstream, model] = True
+        self._answered[upstream, model] = True
 
     def is_certain(self, upstream: Upstream, model: str) -> bool:
-        """Whether a model has answered there, or is listed."""
-        return (upstream, model) in self._confirmed or model in self._lists.get(upstream, ())
+        """True where a model has answered there, or is listed."""
+        return self._answered.get((upstream, model), False) or model in self._lists.get(upstream, ())
 
     async def look_up(self, upstream: Upstream, ask: Callable[[], Awaitable[Collection[str]]]) -> None:
         """Have the list by the end, unless there is none, or it was asked for a while ago."""

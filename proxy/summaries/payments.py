@@ -17,23 +17,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cachetools import LRUCache, TTLCache
-
 from proxy.config import Settings, SummaryBudget
 from proxy.config.upstreams import is_public
 from proxy.identity.credential import CredentialStates, is_allowed, owner_of
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
-from proxy.telemetry import Telemetry
+from proxy.memory.conversation import Conversations, note_first
 
-_CONVERSATIONS = 4_096
 _PAUSE = 60.0
 """Seconds in which nothing is taken for a conversation whose budget was used up: what runs may give something back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """Whether the client's own credential may be used, and whether a key of the gateway's own may be."""
+    """The credentials that may be used: the client's own, and a key of the gateway's own."""
 
     client: bool = True
     gateway: bool = True
@@ -56,7 +53,7 @@ class Payments:
         return owner_of(self.secret, credential)
 
     def allowed(self, credential: str, is_plain_key: bool) -> Payment:
-        """What the settings allow for a credential."""
+        """The payment that the settings allow for a credential."""
         settings = self.settings
         if not settings.summaries:
             return NOTHING
@@ -67,46 +64,32 @@ class Payments:
         )
 
     def possible(self, credential: str, is_plain_key: bool, is_here: bool = False) -> Payment:
-        """What may be used for it now. `is_here`: its owner is on this machine and asks for a summary by hand."""
+        """The payment that is possible for it now. `is_here`: its owner is on this machine and asks for a summary by
+        hand."""
         allowed, is_accepted = self.allowed(credential, is_plain_key), self.states.is_accepted(self.owner(credential))
         gateway = self.settings.summaries and (is_here or (allowed.gateway and is_accepted))
         return Payment(allowed.client, gateway)
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """Dollars that were taken for a call."""
-
-    purses: Sequence[Purse]
-    dollars: float
-
-
 class SpendingLimits:
     """Takes what calls cost from the purses of the store, within the limits of the settings."""
 
-    def __init__(
-        self,
-        limits: SummaryBudget,
-        store: Store,
-        audit_log: AuditLog,
-        telemetry: Telemetry,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._limits = limits
-        self._store = store
-        self._audit_log = audit_log
-        self._telemetry = telemetry
-        self._clock = clock
-        self._noted: LRUCache[tuple[Key, str], bool] = LRUCache(_CONVERSATIONS)
-        self._used_up: TTLCache[Key, bool] = TTLCache(_CONVERSATIONS, _PAUSE)
+    limits: SummaryBudget
+    store: Store
+    audit_log: AuditLog
+    conversations: Conversations
+    clock: Callable[[], float] = time.time
 
     def is_used_up(self, key: Key) -> bool:
-        """Whether there was not enough for this conversation a moment ago."""
-        return key in self._used_up
+        """True where there was not enough for this conversation a moment ago."""
+        live = self.conversations.get(key)
+        return live is not None and time.monotonic() < live.no_budget_until
 
-    async def reserve(self, key: Key, dollars: float) -> Reservation | None:
-        """Take what a call for this conversation may cost; None where there is not enough. Raises StoreTrouble."""
-        day, limits = time.strftime("%Y-%m-%d", time.gmtime(self._clock())), self._limits
+    async def reserve(self, key: Key, dollars: float) -> Sequence[Purse] | None:
+        """Take what a call for this conversation may cost; the purses it was taken from, or None where there is not
+        enough. Raises StoreTrouble."""
+        day, limits = time.strftime("%Y-%m-%d", time.gmtime(self.clock())), self.limits
         purses = {
             "conversation": (Purse(key.tenant, key.conversation), limits.conversation),
             "tenant": (Purse(key.tenant, day=day), limits.tenant),
@@ -115,24 +98,24 @@ class SpendingLimits:
         taken_from = list[Purse]()
         for name, (purse, limit) in purses.items():
             try:
-                is_taken = await self._store.take(purse, dollars, limit)
+                is_taken = await self.store.take(purse, dollars, limit)
             except StoreTrouble:
-                await self.settle(Reservation(taken_from, dollars), 0.0)
+                await self.settle(taken_from, dollars, 0.0)
                 raise
             if not is_taken:
-                await self.settle(Reservation(taken_from, dollars), 0.0)
-                self._used_up[key] = True
-                if (key, day) not in self._noted:
-                    self._noted[key, day] = True
-                    self._audit_log.note(key, "summary.budget", limit=name, dollars=limit)
+                await self.settle(taken_from, dollars, 0.0)
+                live = self.conversations.of(key)
+                live.no_budget_until = time.monotonic() + _PAUSE
+                if note_first(live, f"summary.budget {day}"):
+                    self.audit_log.note(key, "summary.budget", limit=name, dollars=limit)
                 return None
             taken_from.append(purse)
-        return Reservation(taken_from, dollars)
+        return taken_from
 
-    async def settle(self, reservation: Reservation, dollars: float) -> None:
-        """The call has cost so much: give back what it did not cost, or take what it did cost beyond that."""
-        for purse in reservation.purses:
+    async def settle(self, purses: Sequence[Purse], estimate: float, dollars: float) -> None:
+        """The call has cost so much: give back what it did not cost, or take what it did cost beyond the estimate."""
+        for purse in purses:
             try:
-                await self._store.take(purse, dollars - reservation.dollars)
+                await self.store.take(purse, dollars - estimate)
             except StoreTrouble:
-                self._telemetry.metrics.store_trouble("take")
+                self.audit_log.telemetry.metrics.store_trouble("take")

@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import NamedTuple
 from urllib.parse import quote
 
 import httpx2
 
 from policies.dialects import DIALECTS, Dialect
-from policies.dialects.writing import is_completion_limited, limit
+from policies.dialects.dialect import is_completion_limited, limit
 from policies.model.summary_record import Criteria, SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
@@ -30,10 +29,8 @@ from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
 from proxy.config.groups.summaries import SAME
 from proxy.identity.credential import CredentialStates, seconds_of
-from proxy.summaries.clients import Completion, ModelRequest
-from proxy.summaries.endpoints import ASKED, PROOF, Endpoint
+from proxy.summaries.endpoints import ASKED, PROOF, Completion, Endpoint, ModelRequest
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings
-from proxy.summaries.payments import Payment
 from proxy.upstreams.price_book import PriceBook
 
 _REFUSED_KEY = 600.0
@@ -43,7 +40,7 @@ _FILLED = 0.9
 _LONGEST_ERROR = 4_096
 """Characters of an error that are read."""
 _ABOUT_SIZE = re.compile("too long|too large|context|max", re.I)
-"""What refusals say that are about the size of the material, whatever else they name."""
+"""Words of refusals that are about the size of the material, whatever else they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class Summarizer:
         return next(((name, entry.prices(name)) for name, entry in self._in_order(request)), None)
 
     def may_ask(self, request: ModelRequest) -> bool:
-        """Whether any may be asked now: not with a credential that was refused, or is over its rate limit."""
+        """True where any may be asked now: not with a credential that was refused, or is over its rate limit."""
         return not all(self._states.is_blocked(entry.payer(request)) for entry in self._chain(request))
 
     async def look_up(self, request: ModelRequest) -> None:
@@ -135,7 +132,9 @@ class Summarizer:
 
     def _chain(self, request: ModelRequest) -> "list[_ChainEntry]":
         """The entries that may be asked for this request, with the credentials that pay for it."""
-        return [entry for entry in self._chains[request.dialect, request.upstream] if entry.is_paid(request.payment)]
+        payment = request.payment
+        chain = self._chains[request.dialect, request.upstream]
+        return [entry for entry in chain if (payment.gateway if entry.has_key else payment.client)]
 
     def _in_order(self, request: ModelRequest) -> "Iterator[tuple[str, _ChainEntry]]":
         """The models in the order in which they are asked, each with its entry."""
@@ -156,7 +155,7 @@ class Summarizer:
         return [*usable, last]
 
     def _may_go_on(self, entry: "_ChainEntry", model: str, request: ModelRequest, error: "_NoAnswerError") -> bool:
-        """Whether another model may be asked with the same credential. What was refused is remembered."""
+        """True where another model may be asked with the same credential. What was refused is remembered."""
         if error.refuses_model:
             self._knowledge.refuse(entry.upstream(request), model)
         elif error.status in (401, 403, 429):
@@ -169,27 +168,26 @@ class Summarizer:
 def criteria_for(
     settings: Settings, summarizer: Summarizer, request: ModelRequest, policy: str, prompt: str
 ) -> Criteria:
-    """What a record must have been written under to count now; `prompt` is the version of the instructions."""
+    """The terms that a record must have been written under to count now; `prompt` is the version of the
+    instructions."""
     options = request.writing.stale.over(settings.stale)
     required = summarizer.models(request.dialect, request.model, request.writing) if options.same_model else ()
     return Criteria(policy, prompt, required, options.ttl or settings.summary_ttl)
 
 
+_Refusal = tuple[int, float | None, bool]
+"""The status of an error of the upstream, after how many seconds it may be asked again, and whether it is about the
+model."""
+_NO_REFUSAL: _Refusal = (0, None, False)
+
+
 class _NoAnswerError(Exception):
     """One of the chain gave no answer; `billed` is a completion that was billed nevertheless."""
 
-    def __init__(self, reason: str, billed: Completion | None = None, refusal: "_Refusal | None" = None) -> None:
+    def __init__(self, reason: str, billed: Completion | None = None, refusal: _Refusal = _NO_REFUSAL) -> None:
         super().__init__(reason)
         self.reason, self.billed = reason, billed
-        self.status, self.retry_after, self.refuses_model = refusal or _Refusal()
-
-
-class _Refusal(NamedTuple):
-    """What an error of the upstream says; it has status 0 where there was none."""
-
-    status: int = 0
-    retry_after: float | None = None
-    is_about_model: bool = False
+        self.status, self.retry_after, self.refuses_model = refusal
 
 
 class _ChainEntry:
@@ -202,12 +200,8 @@ class _ChainEntry:
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._endpoint = endpoint
         self.prices = partial(price_book.prices, upstream=endpoint.outbound.row.name)
-        """What a model costs where this entry is asked."""
+        """The prices of a model where this entry is asked."""
         self.has_key = bool(entry.key_env) or endpoint.outbound.row.has_key
-
-    def is_paid(self, payment: Payment) -> bool:
-        """Whether the credential may be used with which it is asked."""
-        return payment.gateway if self.has_key else payment.client
 
     def payer(self, request: ModelRequest) -> str:
         """The name of that credential."""
@@ -233,8 +227,8 @@ class _ChainEntry:
         return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
     def charge(self, model: str, request: ModelRequest, completion: Completion | None, reason: str = "") -> float:
-        """What a call takes from the budget, at assumed prices where these are not known. One without usage counts as
-        estimated where it may have been billed."""
+        """Dollars that a call takes from the budget, at assumed prices where these are not known. One without usage
+        counts as estimated where it may have been billed."""
         if completion is not None and completion.usage is not None:
             return self.prices(model).cost(completion.usage).total
         is_free = completion is None and reason in ("refused", "limited", "server", "unreachable")
@@ -251,14 +245,14 @@ class _ChainEntry:
 
     async def ask(self, request: ModelRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
-        client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
-        errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OSError, UnicodeError)
-        refusal = _Refusal()
+        await self._endpoint.connect()  # before the clock runs: importing the SDK is no fault of the model
+        errors: tuple[type[Exception], ...] = (*self._endpoint.errors, httpx2.HTTPError, OSError, UnicodeError)
+        refusal = _NO_REFUSAL
         try:
             async with asyncio.timeout(seconds):
                 headers = {**self._headers(request), ASKED: quote(model)}
-                body = await client.ask(request, model, headers)
-            completion = client.read(body)
+                body = await self._endpoint.ask(request, model, headers)
+            completion = self._endpoint.read(body)
         except TimeoutError:
             reason = "timeout"
         except errors as error:
@@ -329,7 +323,7 @@ def _endpoint(
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in a word. SDKs keep the error below theirs as its cause."""
+    """The fault in a word. SDKs keep the error below theirs as its cause."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return "limited" if status == 429 else "server" if status >= 500 else "refused"
@@ -340,12 +334,12 @@ def _reason(error: Exception) -> str:
 
 
 def _refusal(error: Exception, model: str) -> _Refusal:
-    """What an error of an SDK says about the credential, or about the model: a 404 is about that; a 400 or 403 where it
-    speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
+    """The meaning of an error of an SDK for the credential, or about the model: a 404 is about that; a 400 or 403 where
+    it speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
     status, response = getattr(error, "status_code", None), getattr(error, "response", None)
     if not isinstance(status, int) or response is None:
-        return _Refusal()
+        return _NO_REFUSAL
     text = str(error)[:_LONGEST_ERROR].lower()
     speaks = (status in (400, 403) and "model" in text) or (status in (400, 401, 403) and model.lower() in text)
     is_about_model = status == 404 or (speaks and not _ABOUT_SIZE.search(text))
-    return _Refusal(status, seconds_of(response.headers.get("retry-after")), is_about_model)
+    return status, seconds_of(response.headers.get("retry-after")), is_about_model

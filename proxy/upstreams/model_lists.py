@@ -16,7 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS
-from policies.dialects.http import Model
+from policies.dialects.dialect import Model
 from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError

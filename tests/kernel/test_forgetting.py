@@ -17,8 +17,7 @@ from proxy.app import App
 from proxy.lab.provider import Answer, Received, Say
 from proxy.memory import open_store
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversation import pack
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations, pack
 from tests import examples
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import KEEPING, recall, refs
@@ -46,7 +45,7 @@ class Disturbance:
             elif chance < 5:
                 for live in [live for key, live in conversations._awake.by_key.items() if key.tenant == FORGETS]:
                     conversations._awake.take(live.key)
-                    live.rest(pack([*live.branches], next(reversed(live.steps.items()), None)))
+                    live.rest(*pack([*live.branches], next(reversed(live.steps.items()), None)))
                     conversations._resting.put(live)
                     self.packs += 1
 

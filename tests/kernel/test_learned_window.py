@@ -3,8 +3,7 @@
 import pytest
 
 from policies.dialects.overflow import Overflow
-from policies.money.budget import BudgetLimits
-from policies.money.prices import Prices
+from policies.money.prices import BudgetLimits, Prices
 from proxy.kernel.understand import SHARE, LearnedWindow
 
 PRICES = Prices(model="m")

@@ -19,7 +19,7 @@ from proxy.kernel.understand import Assembler, Learned, RequestParser, Understan
 from proxy.lab import sessions
 from proxy.memory import Store, open_store
 from proxy.memory.cached import CachedStore, StoreWriter
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.requests import ClientRequest, PlannedRequest, RequestOptions
 from proxy.telemetry import Telemetry

@@ -10,7 +10,7 @@ from policies.model.memory import Memory
 from proxy.app import App
 from proxy.lab.provider import Say
 from proxy.memory import Key
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations
 from proxy.memory.sqlite.store import SqliteStore
 from tests.kit.apis import Api
 from tests.kit.prefixes import ask, grow, moved

@@ -7,7 +7,7 @@ import pytest
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from proxy.memory import snapshots
-from proxy.memory.write_behind import WriteBehindQueue
+from proxy.memory.cached import WriteBehindQueue
 from tests.kit.apis import Api
 from tests.kit.prefixes import ask, grow, moved
 from tests.kit.stage import Stage, ends, working

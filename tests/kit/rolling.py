@@ -12,13 +12,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 
 from policies.context import Policy
-from policies.model.windows import Trigger
+from policies.model.parameters import Trigger
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim
@@ -26,7 +27,7 @@ from proxy.app import App
 from proxy.lab.provider import TURN_HEADER, Answer, Provider, Received, Say, Script
 from proxy.memory import Event, open_store
 from proxy.summaries.jobs import PROMPTS
-from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.maker import SummaryMaker, SummaryWriter
 from tests.kit.counted import counted
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import TOOLS, Client, client_of, runs
@@ -223,11 +224,12 @@ async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
     class Watched(SummaryMaker):
         def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, clock=_now, **named)
+            super().__init__(*given, **named)
             made.append(self)
 
     monkeypatch.setattr("proxy.generation.SummaryMaker", Watched)
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("proxy.generation.SummaryWriter", partial(SummaryWriter, clock=_now))
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
     for name, policies in _HERE.items():
         monkeypatch.setitem(PRESETS, name, Preset(policies))
     stage.provider.answer = scribe = Scribe()

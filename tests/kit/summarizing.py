@@ -15,8 +15,7 @@ import pytest
 
 from policies.context import Want
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
 from proxy.addons.billing.billing import Billing
@@ -24,10 +23,11 @@ from proxy.config import Settings
 from proxy.kernel.prepare import Holdout
 from proxy.memory import Event, Key, Store, open_store
 from proxy.memory.audit_log import AuditLog
+from proxy.memory.conversation import Conversations
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.summaries.clients import ModelRequest
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import SummaryJob
-from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.maker import SummaryMaker, SummaryWriter
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.upstreams.price_book import PriceBook
@@ -190,7 +190,10 @@ async def replica(
         billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset, PriceBook(chosen).prices)
         parts.push_async_callback(billing.close)
         wrapped = cast(Store, wrap(store))
-        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billed=[billing.summary])
+        forgets.register((conversations := Conversations()).forget)
+        bills = [billing.summary]
+        writer = SummaryWriter(chosen, summarizer, wrapped, audit_log, telemetry, conversations, billed=bills)
+        summaries = SummaryMaker(writer, forgets)
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 

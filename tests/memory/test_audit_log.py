@@ -84,7 +84,7 @@ async def test_x8_no_value_starts_a_line_and_none_is_long(store: Store, telemetr
 async def test_f_what_cannot_be_written_is_tried_once_more(
     store: Store, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, failures: int, kept: int
 ) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
     faulty: Any = Faulty(store, "note", failures, StoreTrouble("not now"))
     audit_log = AuditLog(faulty, telemetry)
     for n in range(3):
@@ -98,7 +98,7 @@ async def test_f_what_waits_is_bounded_and_told(
     store: Store, telemetry: Telemetry, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.memory.audit_log._QUEUED", 3)
-    monkeypatch.setattr("proxy.memory.write_behind._CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.memory.cached._LAST_SECONDS", 0.05)
     faulty: Any = Faulty(store, "note", 100, StoreTrouble("not now"))
     running = asyncio.all_tasks()
     audit_log = AuditLog(faulty, telemetry)

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.memory import conversation
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations
 from tests.kernel.test_planning import ENDS, Bench, request
 from tests.kernel.test_planning import store as opened  # noqa: F401 - a fixture
 from tests.memory.test_conversations import settled
@@ -81,4 +81,4 @@ async def test_e1_states_of_requests_that_were_shed_are_bounded(opened: CachedSt
     for number in range(100):
         live.add_reached(f"{number}", history, state)
     assert ("99", history.end_anchor(state.step - 1)) in live.steps
-    assert len(live.steps) == conversation._STEPS
+    assert len(live.steps) == conversation.STEPS

@@ -14,8 +14,7 @@ from proxy.kernel.prepare import rendered_body
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Key
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversation import Branch, LiveConversation, PackedRequest, ParsedRequest
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Branch, Conversations, LiveConversation, PackedRequest, ParsedRequest, weight_of
 from tests.kernel.test_planning import Bench, request
 from tests.kernel.test_planning import store as store
 from tests.kit.histories import Json, body_of
@@ -138,7 +137,7 @@ async def test_e1_no_conversation_takes_all_the_room_and_all_together_no_more_th
         await parsed(parser, [*ALIKE, user(f"Task {number}")], named=f"{number}")
     awake, resting = shelves(conversations)
     assert 20 < len(awake + resting) < 40
-    assert conversations._awake.size == sum(live.weigh() for live in awake) <= most
+    assert conversations._awake.size == sum(weight_of(live) for live in awake) <= most
 
 
 async def test_what_is_unpacked_is_what_was_packed() -> None:
@@ -215,11 +214,11 @@ async def test_t6_among_many_requests_that_end_alike_little_is_compared(monkeypa
         lengths.append(len(view))
         return crc32(view)
 
-    monkeypatch.setattr("proxy.memory.conversations.crc32", counted)
+    monkeypatch.setattr("proxy.memory.conversation.crc32", counted)
     assert earlier.find("kind", body) == (None, False)
     assert len(lengths) == len(set(lengths)) > 100  # no checksum twice
     lengths.clear()
-    monkeypatch.setattr("proxy.memory.conversations._COMPARED", 100_000)
+    monkeypatch.setattr("proxy.memory.conversation._COMPARED", 100_000)
     assert earlier.find("kind", body) == (None, False)
     assert 0 < sum(lengths) <= 100_000 + len(body)
 

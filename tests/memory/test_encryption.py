@@ -239,7 +239,7 @@ def test_x6_a_place_cannot_be_forged_by_a_name() -> None:
 def test_x7_every_flipped_bit_and_every_cut_is_a_counted_miss_and_never_another_text() -> None:
     codec = Codec(ring(OLD))
     sealed = codec.seal(b"here", serialization.packed("text", b"n", "text"))
-    read = partial(serialization.text, b"n")
+    read = partial(serialization.record_of, "text", b"n")
     flipped = (
         sealed[:at] + bytes([sealed[at] ^ 1 << bit]) + sealed[at + 1 :] for at in range(len(sealed)) for bit in range(8)
     )

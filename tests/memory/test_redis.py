@@ -11,8 +11,8 @@ import redis
 
 from policies.model.memory import StepRecord
 from proxy.memory import Key, Store, open_store, serialization
+from proxy.memory.redis.connection import AT_ONCE, TTL, address, connect
 from proxy.memory.redis.store import RedisStore
-from proxy.memory.redis.url import AT_ONCE, TTL, address, connect
 from tests.kit.redis_servers import Park, Relay
 from tests.kit.stored_texts import original, put_originals
 from tests.memory import release_0_1

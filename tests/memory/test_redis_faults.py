@@ -146,7 +146,7 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
     monkeypatch.setattr("proxy.memory.opening.open_store", opened)
     monkeypatch.setattr("proxy.memory.cached._PATIENCE", 2 * PATIENCE)  # the store says first what is wrong
     pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 60.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 60.0)
     return made
 
 
@@ -154,7 +154,7 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
 def stores_tried_soon(counted: list[Counted], monkeypatch: pytest.MonkeyPatch) -> None:
     """A store in trouble is tried again soon."""
     pause_breakers(monkeypatch, "store", 0.2)
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.2)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.2)
 
 
 @dataclass

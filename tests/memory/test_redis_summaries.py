@@ -11,10 +11,8 @@ import redis
 
 from policies.model.summary_record import SummaryCost
 from proxy.memory import ARTIFACTS, EVENTS, MESSAGES, TTL, Key, Lease, Purse, Store, StoreTrouble, serialization
-from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Command
+from proxy.memory.redis.connection import Command, RedisConnection, address
 from proxy.memory.redis.store import RedisStore
-from proxy.memory.redis.url import address
 from tests.kit.redis_servers import Park, Relay, free_ports, soon
 from tests.kit.stored_texts import put_originals
 from tests.memory.test_redis import key_of
@@ -78,8 +76,8 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "note": lambda store: store.note("tenant", EVENT),
     "events": lambda store: store.events("tenant", None, 10),
 }
-TRIPS = {"put_texts": 3}
-"""What is there is read first, and what is too much is looked for behind it."""
+TRIPS = {"put_texts": 3, "spend": 2}
+"""What is there is read first, and of texts what is too much is looked for behind it."""
 READS = ("summaries", "spent", "events", "release", "list_texts", "texts", "conversations_with")
 """What changes nothing, and so goes on where only writes are refused."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.memory import BACK_ENDS, StoreTrouble, open_store
-from proxy.memory.redis.url import TTL, address
+from proxy.memory.redis.connection import TTL, address
 from tests.memory.test_store import (
     Fresh,
     stores_made,  # noqa: F401 - a fixture

@@ -14,7 +14,8 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config import KeyRow
 from proxy.memory import Event, open_store, serialization
-from proxy.memory.gateway_keys import key_bytes, key_row
+from proxy.memory.serialization import record_of
+from proxy.memory.store import key_bytes, key_row
 from tests import examples
 from tests.memory.test_store import INSERT, KEY, RECORD, SENT
 from tests.memory.test_store_events import EVENT
@@ -106,15 +107,15 @@ ROW = KeyRow(name="alice", sha256=64 * "a")
 ABOUT: dict[str, str | int | float] = {"tool": "read\udcff", "characters": 7, "at": 1.5}
 KINDS: dict[str, tuple[bytes, Callable[[object], object]]] = {
     "decision": (serialization.decision_bytes(RECORD), lambda stored: serialization.decision("anchor", stored)),
-    "insert": (serialization.packed("insert", INSERT), lambda stored: serialization.insert("anchor", stored)),
-    "summary": (serialization.packed("summary", SUMMARY), lambda stored: serialization.summary("s1", "a1", stored)),
-    "text": (serialization.packed("text", b"n", "a long text"), lambda stored: serialization.text(b"n", stored)),
-    "about": (serialization.packed("about", ABOUT), serialization.about),
+    "insert": (serialization.packed("insert", INSERT), partial(record_of, "insert", "anchor")),
+    "summary": (serialization.packed("summary", SUMMARY), partial(record_of, "summary", ("s1", "a1"))),
+    "text": (serialization.packed("text", b"n", "a long text"), partial(record_of, "text", b"n")),
+    "about": (serialization.packed("about", ABOUT), partial(record_of, "about", None)),
     "spent": (
         serialization.packed("spent", "compaction", SPENT),
-        partial(serialization.spent, "compaction"),
+        partial(record_of, "spent", "compaction"),
     ),
-    "event": (serialization.packed("event", EVENT), lambda stored: serialization.event(b"conversation", stored)),
+    "event": (serialization.packed("event", EVENT), partial(record_of, "event", "conversation")),
     "key": (key_bytes(ROW), partial(key_row, ROW.sha256.encode())),
 }
 """What is sealed: how it is written, and what reads it."""
@@ -126,13 +127,13 @@ def test_any_record_comes_back_as_it_was(record: StepRecord) -> None:
     decided = serialization.decision(record.anchor, serialization.decision_bytes(record))
     assert decided == replace(record, sent=None, at=0.0)
     if record.sent is not None:
-        assert serialization.sent(serialization.packed("sent", record.sent)) == record.sent
+        assert record_of("sent", None, serialization.packed("sent", record.sent)) == record.sent
 
 
 @few
 @given(INSERTS)
 def test_any_insert_comes_back_as_it_was(insert: Insert) -> None:
-    assert serialization.insert(insert.after, serialization.packed("insert", insert)) == insert
+    assert record_of("insert", insert.after, serialization.packed("insert", insert)) == insert
 
 
 @given(
@@ -143,14 +144,14 @@ def test_any_insert_comes_back_as_it_was(insert: Insert) -> None:
 def test_any_text_that_is_kept_comes_back_with_what_is_said_of_it(
     name: bytes, text: str, about: dict[str, str | int]
 ) -> None:
-    assert serialization.text(name, serialization.packed("text", name, text)) == text
-    assert serialization.about(serialization.packed("about", about)) == about
+    assert record_of("text", name, serialization.packed("text", name, text)) == text
+    assert record_of("about", None, serialization.packed("about", about)) == about
 
 
 @few
 @given(SUMMARIES)
 def test_m1_any_summary_comes_back_as_it_was(summary: SummaryRecord) -> None:
-    assert serialization.summary(summary.id, summary.first, serialization.packed("summary", summary)) == summary
+    assert record_of("summary", (summary.id, summary.first), serialization.packed("summary", summary)) == summary
 
 
 @pytest.mark.parametrize("made", [replace(SUMMARY, kind="history", rejected="short"), ORIGIN, SPENT])
@@ -158,24 +159,22 @@ def test_m1_these_tests_leave_no_field_of_the_provenance_out(made: SummaryRecord
     """A field that is not written would come back as its default."""
     assert [field.name for field in fields(made) if getattr(made, field.name) == field.default] == []
     if isinstance(made, SummaryRecord):
-        assert serialization.summary(made.id, made.first, serialization.packed("summary", made)) == made
+        assert record_of("summary", (made.id, made.first), serialization.packed("summary", made)) == made
     elif isinstance(made, Origin):
         step = StepRecord("anchor", (Fold("a1", "a9", "text", "summarize", made),))
         assert serialization.decision("anchor", serialization.decision_bytes(step)) == step
     else:
-        assert serialization.spent("kind", serialization.packed("spent", "kind", made)) == made
+        assert record_of("spent", "kind", serialization.packed("spent", "kind", made)) == made
 
 
 @given(kind=TEXTS, spent=SPENTS)
 def test_m9_what_was_spent_comes_back_as_it_was(kind: str, spent: SummaryCost) -> None:
-    assert serialization.spent(kind, serialization.packed("spent", kind, spent)) == spent
+    assert record_of("spent", kind, serialization.packed("spent", kind, spent)) == spent
 
 
 @given(EVENTS)
 def test_any_event_comes_back_as_it_was(event: Event) -> None:
-    assert (
-        serialization.event(serialization.name_bytes(event.conversation), serialization.packed("event", event)) == event
-    )
+    assert record_of("event", event.conversation, serialization.packed("event", event)) == event
 
 
 @settings(few, max_examples=examples(20))
@@ -249,13 +248,13 @@ def test_x7_a_record_of_another_kind_or_step_is_unreadable() -> None:
     with pytest.raises(serialization.UnreadableRecordError):
         serialization.decision("another", serialization.decision_bytes(RECORD))
     with pytest.raises(serialization.UnreadableRecordError):
-        serialization.insert("another", serialization.packed("insert", INSERT))
+        record_of("insert", "another", serialization.packed("insert", INSERT))
     with pytest.raises(serialization.UnreadableRecordError):
-        serialization.text(b"another", serialization.packed("text", b"n", "text"))
+        record_of("text", b"another", serialization.packed("text", b"n", "text"))
     for id, first in (("another", "a1"), ("s1", "another")):
         with pytest.raises(serialization.UnreadableRecordError):
-            serialization.summary(id, first, serialization.packed("summary", SUMMARY))
+            record_of("summary", (id, first), serialization.packed("summary", SUMMARY))
     with pytest.raises(serialization.UnreadableRecordError):
-        serialization.spent("another", serialization.packed("spent", "compaction", SPENT))
+        record_of("spent", "another", serialization.packed("spent", "compaction", SPENT))
     with pytest.raises(serialization.UnreadableRecordError):
-        serialization.event(b"another", serialization.packed("event", EVENT))
+        record_of("event", "another", serialization.packed("event", EVENT))

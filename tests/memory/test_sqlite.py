@@ -341,22 +341,22 @@ async def test_a_bad_secret_is_made_anew(path: Path, fresh: Fresh) -> None:
 
 def test_exchanges_of_others_are_seen_at_once_and_without_asking(path: Path) -> None:
     here, there, alone = (open_store(url) for url in (f"sqlite:///{path}", f"sqlite:///{path}", "sqlite://"))
-    here.announce_exchange()
-    assert [store.foreign_exchanges() for store in (here, there, alone)] == [0, 1, 0]
+    here.announcements.add()
+    assert [store.announcements.foreign() for store in (here, there, alone)] == [0, 1, 0]
     for store in (there, there, alone):
-        store.announce_exchange()
-    assert [store.foreign_exchanges() for store in (here, there, alone)] == [2, 1, 0]
+        store.announcements.add()
+    assert [store.announcements.foreign() for store in (here, there, alone)] == [2, 1, 0]
     beside = path.with_name("narrows.db-exchanges")
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     beside.unlink()  # then nobody can say any more what was announced before
-    assert here.foreign_exchanges() != 2
+    assert here.announcements.foreign() != 2
 
 
 def test_where_no_byte_can_be_written_nothing_is_raised(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'nowhere' / 'narrows.db'}")
-    store.announce_exchange()
-    assert store.foreign_exchanges() != 0
+    store.announcements.add()
+    assert store.announcements.foreign() != 0
     (tmp_path / "file").touch()
     store = open_store(f"sqlite:///{tmp_path / 'file' / 'narrows.db'}")
-    store.announce_exchange()
-    assert store.foreign_exchanges() is None
+    store.announcements.add()
+    assert store.announcements.foreign() is None

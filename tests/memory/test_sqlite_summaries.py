@@ -33,7 +33,7 @@ from tests.memory.test_store_leases import LONG, NAME, leased
 from tests.memory.test_store_summaries import HISTORY, SPENT, SUMMARY, kept
 
 DAMAGE = [b"", b"\3garbage", serialization.packed("sent", SENT), "text", 12]
-TABLES = ("conversation", "step", "recall", "summary", "lease", "spent", "event", "text", "text_bytes")
+TABLES = ("conversation", "step", "recall", "summary", "lease", "event", "text", "text_bytes", "record")
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_x7_damage_is_a_counted_miss_and_can_be_written_over(path: Path, f
     by_hand(
         path,
         ("UPDATE summary SET content = ? WHERE id = 's1'", (spoilt,)),
-        ("UPDATE spent SET content = ?", (spoilt,)),
+        ("UPDATE record SET content = ? WHERE kind = 'spent'", (spoilt,)),
         ("UPDATE event SET content = ? WHERE number = 1", (spoilt,)),
     )
     assert (await store.memory(KEY, ["a1"])).summaries == (whole,)

@@ -132,13 +132,13 @@ async def test_a_claim_returns_the_record_that_won(store: Store) -> None:
 async def test_t5_what_takes_the_place_of_a_refused_request_counts_and_is_the_first_from_then_on(store: Store) -> None:
     await store.remember([(KEY, RECORD)])
     instead = replace(RECORD, edits=(CUT, FOLD), reason="checkpoint:window", sent=replace(SENT, digest="instead"))
-    await store.supersede(KEY, instead)
+    await store.claim(KEY, instead, supersedes=True)
     await store.remember([(KEY, RECORD)])  # it waited behind the request
-    await store.supersede(KEY, instead)
+    await store.claim(KEY, instead, supersedes=True)
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == instead
     assert await store.claim(KEY, replace(RECORD, sent=instead.sent)) == instead
     unheard = replace(instead, anchor="new")
-    await store.supersede(KEY, unheard)
+    await store.claim(KEY, unheard, supersedes=True)
     assert (await store.memory(KEY, ["new"])).steps["new"] == unheard
 
 

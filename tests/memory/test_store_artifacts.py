@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from proxy.memory import ARTIFACTS, MESSAGES, Key, Store, StoredText, TextKind
+from proxy.memory.redis.connection import address
 from proxy.memory.redis.store import RedisStore
-from proxy.memory.redis.url import address
 from proxy.memory.sqlite.store import SqliteStore
 from tests.memory.test_store import (
     KEY,

@@ -113,7 +113,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
 
     monkeypatch.setattr("proxy.memory.opening.open_store", opened)
     pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 60.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 60.0)
     return made
 
 
@@ -146,7 +146,7 @@ async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_tol
     capfd: pytest.CaptureFixture[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pause_breakers(monkeypatch, "store", 1.0)
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 1.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 1.0)
     monkeypatch.setattr("proxy.memory.opening.open_store", partial(open_store, patience=5.0))
     app = await stage.start(log_level="info", log_format="json")
     told: list[str] = []

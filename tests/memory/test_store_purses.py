@@ -9,6 +9,7 @@ import pytest
 
 from policies.model.summary_record import SummaryCost
 from proxy.memory import PURSE_SECONDS, Key, Purse, Store, StoreTrouble
+from proxy.memory.serialization import packed
 from proxy.memory.sqlite.store import SqliteStore
 from tests.kit.redis_servers import Park
 from tests.memory.test_store import (
@@ -117,11 +118,38 @@ async def test_w3_a_file_without_purses_gets_them_when_it_is_opened(tmp_path: Pa
     await before.spend(KEY, "compaction", SummaryCost(1))
     await before.close()
     with closing(sqlite3.connect(path)) as file, file:
-        file.executescript("DROP TRIGGER purse_deleted; DROP TABLE purse;")
+        file.executescript("DROP TRIGGER all_deleted; DROP TABLE purse;")
     store = SqliteStore(str(path), patience=5.0)
     await store.open()
     assert await store.take(PURSES[0], 1.0, 1.0)
     assert await store.spent(Key(KEY.tenant, KEY.conversation)) == {"compaction": SummaryCost(1)}
+    await store.close()
+
+
+SPENT_OF_0_2 = """
+CREATE TABLE spent (tenant BLOB NOT NULL, conversation BLOB NOT NULL, kind BLOB NOT NULL, content BLOB NOT NULL,
+    used REAL NOT NULL, PRIMARY KEY (tenant, conversation, kind)) WITHOUT ROWID;
+CREATE TRIGGER conversation_deleted AFTER DELETE ON conversation BEGIN
+    DELETE FROM spent WHERE tenant = old.tenant AND conversation = old.name; END;
+"""
+
+
+async def test_w3_what_release_0_2_has_spent_is_carried_over(tmp_path: Path) -> None:
+    path, cost = tmp_path / "narrows.db", SummaryCost(3, 4, dollars=0.5)
+    store = SqliteStore(str(path), patience=5.0)
+    await store.open()
+    await store.take(PURSES[0], 1.0, 1.0)
+    await store.close()
+    with closing(sqlite3.connect(path)) as file, file:
+        file.executescript(SPENT_OF_0_2)
+        row = (KEY.tenant.encode(), KEY.conversation.encode(), b"compaction", packed("spent", "compaction", cost), 1e9)
+        file.execute("INSERT INTO spent VALUES (?, ?, ?, ?, ?)", row)
+    await store.open()
+    assert await store.spent(KEY) == {"compaction": cost}
+    await store.spend(KEY, "compaction", cost)
+    assert await store.spent(KEY) == {"compaction": cost + cost}
+    assert await store.delete(KEY) == 1
+    assert await store.spent(KEY) == {}
     await store.close()
 
 

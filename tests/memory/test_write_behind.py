@@ -9,9 +9,9 @@ import pytest
 
 from proxy.memory import Key, Store, StoreTrouble
 from proxy.memory.breaker import GuardedStore
+from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.sqlite.store import SqliteStore
-from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 KEY, OTHER, THEIRS = Key("t", "c"), Key("t", "d"), Key("u", "c")
@@ -53,7 +53,7 @@ async def test_f_writes_keep_their_order_and_are_given_up_after_so_many_tries(
     failures: int,
     done: list[int],
 ) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
     writes, given_up = Writes({1: failures}), list[int]()
     queue = WriteBehindQueue(telemetry, limit=10, tries=tries)
     for number in range(3):
@@ -88,8 +88,8 @@ async def test_x6_what_is_forgotten_is_not_written(telemetry: Telemetry) -> None
 async def test_f_writes_of_a_kind_are_made_together_in_their_order_and_with_pauses(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
-    monkeypatch.setattr("proxy.memory.write_behind._TOGETHER", 3)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._TOGETHER", 3)
     writes, fails = Writes(), [True]
     rows: list[list[object]] = []
 

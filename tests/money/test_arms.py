@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from policies.money.arms import FEWEST, ArmCounts, arm_counts, measured_saving
-from policies.money.bills import Arm, BillSums, ConversationRow, Labels
+from policies.money.bills import FEWEST, Arm, ArmCounts, BillSums, ConversationRow, Labels, arm_counts, measured_saving
 from proxy.kernel.prepare import Holdout
 from proxy.memory import Key
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from policies.money.budget import FLOOR, NO_MARK, RESERVE, Budget, BudgetLimits
 from policies.money.catalog import prices_for
-from policies.money.prices import Prices
+from policies.money.prices import FLOOR, NO_MARK, RESERVE, Budget, BudgetLimits, Prices
 from proxy.kernel.understand import LearnedWindow
 
 

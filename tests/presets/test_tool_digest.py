@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from policies.context import Exceptions
-from policies.model.windows import Size
+from policies.model.parameters import Size
 from policies.presets import PRESETS
-from policies.text.sections import hash_of
+from policies.rules.digest import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
 from proxy.lab.provider import Answer, Received, Say, Wire
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.runs import replay_all
-from proxy.memory.cached import CachedStore
+from proxy.memory.cached import CachedStore, StoreLookup
 from proxy.summaries.jobs import DIGEST_PROMPTS
 from proxy.summaries.summarizer import Summarizer
 from tests.kit.histories import Json, requests
@@ -68,7 +68,7 @@ def cheap() -> Cheap:
 async def office_with_a_cheap_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, cheap: Cheap
 ) -> AsyncIterator[Office]:
-    monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.summaries.endpoints._RETRIES", 0)
     monkeypatch.setattr("proxy.memory.cached._PATIENCE", 5.0)
     async with office_of(stage, monkeypatch) as made:
         stage.provider.answer = cheap
@@ -214,14 +214,18 @@ async def test_s1_two_replicas_send_the_same_bytes(office: Office, cheap: Cheap)
 async def test_s1_whoever_is_first_decides_for_all(
     office: Office, cheap: Cheap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(*_: Any) -> tuple[()]:
-        return ()
+    look_up = CachedStore.look_up
+
+    async def without_digests(*given: Any) -> StoreLookup:
+        lookup = await look_up(*given)
+        others = tuple(record for record in lookup.memory.summaries if record.kind != "digest")
+        return replace(lookup, memory=replace(lookup.memory, summaries=others))
 
     knowing, other = [await desk_of(office), await desk_of(office)]
     session = work(output(0))
     await office.grow(knowing, session[:1])
     with monkeypatch.context() as patched:
-        patched.setattr("proxy.memory.cached.CachedStore.records", nothing)
+        patched.setattr(CachedStore, "look_up", without_digests)
         first = await other.ask(session[1])
     assert not outputs_of(first)[0].startswith(DIGEST)
     assert len(outputs_of(first)[0]) < 1_000

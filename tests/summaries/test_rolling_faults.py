@@ -41,11 +41,11 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr("proxy.memory.opening.open_store", opened)
     monkeypatch.setattr("proxy.memory.cached._PATIENCE", 0.3)
     pause_breakers(monkeypatch, "store", 0.2)
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.2)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.2)
     monkeypatch.setattr("proxy.memory.cached._CLOSING_SECONDS", 1.0)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)
-    monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.summaries.endpoints._RETRIES", 0)
     stage.provider.play("k", WORK)
     async with office_of(stage, monkeypatch) as made:
         yield made

@@ -175,7 +175,7 @@ async def test_f_a_store_that_goes_while_the_model_writes_loses_nothing_here(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.0)
-    monkeypatch.setattr("proxy.memory.write_behind._CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.memory.cached._LAST_SECONDS", 0.05)
     server = servers.server()
     async with replica(server.url, model, patience=0.1) as one:
         model.may.clear()

@@ -9,7 +9,7 @@ from proxy.addons.archive.texts import Artifacts, Originals
 from proxy.config import ConfigurationError, Settings
 from proxy.kernel.services import Services
 from proxy.memory import ttl_of
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 
 
 async def start(services: Services) -> Archive | None:

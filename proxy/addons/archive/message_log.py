@@ -34,7 +34,7 @@ from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
 from proxy.memory.conversation import ParsedRequest
 from proxy.memory.forgetting import forget_in
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 
 _LOGGED = 50_000
 """Messages, in all logs that are continued without asking the store how far they go."""

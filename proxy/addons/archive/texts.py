@@ -29,9 +29,9 @@ from policies.tools import RECALL
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.memory import ARTIFACTS, ORIGINALS, Key, StoredText, StoreTrouble, TextKind
+from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.memory.forgetting import forget_in
-from proxy.memory.store_access import StoreAccess
-from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
+from proxy.memory.opening import StoreAccess
 
 _QUEUED, _HELD = 256, 32 * 2**20
 """Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""

@@ -19,14 +19,13 @@ from msgspec import structs
 from policies.model.conversation import Conversation
 from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
-from policies.money.baseline import CacheTerms, Evidence, Prompt, usage_without, with_marks
-from policies.money.bills import BillSums, Labels, RequestBill
+from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
 from proxy.memory import BillStore, Key
+from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.memory.write_behind import PendingWrite, WriteBehindQueue
 from proxy.requests import PlannedRequest, ReplyRound, UpstreamRequest
 from proxy.telemetry import Telemetry
 
@@ -337,7 +336,7 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
         return before, before
     sent, ledger = state.ledger.sums, state.ledger
     head = scale.counted - sent[-1]
-    standing = ledger.standing(end if state.changed is None else min(end, state.changed))
+    standing = ledger.cached_before(end if state.changed is None else min(end, state.changed))
     is_found = standing > 0 or not planned.context.plan_settings.prices.breakpoints
     return scale(head + sent[end]), scale(head + sent[standing]) if is_found else 0
 

@@ -19,10 +19,10 @@ from time import monotonic
 from aiohttp import web
 
 from policies.assemble import PlanOptions
-from policies.dialects.limits import TooManyError
+from policies.dialects.splitting import TooManyError
 from policies.keep import joined
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
+from policies.money.prices import BudgetLimits
 from policies.shorten import Shortened, shorten
 from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE
@@ -32,7 +32,7 @@ from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.receive import MODES, read_head
 from proxy.kernel.wire.downstream import SERVER, Upload
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.requests import RequestHead, RequestOptions
 
 _AT_ONCE = 2

@@ -20,10 +20,8 @@ from proxy.addons.limits.standing import Standing
 from proxy.addons.limits.windows import NO_TOKENS, window_tokens
 from proxy.config.keys import KeyRow
 from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
-from proxy.memory.redis.connection import RedisConnection
-from proxy.memory.redis.keys import Command, Keys, Script, ScriptCommand
+from proxy.memory.redis.connection import Command, Keys, RedisConnection, Script, ScriptCommand, address
 from proxy.memory.redis.scripts import TAKE
-from proxy.memory.redis.url import address
 from proxy.memory.serialization import name_bytes
 
 _NO_LIMIT = 2**53

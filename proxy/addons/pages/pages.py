@@ -26,8 +26,7 @@ from proxy.kernel.services import Controls
 from proxy.kernel.wire.downstream import ID_HEADER, SERVER, header_safe
 from proxy.memory import conversation_id
 from proxy.telemetry import Telemetry
-from proxy.usage.query import UsageQuery, read_usage
-from proxy.usage.report import as_csv, as_json
+from proxy.usage.report import UsageQuery, as_csv, as_json, read_usage
 
 if TYPE_CHECKING:
     from proxy.addons.archive.texts import Originals

@@ -22,7 +22,7 @@ from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.memory.conversation import ParsedRequest
-from proxy.summaries.clients import ModelRequest
+from proxy.summaries.endpoints import ModelRequest
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments

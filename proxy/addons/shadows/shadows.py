@@ -25,8 +25,7 @@ from multidict import CIMultiDict
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
-from policies.money.budget import RESERVE
-from policies.money.prices import Usage
+from policies.money.prices import RESERVE, Usage
 from policies.tools import RECALL
 from proxy.breaker import reported_breaker
 from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in

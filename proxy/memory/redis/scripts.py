@@ -1,4 +1,4 @@
-"""What is sent to Redis: a script for each thing that reads before it writes.
+"""The scripts of Redis: one for each thing that reads before it writes.
 
 Laws
   A script is done whole or not at all. Run twice it leaves what it left once: a lost answer may be asked for again.
@@ -13,7 +13,7 @@ number. `ages` says when an anchor was last used. `leases` and `spent` (`k` and 
 `b` the bills added up) hold rows that are sealed here, because Redis reads and writes them.
 """
 
-from proxy.memory.redis.keys import Script
+from proxy.memory.redis.connection import Script
 
 _USED = """
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
@@ -204,25 +204,6 @@ redis.call('SET', KEYS[1], ARGV[1])
 return ARGV[1]"""
 )
 
-SPEND = Script(
-    "-- KEYS: spent. ARGV: ttl, mark, field, calls, prompt, cached, written, completion, dollars"
-    + SEALED
-    + """
-local marks = redis.call('HGET', KEYS[1], 'n') or ''
-if string.find(marks, ARGV[2], 1, true) then
-    return 0
-end
-local row, sum = redis.call('HGET', KEYS[1], ARGV[3]), {}
-local body = unsealed(ARGV[3], row)
-for number in string.gmatch(body or '0 0 0 0 0 0', '[^ ]+') do
-    sum[#sum + 1] = string.format('%.17g', number + ARGV[#sum + 4])
-end
-redis.call('HSET', KEYS[1], ARGV[3], sealed(ARGV[3], table.concat(sum, ' ')), 'n', string.sub(ARGV[2] .. marks, 1, 256))
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return row and not body and 1 or 0"""
-)
-"""Answers with how many rows cannot be read; they begin again."""
-
 TAKE = Script(
     "-- KEYS: a purse, or spent. ARGV: ttl, mark, dollars, limit"
     + SEALED
@@ -283,43 +264,27 @@ redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 
-_COMMANDS = """
-local words, start, at = {}, 1, 1
+GUARDED = Script(
+    """-- KEYS: of the commands. ARGV: the lengths of all words, and the words
+local words, start, at = {}, 1, 3
 for i = 1, #ARGV[1] / 4 do
     local length = struct.unpack('>i4', ARGV[1], i * 4 - 3)
     words[i] = string.sub(ARGV[2], start, start + length - 1)
     start = start + length
 end
-local function command()
-    local size = tonumber(words[at])
-    at = at + size + 1
-    return redis.call(unpack(words, at - size, at - 1))
-end
-"""
-"""Commands, each written as its length and its words. They come in two pieces, the lengths of all words and the words:
-thousands of small arguments would take Python long."""
-
-ASK = Script(
-    "-- KEYS: of the commands. ARGV: commands"
-    + _COMMANDS
-    + """
-local answers = {}
-while at <= #words do answers[#answers + 1] = command() end
-return answers"""
-)
-
-GUARDED = Script(
-    "-- KEYS: of the commands. ARGV: the mark that was read, in a command of its own, then that which sets a new one"
-    + _COMMANDS
-    + """
 local mark = redis.call('GET', KEYS[1]) or ''
 if mark == words[6] then return 1 end
 if mark ~= words[2] then return 0 end
-at = 3
-while at <= #words do command() end
+while at <= #words do
+    local size = tonumber(words[at])
+    at = at + size + 1
+    redis.call(unpack(words, at - size, at - 1))
+end
 return 1"""
 )
-"""Commands that are only done where nothing was changed since the mark was read. Answers whether they were done."""
+"""Commands that are only done where nothing was changed since the mark was read. Answers whether they were done. Each
+is written as its length and its words: first the mark, in a command of its own, then that which sets a new one. They
+come in two pieces: thousands of small arguments would take Python long."""
 
 INDEX = Script(
     """-- KEYS: an index and its bytes. ARGV: ttl, now, since when, most bytes, how many of the oldest to look at,

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from proxy.memory.decisions import Announce, StoreTrouble
+from proxy.memory.decisions import Announce, Announcements, StoreTrouble
 from proxy.memory.sqlite import statements as sql
 
 MEMORY = ":memory:"
@@ -72,7 +72,7 @@ class Database:
         Thread(target=self._work, daemon=True).start()
 
     def do(self, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
-        """What the job returns. Where nobody waits for it any more, it is done all the same."""
+        """The outcome of the job. Where nobody waits for it any more, it is done all the same."""
         if self._is_closing:
             raise sqlite3.ProgrammingError("it is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -140,7 +140,7 @@ class SqliteConnection:
         return await self.do(lambda database: database.execute(statement, values).fetchall())
 
     async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """What the job returns, whose statements are one transaction, before which nobody else writes. Raises
+        """The outcome of the job, whose statements are one transaction, before which nobody else writes. Raises
         StoreTrouble."""
 
         def transaction(database: sqlite3.Connection) -> T:
@@ -156,7 +156,7 @@ class SqliteConnection:
         return await self.do(transaction)
 
     async def do(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """What the job returns, which is called in the connection's thread. Raises StoreTrouble."""
+        """The outcome of the job, which is called in the connection's thread. Raises StoreTrouble."""
         try:
             async with asyncio.timeout(self._patience):
                 return await (await self._usable(self._patience)).do(job)
@@ -303,31 +303,29 @@ def _create_schema(connection: sqlite3.Connection) -> None:
                 raise
         time.sleep(0.002)
     connection.execute("PRAGMA synchronous = NORMAL")
-    if _version(connection) != sql.SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        version = _version(connection)  # another worker may have been faster
-        if version > sql.SCHEMA_VERSION:
-            raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
-        for statement in () if version else (*sql.SCHEMA, f"PRAGMA user_version = {sql.SCHEMA_VERSION}"):
-            connection.execute(statement)
-        connection.execute("COMMIT")
-    for statement in sql.LATER_SCHEMA:
-        connection.execute(statement)
-    if not sql.OF_0_2.keys().isdisjoint(_tables(connection)):
-        connection.execute("BEGIN IMMEDIATE")
+    if _is_current(connection):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if not _is_current(connection):  # another worker may have been faster
         tables = _tables(connection)
-        for statement in (*(sql.OF_0_2[table] for table in sql.OF_0_2 if table in tables), *sql.DROP_OF_0_2):
+        carried_over = (statement for table, statement in sql.OF_0_2.items() if table in tables)
+        drops = sql.DROP_OF_0_2 if tables else ()
+        for statement in (*sql.SCHEMA, *carried_over, *drops, f"PRAGMA user_version = {sql.SCHEMA_VERSION}"):
             connection.execute(statement)
-        connection.execute("COMMIT")
+    connection.execute("COMMIT")
+
+
+def _is_current(connection: sqlite3.Connection) -> bool:
+    """True where it has all tables, and none of release 0.2. Raises ValueError."""
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version > sql.SCHEMA_VERSION:
+        raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
+    tables = _tables(connection)
+    return version == sql.SCHEMA_VERSION and sql.TABLES.keys() <= tables and not sql.OF_0_2.keys() & tables
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in connection.execute(sql.TABLES)}
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    ((version,),) = connection.execute("PRAGMA user_version")
-    return int(version)
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 # --- how many recall exchanges the processes on one SQLite file have had: the size of a small file beside it ---
@@ -335,7 +333,7 @@ def _version(connection: sqlite3.Connection) -> int:
 # microseconds, whatever SQLite does.
 
 
-class ExchangeAnnouncements:
+class FileAnnouncements(Announcements):
     """One byte for each exchange, in a file that only grows."""
 
     def __init__(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What is sent to SQLite: the schema, and a statement for each operation."""
+"""The statements for SQLite: the schema, and a statement for each operation."""
 
 from collections.abc import Iterable
 
@@ -12,134 +12,107 @@ SCHEMA_VERSION = 5
 _OF_CONVERSATION = "tenant BLOB NOT NULL, conversation BLOB NOT NULL"
 _NUMBERED = f"number INTEGER PRIMARY KEY, {_OF_CONVERSATION}"
 """The number gives the order in which rows were written: clocks may stand still or go back."""
-
-
-def _trigger(name: str, when: str, *statements: str) -> str:
-    return f"CREATE TRIGGER {name} AFTER {when} BEGIN {'; '.join(statements)}; END"
-
-
-_USED = (
-    "INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
-    " ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
-)
-_NEWEST = "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE {1} ORDER BY number DESC LIMIT -1 OFFSET {2})"
-_SAME_CONVERSATION = "tenant = new.tenant AND conversation = new.conversation"
-_SAME_TEXTS = "tenant = old.tenant AND kind = old.kind AND conversation = old.conversation"
-
-SCHEMA = (
-    "CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE conversation (tenant BLOB NOT NULL, name BLOB NOT NULL, used REAL NOT NULL,"
-    " PRIMARY KEY (tenant, name)) WITHOUT ROWID",
-    "CREATE INDEX conversation_used ON conversation (used)",
-    f"CREATE TABLE step ({_OF_CONVERSATION}, anchor TEXT NOT NULL, decision BLOB NOT NULL, sent BLOB, at REAL NOT NULL,"
-    " used REAL NOT NULL, PRIMARY KEY (tenant, conversation, anchor))",
-    f"CREATE TABLE recall ({_NUMBERED}, anchor TEXT NOT NULL, reply TEXT NOT NULL, content BLOB NOT NULL,"
-    " used REAL NOT NULL, UNIQUE (tenant, conversation, anchor, reply))",
-    f"CREATE TABLE summary ({_NUMBERED}, id TEXT NOT NULL, kind TEXT NOT NULL, first TEXT NOT NULL,"
-    " content BLOB NOT NULL, used REAL NOT NULL, UNIQUE (tenant, conversation, id))",
-    "CREATE INDEX summary_first ON summary (tenant, conversation, kind, first)",
-    # The row outlives the lease, and with it the token: the next one is higher.
-    f"CREATE TABLE lease ({_OF_CONVERSATION}, name BLOB NOT NULL, token INTEGER NOT NULL, until REAL NOT NULL,"
-    " used REAL NOT NULL, PRIMARY KEY (tenant, conversation, name)) WITHOUT ROWID",
-    f"CREATE TABLE spent ({_OF_CONVERSATION}, kind BLOB NOT NULL, content BLOB NOT NULL, used REAL NOT NULL,"
-    " PRIMARY KEY (tenant, conversation, kind)) WITHOUT ROWID",
-    # Events outlive their conversation: that it was deleted is one of them.
-    f"CREATE TABLE event ({_NUMBERED}, content BLOB NOT NULL, used REAL NOT NULL)",
-    "CREATE INDEX event_tenant ON event (tenant)",
-    "CREATE INDEX event_conversation ON event (tenant, conversation)",
+_CONTENT = "content BLOB NOT NULL, used REAL NOT NULL"
+_OF_KIND = (
+    f"{_NUMBERED}, kind TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL, used REAL NOT NULL,"
     # The text comes last: what only reads the rest does not have to pass it.
-    f"CREATE TABLE text ({_NUMBERED}, kind TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,"
-    " used REAL NOT NULL, about BLOB NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, kind, name))",
-    "CREATE INDEX text_of_kind ON text (kind)",
-    "CREATE INDEX text_of_tenant ON text (tenant, kind)",
-    "CREATE INDEX text_of_conversation ON text (tenant, conversation, kind)",
-    "CREATE INDEX text_name ON text (tenant, kind, name)",
+    " about BLOB NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, kind, name))"
+)
+
+TABLES = {
+    "secret": "name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    "conversation": "tenant BLOB NOT NULL, name BLOB NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, name))"
+    " WITHOUT ROWID",
+    "step": f"{_OF_CONVERSATION}, anchor TEXT NOT NULL, decision BLOB NOT NULL, sent BLOB, at REAL NOT NULL,"
+    " used REAL NOT NULL, PRIMARY KEY (tenant, conversation, anchor))",
+    "recall": f"{_NUMBERED}, anchor TEXT NOT NULL, reply TEXT NOT NULL, {_CONTENT},"
+    " UNIQUE (tenant, conversation, anchor, reply))",
+    "summary": f"{_NUMBERED}, id TEXT NOT NULL, kind TEXT NOT NULL, first TEXT NOT NULL, {_CONTENT},"
+    " UNIQUE (tenant, conversation, id))",
+    # The row outlives the lease, and with it the token: the next one is higher.
+    "lease": f"{_OF_CONVERSATION}, name BLOB NOT NULL, token INTEGER NOT NULL, until REAL NOT NULL,"
+    " used REAL NOT NULL, PRIMARY KEY (tenant, conversation, name)) WITHOUT ROWID",
+    # Events outlive their conversation: that it was deleted is one of them.
+    "event": f"{_NUMBERED}, {_CONTENT})",
+    "text": _OF_KIND,
     # Sums of sizes, so that they need not be added up.
-    "CREATE TABLE text_bytes (tenant BLOB NOT NULL, kind TEXT NOT NULL, conversation BLOB NOT NULL,"
-    " bytes INTEGER NOT NULL, PRIMARY KEY (tenant, kind, conversation)) WITHOUT ROWID",
-    *(_trigger(f"{table}_inserted", f"INSERT ON {table}", _USED) for table in ("step", "spent")),
-    *(_trigger(f"{table}_updated", f"UPDATE ON {table}", _USED) for table in ("step", "recall", "summary", "spent")),
-    _trigger(
-        "recall_inserted",
-        "INSERT ON recall",
+    "text_bytes": "tenant BLOB NOT NULL, kind TEXT NOT NULL, conversation BLOB NOT NULL, bytes INTEGER NOT NULL,"
+    " PRIMARY KEY (tenant, kind, conversation)) WITHOUT ROWID",
+    "purse": f"{_OF_CONVERSATION}, day BLOB NOT NULL, dollars REAL NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, conversation, day)) WITHOUT ROWID",
+    "snapshot": f"{_OF_CONVERSATION}, fingerprint TEXT NOT NULL, anchor TEXT NOT NULL, {_CONTENT},"
+    " PRIMARY KEY (tenant, conversation, fingerprint, anchor))",
+    # As `text`, for rows of other kinds; `about` is whose they are. Those of a day stand behind a byte that no
+    # conversation's name begins with, and those of no tenant behind one that is no tenant.
+    "record": _OF_KIND,
+}
+"""The columns of each table, and what follows them."""
+_INDEXES = {
+    "conversation_used": "conversation (used)",
+    "summary_first": "summary (tenant, conversation, kind, first)",
+    "event_tenant": "event (tenant)",
+    "event_conversation": "event (tenant, conversation)",
+    "text_of_kind": "text (kind)",
+    "text_of_tenant": "text (tenant, kind)",
+    "text_of_conversation": "text (tenant, conversation, kind)",
+    "text_name": "text (tenant, kind, name)",
+    "record_owner": "record (tenant, kind, name) WHERE kind = 'owner'",
+    "record_day": "record (conversation) WHERE kind = 'day'",
+    "record_added": "record (number) WHERE kind = 'added'",
+    "record_total": "record (used) WHERE kind = 'total'",
+    "record_total_of_tenant": "record (tenant, used) WHERE kind = 'total'",
+}
+
+USE = "INSERT INTO conversation VALUES ({}) ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
+_USED = USE.format("new.tenant, new.conversation, new.used")
+_NEWEST = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} ORDER BY {3} LIMIT -1 OFFSET {2})"
+_SAME = "tenant = new.tenant AND conversation = new.conversation"
+_SAME_TEXTS = "tenant = old.tenant AND kind = old.kind AND conversation = old.conversation"
+_DELETED = "DELETE FROM {} WHERE tenant = old.tenant AND conversation = old.name"
+_TRIGGERS = {
+    "step_inserted AFTER INSERT ON step": [_USED],
+    **{f"{table}_updated AFTER UPDATE ON {table}": [_USED] for table in ("step", "recall", "summary")},
+    "recall_inserted AFTER INSERT ON recall": [
         _USED,
-        _NEWEST.format("recall", f"{_SAME_CONVERSATION} AND anchor = new.anchor", INSERTS),
-    ),
-    _trigger(
-        "summary_inserted",
-        "INSERT ON summary",
+        _NEWEST.format("recall", f"{_SAME} AND anchor = new.anchor", INSERTS, "number DESC"),
+    ],
+    "summary_inserted AFTER INSERT ON summary": [
         _USED,
-        _NEWEST.format("summary", f"{_SAME_CONVERSATION} AND kind = new.kind AND first = new.first", SUMMARIES),
-    ),
-    _trigger(
-        "lease_inserted",
-        "INSERT ON lease",
+        _NEWEST.format("summary", f"{_SAME} AND kind = new.kind AND first = new.first", SUMMARIES, "number DESC"),
+    ],
+    "lease_inserted AFTER INSERT ON lease": [
         _USED,
-        f"DELETE FROM lease WHERE {_SAME_CONVERSATION} AND until < new.used - 86400",  # those over a day ago
-    ),
-    _trigger(
-        "event_inserted",
-        "INSERT ON event WHEN new.number % 32 = 0",
-        _NEWEST.format("event", "tenant = new.tenant", EVENTS),
-    ),
-    _trigger(
-        "text_inserted",
-        "INSERT ON text",
+        f"DELETE FROM lease WHERE {_SAME} AND until < new.used - 86400",  # those over a day ago
+    ],
+    "event_inserted AFTER INSERT ON event WHEN new.number % 32 = 0": [
+        _NEWEST.format("event", "tenant = new.tenant", EVENTS, "number DESC")
+    ],
+    "text_inserted AFTER INSERT ON text": [
         _USED,
         "INSERT INTO text_bytes VALUES (new.tenant, new.kind, new.conversation, new.size)"
         " ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes",
-    ),
-    _trigger(
-        "text_deleted",
-        "DELETE ON text",
+    ],
+    "text_deleted AFTER DELETE ON text": [
         f"UPDATE text_bytes SET bytes = bytes - old.size WHERE {_SAME_TEXTS}",
         f"DELETE FROM text_bytes WHERE bytes <= 0 AND {_SAME_TEXTS}",
-    ),
-    _trigger(
-        "conversation_deleted",
-        "DELETE ON conversation",
-        *(
-            f"DELETE FROM {table} WHERE tenant = old.tenant AND conversation = old.name"
-            for table in ("step", "recall", "summary", "lease", "spent", "text")
-        ),
-    ),
-)
+    ],
+    "purse_inserted AFTER INSERT ON purse WHEN new.day = x''": [_USED],
+    "snapshot_inserted AFTER INSERT ON snapshot": [
+        _USED,
+        _NEWEST.format("snapshot", _SAME, SNAPSHOTS, "used DESC, rowid DESC"),
+    ],
+    "all_deleted AFTER DELETE ON conversation": [
+        *map(_DELETED.format, ("step", "recall", "summary", "lease", "text", "snapshot", "record")),
+        f"{_DELETED.format('purse')} AND day = x''",
+    ],
+}
 
-# Not in SCHEMA: a file of this version may be older than these. Each statement is harmless a second time.
-PURSES = (
-    "CREATE TABLE IF NOT EXISTS purse (tenant BLOB NOT NULL, conversation BLOB NOT NULL, day BLOB NOT NULL,"
-    " dollars REAL NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, conversation, day)) WITHOUT ROWID",
-    f"CREATE TRIGGER IF NOT EXISTS purse_inserted AFTER INSERT ON purse WHEN new.day = x'' BEGIN {_USED}; END",
-    "CREATE TRIGGER IF NOT EXISTS purse_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM purse WHERE tenant = old.tenant AND conversation = old.name AND day = x''; END",
+SCHEMA = (
+    *(f"CREATE TABLE IF NOT EXISTS {name} ({columns}" for name, columns in TABLES.items()),
+    *(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}" for name, columns in _INDEXES.items()),
+    *(f"CREATE TRIGGER IF NOT EXISTS {when} BEGIN {'; '.join(what)}; END" for when, what in _TRIGGERS.items()),
 )
-
-SNAPSHOTS_TABLE = (
-    "CREATE TABLE IF NOT EXISTS snapshot (tenant BLOB NOT NULL, conversation BLOB NOT NULL, fingerprint TEXT NOT NULL,"
-    " anchor TEXT NOT NULL, content BLOB NOT NULL, used REAL NOT NULL,"
-    " PRIMARY KEY (tenant, conversation, fingerprint, anchor))",
-    f"CREATE TRIGGER IF NOT EXISTS snapshot_inserted AFTER INSERT ON snapshot BEGIN {_USED};"
-    f" DELETE FROM snapshot WHERE rowid IN (SELECT rowid FROM snapshot WHERE {_SAME_CONVERSATION}"
-    f" ORDER BY used DESC, rowid DESC LIMIT -1 OFFSET {SNAPSHOTS}); END",
-    "CREATE TRIGGER IF NOT EXISTS snapshot_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM snapshot WHERE tenant = old.tenant AND conversation = old.name; END",
-)
-
-RECORDS = (
-    f"CREATE TABLE IF NOT EXISTS record ({_NUMBERED}, kind TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,"
-    " used REAL NOT NULL, about BLOB NOT NULL, content BLOB NOT NULL, UNIQUE (tenant, conversation, kind, name))",
-    "CREATE INDEX IF NOT EXISTS record_owner ON record (tenant, kind, name) WHERE kind = 'owner'",
-    "CREATE INDEX IF NOT EXISTS record_day ON record (conversation) WHERE kind = 'day'",
-    "CREATE INDEX IF NOT EXISTS record_added ON record (number) WHERE kind = 'added'",
-    "CREATE INDEX IF NOT EXISTS record_total ON record (used) WHERE kind = 'total'",
-    "CREATE INDEX IF NOT EXISTS record_total_of_tenant ON record (tenant, used) WHERE kind = 'total'",
-    "CREATE TRIGGER IF NOT EXISTS record_deleted AFTER DELETE ON conversation BEGIN"
-    " DELETE FROM record WHERE tenant = old.tenant AND conversation = old.name; END",
-)
-"""As `text`, for rows of other kinds; `about` is whose they are. Those of a day stand behind a byte that no
-conversation's name begins with, and those of no tenant behind one that is no tenant."""
-
-LATER_SCHEMA = (*PURSES, *SNAPSHOTS_TABLE, *RECORDS)
+"""Each statement is harmless a second time: a file of this version may be older than some tables."""
 
 _ROW = "INSERT OR IGNORE INTO record (kind, tenant, conversation, name, size, used, about, content) SELECT"
 OF_0_2 = {
@@ -150,17 +123,16 @@ OF_0_2 = {
     " content FROM bill_day",
     "bill_conversation": f"{_ROW} 'total', tenant, conversation, x'', length(content), at, CAST(owner AS BLOB),"
     " content FROM bill_conversation",
+    "spent": f"{_ROW} 'spent', tenant, conversation, kind, length(content), used, x'', content FROM spent",
     "gateway_key": f"{_ROW} 'key', x'ff', x'', CAST(sha256 AS BLOB), length(content), 0, x'', content FROM gateway_key",
 }
 """Tables of release 0.2, and the statements that carry over what is in them."""
+_TRIGGERS_OF_0_2 = ("bill", "owner", "conversation", "purse", "snapshot", "record")
 DROP_OF_0_2 = (
     "DROP VIEW IF EXISTS bill_added",
-    "DROP TRIGGER IF EXISTS bill_deleted",
-    "DROP TRIGGER IF EXISTS owner_deleted",
+    *(f"DROP TRIGGER IF EXISTS {table}_deleted" for table in _TRIGGERS_OF_0_2),
     *(f"DROP TABLE IF EXISTS {table}" for table in OF_0_2),
 )
-TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
-
 PAGES = """
 SELECT (page_count - freelist_count) * page_size
 FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
@@ -265,14 +237,6 @@ RETURNING token"""
 
 RELEASE = "UPDATE lease SET until = 0 WHERE tenant = ? AND conversation = ? AND name = ? AND token = ?"
 
-SPEND = """
-INSERT INTO spent (tenant, conversation, kind, content, used) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET content = excluded.content, used = excluded.used"""
-
-SPENT_ON = "SELECT content FROM spent WHERE tenant = ? AND conversation = ? AND kind = ?"
-
-SPENT = "SELECT kind, content FROM spent WHERE tenant = ? AND conversation = ?"
-
 # A sum that was damaged counts as nothing.
 TAKE = """
 INSERT INTO purse (tenant, conversation, day, dollars, used) SELECT ?1, ?2, ?3, max(?4, 0.0), ?5 WHERE ?4 <= ?6
@@ -350,7 +314,6 @@ PUT = {
     "text": _PUT.format("text"),
     "record": f"{_PUT.format('record')}, size = excluded.size, used = excluded.used, about = excluded.about",
 }
-USE = "INSERT INTO conversation VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = max(used, excluded.used)"
 ALL_OF_TENANT = "SELECT name FROM conversation WHERE tenant = ?"
 
 

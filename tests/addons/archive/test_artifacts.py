@@ -15,7 +15,7 @@ from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.memory import ARTIFACTS, Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.kit.apis import Api
 from tests.kit.histories import TOOLS
@@ -204,9 +204,9 @@ async def test_x6_a_tenant_keeps_no_more_than_its_limit(stage: Stage) -> None:
 async def test_f_a_store_in_trouble_is_counted_and_said_and_reaches_no_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
-    for queue in ("cached", "write_behind"):
-        monkeypatch.setattr(f"proxy.memory.{queue}._CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
+    for seconds in ("_CLOSING_SECONDS", "_LAST_SECONDS"):
+        monkeypatch.setattr(f"proxy.memory.cached.{seconds}", 0.05)
     stage.path.write_bytes(b"This is not a database. " * 500)
     app = await stage.start(artifacts=True, history=True)
     exchanges = await stage.grow(app, SESSION, tools=TOOLS)
@@ -238,7 +238,7 @@ def _artifacts(store: _Faulty, telemetry: Telemetry, secret: bytes = b"s") -> Ar
 
 
 async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
     store = _Faulty(2)
     artifacts, conversation = _artifacts(store, Telemetry("error")), compact(body_of(SESSION)).conversation
     artifacts.keep(Key("t", "c"), owner_of(b"s", "k"), conversation)

@@ -16,11 +16,10 @@ from proxy.addons.pages import export
 from proxy.app import App
 from proxy.kernel.understand import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.memory.conversation import ParsedRequest
-from proxy.memory.conversations import Conversations
+from proxy.memory.conversation import Conversations, ParsedRequest
 from proxy.memory.forgetting import ForgetRegistry
+from proxy.memory.opening import StoreAccess
 from proxy.memory.sqlite.store import SqliteStore
-from proxy.memory.store_access import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.addons.archive.test_artifacts import kept, rows
 from tests.addons.pages.test_conversations import RECORD, opened
@@ -269,7 +268,7 @@ async def test_x9_what_is_longer_than_a_log_drives_nothing_out(counting: _Counti
 async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
     counting: _Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
     counting.failures = 2
     message_log = _message_log(counting, Telemetry("error"))
     for end in (4, 5):  # what waits would leave a gap, and is given up with what it follows

@@ -22,7 +22,7 @@ from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.memory import Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.memory.forgetting import ForgetRegistry
-from proxy.memory.store_access import StoreAccess
+from proxy.memory.opening import StoreAccess
 from proxy.telemetry import Telemetry
 from tests.kit.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.kit.stage import Stage, body_of, working
@@ -275,7 +275,7 @@ class _Faulty:
 async def test_f_what_cannot_be_written_is_tried_once_more(
     monkeypatch: pytest.MonkeyPatch, failures: int, found: bool
 ) -> None:
-    monkeypatch.setattr("proxy.memory.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.memory.cached._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
     originals = Originals(StoreAccess(store, Telemetry("error"), b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     originals.keep(Key("t", "c"), "k", conversation, edits)
