@@ -20,7 +20,7 @@ from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class FollowUp:
     settings: Settings
     compactor: Compactor

@@ -38,7 +38,7 @@ from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import BackgroundWriters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Planner:
     settings: Settings
     understanding: Understanding

@@ -73,7 +73,7 @@ _Kind = tuple[str, str, str | None, bool]
 """API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Understanding:
     parser: "RequestParser"
     store: CachedStore
