@@ -139,8 +139,8 @@ class Pressure:
     def note_late(self, seconds: float, pause: float) -> None:
         """The event loop was so late, after a pause: a request that comes meanwhile waits half as long on average. A
         longer stop counts as one of a second: there is one at the start, and when a laptop wakes up."""
-        counted = min(seconds, 1.0)
-        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + counted * counted / 2 / _MEMORY
+        lateness = min(seconds, 1.0)
+        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + lateness * lateness / 2 / _MEMORY
         self._is_late = self._late > (_WELL if self._is_late else _LATE)
 
     def _reason(self, name: str, is_accepted: bool, now: float) -> str:

@@ -20,7 +20,7 @@ from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class FollowUp:
     settings: Settings
     compactor: Compactor
@@ -88,9 +88,9 @@ class FollowUp:
         # no header of the reply can say it any more
         self.telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
         count = await self.parser.counter(first.context.request.model)
-        spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
-        body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
-        return structs.replace(following.noting(continues=(upstream_request, spent)), body=body)
+        answer_tokens = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
+        body = DIALECTS[client_request.dialect].recall.next_round(following.body, answer_tokens)
+        return structs.replace(following.noting(continues=(upstream_request, answer_tokens)), body=body)
 
     async def _unplanned(
         self, upstream_request: UpstreamRequest, first: PlannedRequest, in_progress: ReplyInProgress

@@ -23,13 +23,13 @@ from policies.dialects import DIALECTS, Reply
 from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.identity.who import has_other_name
-from proxy.kernel.addons import Exchange, RelayedRequest
+from proxy.kernel.addons import Exchange, RelayedRequest, request_id
 from proxy.kernel.admission import VISIT
 from proxy.kernel.receive import forwarded_headers, named_model, receive
 from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
 from proxy.kernel.services import KernelParts
-from proxy.kernel.wire.downstream import Responder, between_events, request_id
+from proxy.kernel.wire.downstream import Responder, between_events
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.upstreams.upstream import READABLE, CutError
 

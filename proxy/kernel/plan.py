@@ -38,7 +38,7 @@ from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import BackgroundWriters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Planner:
     settings: Settings
     understanding: Understanding
@@ -288,12 +288,12 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
     context, newest = planned.context, planned.context.live.newest
     if context.conversation.steps < 2 or record.sent is None:
         return "first"
-    previous, chains, stored = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
-    if previous is None and stored is not None and stored.sent is not None:
-        before = untouched_before(context.conversation, chains, record.sent, stored.sent)
+    previous, chains, untouched = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
+    if previous is None and untouched is not None and untouched.sent is not None:
+        before = untouched_before(context.conversation, chains, record.sent, untouched.sent)
         previous = None if before is None else StepRecord(context.conversation.previous_anchor, sent=before)
     word = outcome(previous, newest, record.sent, chains, planned.plan.reason)
-    is_new = stored is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
+    is_new = untouched is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
     if word == "checkpoint:replayed" and is_new and not planned.plan.edits:
         return "first"
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):

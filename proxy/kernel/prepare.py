@@ -461,8 +461,8 @@ def observing(compactor: Compactor) -> Prepare:
         if client_request.counting is None:
             planned = await compactor.plan(dry)
             return await compactor.unread(dry) if planned is None else compactor.observed(planned)
-        counted = await compactor.prepare(dry)
-        return counted if counted.body is dry.body else UpstreamRequest(dry, dry.body, {**counted.headers, **_OBSERVED})
+        result = await compactor.prepare(dry)
+        return result if result.body is dry.body else UpstreamRequest(dry, dry.body, {**result.headers, **_OBSERVED})
 
     return observe
 
