@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets reference serve test test-fast test-lowest laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve windows
+.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve windows
 
 setup: $(READY)
 
@@ -28,9 +28,9 @@ $(READY): $(RUNTIME) .ci/requirements.lock
 	$(PIP) --require-hashes --requirement .ci/requirements.lock
 	touch $(READY)
 
-# Replays recorded sessions, prints the bills, and writes a page: make demo OPEN=--open shows it in a browser.
+# Replays recorded sessions, and prints the bills.
 demo: $(RUNTIME)
-	$(BIN)/narrows demo $(OPEN)
+	$(BIN)/narrows demo
 
 # Every preset over recorded sessions, in one table: make presets SESSIONS="one.json other.json" PRICES="gpt-5.4 gpt-4o"
 SESSIONS ?= proxy/lab/sessions/*.json
@@ -63,7 +63,11 @@ serve: $(RUNTIME)
 	$(BIN)/narrows serve $(ARGS)
 
 test: $(READY)
-	$(BIN)/pytest $(ON_ALL_CORES)
+	$(BIN)/pytest $(ON_ALL_CORES) --ignore tests/lab
+
+# What replays whole sessions: the lab's own tests, and the bounds on what is out of sight.
+lab-test: $(READY)
+	$(BIN)/pytest $(ON_ALL_CORES) tests/lab
 
 # The pure core alone, about 35 seconds on two cores.
 test-fast: $(READY)

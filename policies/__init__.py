@@ -4,21 +4,19 @@
     shorter = compact(body).body
 
 The map, from the ground up; a folder imports only what stands above it here
-  model/      what a request is: blocks and their indexes, edits, tokens, names, lines, raw JSON
+  model/      what a request is: blocks and their indexes, edits, tokens, names, parameters, raw JSON
   tools/      what kind of output a tool has
-  money/      what a request costs: prices, caches, the ledger, places of cache marks, bills, the baseline,
-              the arms of a holdout
+  money/      what a request costs: prices and budgets, caches and places of marks, the ledger, bills and baselines
   keep        what people want left as it is: patterns for tools, paths and texts
   sight       how far back the calls of the model reach, and the window that follows
   context     what a policy sees and must respect
-  text/       how shortened text reads: stubs, excerpts, sections, transcripts, checks of summaries
+  text/       how shortened text reads: stubs, excerpts, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers
   laws        what no policy may do
   rules/      the policies: dedupe reuse tidy collapse clip offload abridge digest recap summarize trim
   presets     named lists of policies
-  planning/   plan(): replay a history step by step, decide what changes and why; folds, cache marks of ours
-              and how far a provider looks back; answers that point at a hidden text; the watch on what was
-              out of sight; which requests need no plan
+  planning/   plan(): replay a history step by step, decide what changes and why; folds, cache marks of ours; answers
+              that point at a hidden text; the watch on what was out of sight
   dialects/   one package for each API's JSON
   restore     recall exchanges put back into a request
   assemble    the planner's input for one request: what it brings, what its provider charges, what is configured

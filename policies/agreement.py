@@ -35,7 +35,7 @@ class Call:
     target: str
     """The file, the command or what is looked for; all arguments where none of these can be told."""
     change: str
-    """What it does to a file: empty where it changes nothing."""
+    """The kind of its change to a file; empty where it changes nothing."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.tool, self.change and f"({self.change})", self.target)))
@@ -43,7 +43,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What one reply does: its calls, or what it says where it makes none."""
+    """The calls of a reply, or its text where it makes none."""
 
     calls: tuple[Call, ...]
     text: str = ""
@@ -52,25 +52,22 @@ class Action:
         return "; ".join(map(str, self.calls)) or (f"says: {self.text}" if self.text else "nothing")
 
     def has_tools_of(self, other: "Action") -> bool:
-        """Whether both call the same tools, or neither calls any."""
         return Counter(call.tool for call in self.calls) == Counter(call.tool for call in other.calls)
 
     def does_same(self, other: "Action") -> bool:
-        """Whether both do the same."""
         if self.calls or other.calls:
             return Counter(self.calls) == Counter(other.calls)
         return says_same(self.text, other.text)
 
 
 def action_of(parts: Sequence[Part]) -> Action:
-    """What a reply of these parts does."""
     calls = tuple(_call(part) for part in parts if part.kind == "call")
     text = "\n".join(part.text for part in parts if part.kind == "assistant")
     return Action(calls, "" if calls else text.strip())
 
 
 def action_in(dialect: str, reply: bytes) -> Action | None:
-    """What the reply does that these bytes are, streamed or not; None where it is not whole, or says nothing."""
+    """The action of a reply, streamed or not; None where it is not whole, or says nothing."""
     api = DIALECTS[dialect]
     parts = [part for message in api.messages_in(reply) for part in api.read(message, len).parts]
     return action_of(parts) if parts else None
@@ -97,8 +94,8 @@ def _text(value: object) -> str:
 
 
 def says_same(one: str, other: str) -> bool:
-    """Whether two texts say the same, as far as names and words tell: both ask back or neither does, and they share at
-    least half of all names (paths, identifiers, numbers) and of the longer words of the shorter one."""
+    """True where two texts say the same, as far as names and words tell: both ask back or neither does, and they share
+    at least half of all names (paths, identifiers, numbers) and of the longer words of the shorter one."""
     if one == other:
         return True
     if one.endswith("?") != other.endswith("?"):

@@ -5,17 +5,14 @@ request under the same options is planned the same way by all of them.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from policies.context import Aim, Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
-from policies.dialects.tool_lists import tool_kinds
+from policies.dialects.tool_lists import definition_tokens, tool_kinds
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
-from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
-from policies.money.caches import CacheRequest, rule_for
-from policies.money.marks import OwnMarks
-from policies.money.prices import Prices
+from policies.money.caches import CacheRequest, OwnMarks, rule_for
+from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset
 from policies.tools import Kinds, Toolbox
@@ -23,8 +20,6 @@ from policies.tools import Kinds, Toolbox
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a request is planned under besides its own bytes."""
-
     preset: Preset
     prices: Prices
     """Those listed for the model, whatever this request asks of the cache."""
@@ -36,12 +31,10 @@ class PlanOptions:
     reserve: int | None = None
     """Tokens that the request allows for the answer, where its body cannot say so."""
     recall: bool = True
-    """Whether the recall tool is added to requests that bring tools."""
     recall_always: bool = False
-    """Whether it is added to requests without tools, too."""
     own_marks: OwnMarks = "auto"
     drop_bound_thinking: bool = True
-    """Whether Anthropic is asked to drop thoughts that an edit before them invalidates."""
+    """True where Anthropic is asked to drop thoughts that an edit before them invalidates."""
     text_protocol: bool = False
     calibration: float = 1.0
     """Reported tokens per counted token: moves the hard marks only."""
@@ -50,29 +43,24 @@ class PlanOptions:
     summarizing: Summarizing | None = None
     digesting: Prices | None = None
     keep: Patterns = ()
-    """What people want left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """A request ready to be planned."""
-
     settings: PlanSettings
     tool: Added | None
     """The recall tool and its place in the body; None where it cannot be added."""
     consent: Consent
-    """What the request must say beside its messages so that its provider takes an edited history."""
+    """Needed beside the messages, so that the provider takes an edited history."""
     lifetime: float
     """Seconds of disuse after which the provider has forgotten the prompt."""
     editable: bool = True
-    """False where the history holds thoughts that are bound to it and the request cannot ask to drop them: then no
-    policy is asked and nothing is added."""
+    """False where the history holds bound thoughts that the request cannot ask to drop: then no policy is asked."""
 
 
 def assemble(
     dialect: Dialect, request: Request, conversation: Conversation, count: TokenCounter, options: PlanOptions
 ) -> PlanInput:
-    """The planner's input for a request that carries this conversation."""
     consent = dialect.consent(request) if options.drop_bound_thinking else Consent()
     editable, messages, preset = consent is not None, conversation.messages, options.preset
     reserve = request.reserve if options.reserve is None else options.reserve
@@ -129,11 +117,4 @@ def assemble(
 
 
 def tool_tokens(tool: Added | None, count: TokenCounter) -> int:
-    """What the recall tool adds to the prompt."""
-    return _counted(tool[1], count) if tool else 0
-
-
-# a pure function of its arguments, so remembering changes nothing but the time it takes
-@lru_cache(maxsize=64)
-def _counted(text: bytes, count: TokenCounter) -> int:
-    return count(text.decode())
+    return definition_tokens(tool[1], count) if tool else 0

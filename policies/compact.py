@@ -8,14 +8,12 @@ from policies.context import Aim, Policy, Summarizing
 from policies.dialects import DIALECTS, Added, dialect_of
 from policies.dialects.common import parsed
 from policies.keep import patterns_of
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
+from policies.money.caches import OwnMarks
 from policies.money.catalog import prices_for
-from policies.money.marks import OwnMarks
-from policies.money.prices import Prices
+from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
 from policies.presets import PRESETS, Preset
@@ -24,23 +22,18 @@ from policies.render import body_of, render
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The new body, and the plan that led to it."""
-
     body: bytes
     plan: Plan
     conversation: Conversation
     input: PlanInput
     dialect: str
-    """The API that the body was read as."""
 
     @property
     def settings(self) -> PlanSettings:
-        """What the plan follows from besides the history."""
         return self.input.settings
 
     @property
     def tool(self) -> Added | None:
-        """The recall tool and its place in the body; None where it was not added."""
         return self.input.tool
 
 
@@ -68,20 +61,20 @@ def compact(
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
     the caller must then answer its calls (policies.recall). The budget follows from the prices within `limits`, unless
     a `budget` is given; the aim is that of the preset, unless an `aim` is given. `calibration` is the number of tokens
-    that the provider reports for each one counted. Cache marks are added beside those of the body alone, because nobody
-    asks again here where an upstream does not know them; `own_marks="auto"` adds them wherever the cache takes any.
-    Where the policies want summaries, `summarizing` says how they are written, the plan which are wanted, and `memory`
-    which exist; likewise digests of outputs, at the prices `digesting`. `keep` names what is never edited.
-
-    Without a `dialect` it is detected from the body. Raises ValueError where the body is not a request of the dialect,
-    or `keep` holds what is no pattern; KeyError where there is no such dialect or preset.
+    that the provider reports for each one counted. Cache marks are added beside those of the body alone;
+    `own_marks="auto"` adds them wherever the cache takes any. Where the policies want summaries, `summarizing` says how
+    they are written, the plan which are wanted, and `memory` which exist; likewise digests of outputs, at the prices
+    `digesting`. `keep` names what is never edited. Without a `dialect` it is detected from the body. Raises ValueError
+    where the body is not a request of the dialect, or `keep` holds what is no pattern; KeyError where there is no such
+    dialect or preset.
     """
-    preset = _preset_of(policies)
-    dialect = dialect or dialect_of(parsed(body))
-    api = DIALECTS[dialect]
+    preset = PRESETS[policies] if isinstance(policies, str) else policies
+    preset = preset if isinstance(preset, Preset) else Preset(preset)
+    api = DIALECTS[dialect or dialect_of(parsed(body))]
     request = api.split(body)
     if request is None:
-        raise ValueError(f"the body is not a request of {dialect}: it needs `model` and a history of messages or items")
+        needs = "it needs `model` and a history of messages or items"
+        raise ValueError(f"the body is not a request of {api.name}: {needs}")
     count = Counter(encoding_for(request.model))
     conversation = converse([api.read(request.raw(i), count) for i in range(len(request.spans))])
     options = PlanOptions(
@@ -99,14 +92,8 @@ def compact(
         keep=patterns_of(keep),
     )
     plan_input = assemble(api, request, conversation, count, options)
-    result = plan(conversation, plan_input.settings, memory)
-    rendering = render(dialect, request, conversation, result)
-    marks, tool, consent = plan_input.settings.marks, plan_input.tool, plan_input.consent
-    new = body_of(api, request, result, rendering, marks=marks, tool=tool, consent=consent)
-    return Compacted(new, result, conversation, plan_input, dialect)
-
-
-def _preset_of(policies: str | Preset | tuple[Policy, ...]) -> Preset:
-    if isinstance(policies, str):
-        return PRESETS[policies]
-    return policies if isinstance(policies, Preset) else Preset(policies)
+    settings, tool, consent = plan_input.settings, plan_input.tool, plan_input.consent
+    result = plan(conversation, settings, memory)
+    rendering = render(api.name, request, conversation, result)
+    new = body_of(api, request, result, rendering, marks=settings.marks, tool=tool, consent=consent)
+    return Compacted(new, result, conversation, plan_input, api.name)

@@ -9,19 +9,17 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from policies.keep import NO_PROTECTION, Protection
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.indexes import Index
 from policies.model.memory import ModelDigest
+from policies.model.parameters import Keep, Trigger, begin_of
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Keep, Trigger, begin_of
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.sight import SightWindow
 from policies.tools import Toolbox, ToolKind, WayBack
 
 Aim = Literal["bill", "context"]
-"""What decides when something goes: whether it pays (`bill`), or the triggers and sizes that the preset names."""
+"""Things go when that pays (`bill`), or at the triggers and sizes that the preset names."""
 
 
 LEAST_SAVING = 15
@@ -36,15 +34,14 @@ class TokenCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exceptions:
-    """What a preset may do though law 5 forbids it, declared by name: cut a result before the model has seen it, and
-    have a summary replace system messages. Such a message is named by its text, or by how it begins and ends:
-    `BEGINNING*END`, where neither part may stand anywhere else in it."""
+    """Exceptions from law 5 that a preset declares by name: cut a result before the model has seen it, and have a
+    summary replace system messages. Such a message is named by its text, or by how it begins and ends: `BEGINNING*END`,
+    where neither part may stand anywhere else in it."""
 
     first_sight: bool = False
     system: tuple[str, ...] = ()
 
     def may_fold_system(self, block: Block) -> bool:
-        """Whether a summary may replace this system text."""
         return block.kind == "system" and any(_matches(name, block.text.strip()) for name in self.system)
 
     def foldable_system(self, conversation: Conversation) -> tuple[int, ...]:
@@ -85,43 +82,50 @@ class Summarizing:
     tokens: int
     now: float
     waits: bool = False
-    """Whether a request waits for its summary: else that stands with the next request at the earliest."""
+    """True where a request waits for its summary: else that stands with the next request at the earliest."""
 
     def cost(self, record: SummaryRecord, prices: Prices) -> float:
-        """What a summary cost, in input tokens of the request's model."""
         dollars = record.spent.prompt * self.prices.input + record.spent.completion * self.prices.output
         return dollars / prices.input if prices.input else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a policy sees at one step of a history."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The basis of decisions besides the history, for the planner and for policies."""
 
-    step: int
     prices: Prices
     budget: Budget
     count: TokenCounter
+    head: int = 0
+    """Tokens before the history: tools and system text."""
+    text_protocol: bool = False
+    """True where text protocols are shortened too: output in user messages, and the prose beside it."""
+    recall: bool = False
+    """True where the request carries the recall tool: then everything hidden is named by its reference."""
+    exchanges: bool = False
+    """True where a record may be sent as an answer of that tool: else it holds nothing that a tool returned."""
+    aim: Aim = "bill"
+    is_chat: bool = False
+    """True where it is a chat without tools: nothing that goes could be fetched again."""
+    summarizing: Summarizing | None = None
+    """None where the preset wants no summaries."""
+    exceptions: Exceptions = NO_EXCEPTIONS
+    digesting: Prices | None = None
+    """Prices of the model that writes digests of single outputs; None where there is none."""
+    toolbox: Toolbox = NO_TOOLS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Conditions):
+    step: int
     sizes: Sequence[int] = ()
     """Tokens of each block as it would be sent now; those of a fold are at its first block."""
     sums: Callable[[], Sequence[int]] | None = None
     """The tokens before each block, and in all, of these sizes; None where nobody keeps them."""
-    head: int = 0
-    """Tokens before the history: tools and system text."""
-    text_protocol: bool = False
-    """Whether agents that speak a text protocol are shortened too: output in user messages, and the prose beside it."""
-    recall: bool = False
-    """Whether the request carries the recall tool: then everything hidden is named by its reference."""
-    exchanges: bool = False
-    """Whether a record may be sent as an answer of that tool: else it holds nothing that a tool returned."""
-    aim: Aim = "bill"
-    is_chat: bool = False
-    """Whether it is a chat without tools: nothing that goes could be fetched again."""
     pressed: bool = False
-    """Whether the hard mark is near: what makes room has to be asked for now."""
+    """True where the hard mark is near: what makes room has to be asked for now."""
     newest: bool = True
-    """Whether this step is the request being served; earlier steps are replayed."""
-    summarizing: Summarizing | None = None
-    """None where the preset wants no summaries."""
+    """True where this step is the request being served; earlier steps are replayed."""
     summaries: tuple[SummaryRecord, ...] = ()
     """The summaries that may be used now, oldest first. Only at the newest step: no history implies them."""
     tried: int = 0
@@ -134,23 +138,17 @@ class Context:
     """The blocks that this summary replaces."""
     excess: int = 0
     """Tokens that must still go for the request to fit: only the last resort looks at it."""
-    exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
-    digesting: Prices | None = None
-    """Prices of the model that writes digests of single outputs; None where there is none."""
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
-    toolbox: Toolbox = NO_TOOLS
     protection: Protection = NO_PROTECTION
-    """What is left as it is (policies.keep)."""
     edits: Mapping[int, Replace] = field(default_factory=dict)
     """The edits that stand in the request, by block, as of the step before."""
     folded: Container[int] = frozenset()
     """The blocks that folds replace, as of the step before."""
     runs: Sequence[range] = ()
-    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before, in order; for
-    summaries. None overlap."""
+    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before, in order."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
     sight: SightWindow | None = None
@@ -160,15 +158,13 @@ class Context:
     used_by: Mapping[int, int] = field(default_factory=dict)
     """The newest block that points to each block: for as long as that is new, the block is as new."""
     rereads: Mapping[int, int] = field(default_factory=dict)
-    """The earlier results that answers point at which say that a file is unchanged, by these answers; an edit may
-    have given them that text (policies.planning.rereads)."""
+    """The earlier results that answers which say that a file is unchanged point at (policies.planning.rereads)."""
 
     def text_at(self, conversation: Conversation, at: int) -> Block:
         """The block whose text an output shows: itself, or the earlier result that it points at, once it got that."""
         return conversation.blocks[self.rereads.get(at, at) if at in self.edits else at]
 
     def is_output(self, block: Block) -> bool:
-        """Whether the block is the output of a tool that may be shortened."""
         return block.answers is not None and (block.kind == "result" or self.text_protocol)
 
     def ref(self, conversation: Conversation, at: int) -> str:
@@ -176,7 +172,6 @@ class Context:
         return conversation.ref(self.rereads.get(at, at)) if self.recall else ""
 
     def kind(self, conversation: Conversation, at: int) -> ToolKind:
-        """What kind of output a block is."""
         kinds, at = _KINDS.of(conversation), self.rereads.get(at, at)
         toolbox, kind = kinds.get(at, _UNKNOWN)
         if toolbox is not self.toolbox:
@@ -193,12 +188,11 @@ class Context:
         return "unchanged" if tool in tools else kind
 
     def may_save(self, at: int) -> bool:
-        """Whether an edit of the block may save enough: not where next to nothing of it is sent, as inside a fold."""
+        """True where an edit of the block may save enough: not where next to nothing of it is sent."""
         return not self.sizes or self.sizes[at] >= LEAST_SAVING
 
     @property
     def tokens(self) -> int:
-        """The tokens of all blocks as they would be sent now."""
         return self.tokens_of(0, len(self.sizes))
 
     def tokens_of(self, start: int, end: int) -> int:
@@ -210,7 +204,6 @@ class Context:
 
     @property
     def first_cut_age(self) -> int:
-        """How many turns old an output is when it may first be cut."""
         return 0 if self.exceptions.first_sight else 1
 
     def aged(
@@ -254,7 +247,7 @@ class Context:
         tokens: int | None = None,
         since: int | None = None,
     ) -> bool:
-        """Whether a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
+        """True where a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
         the last block that a summary stands for."""
         step, tokens = self.step if step is None else step, self.tokens if tokens is None else tokens
         return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high, since)

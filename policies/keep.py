@@ -18,12 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 
-from policies.model.conversation import Block, Conversation
-from policies.model.indexes import Index
+from policies.model.conversation import Block, Conversation, Index
 from policies.tools import Kinds, Toolbox, ToolKind, paths_of, subject_of
 
 Patterns = tuple[str, ...]
-"""In order, each once: what `patterns_of` returns."""
 
 MOST_PATTERNS, LONGEST_PATTERN = 32, 256
 TEXT = "text:"
@@ -45,7 +43,6 @@ def patterns_of(values: Iterable[str]) -> Patterns:
 
 
 def joined(*lists: Patterns) -> Patterns:
-    """The patterns of all these lists."""
     return tuple(sorted({pattern for each in lists for pattern in each}))
 
 
@@ -57,7 +54,6 @@ def digest_of(patterns: Patterns) -> str:
 
 
 def _fault(pattern: str) -> str:
-    """What is wrong with a pattern; empty where nothing is."""
     if not pattern:
         return "names nothing; give a tool, a path or text:WORDS"
     if len(pattern) > LONGEST_PATTERN:
@@ -72,7 +68,7 @@ def _words(pattern: str) -> str:
 
 @lru_cache(maxsize=64)
 def _parts(patterns: Patterns) -> tuple[Sequence[Sequence[str]], Sequence[str]]:
-    """What stands between the `*` of patterns for tools and paths, each behind a slash; and the texts."""
+    """The texts between the `*` of patterns for tools and paths, each behind a slash; and the texts to look for."""
     names = (pattern.replace("\\", "/").replace("**/", "*") for pattern in patterns if not pattern.startswith(TEXT))
     texts = [_words(pattern) for pattern in patterns if pattern.startswith(TEXT)]
     return [f"/{name}".split("*") for name in names], texts
@@ -80,7 +76,7 @@ def _parts(patterns: Patterns) -> tuple[Sequence[Sequence[str]], Sequence[str]]:
 
 @lru_cache(maxsize=4096)
 def _fits(patterns: Patterns, name: str) -> bool:
-    """Whether one of the patterns fits the name of a tool or a path, or its end behind a slash."""
+    """True where one of the patterns fits the name of a tool or a path, or its end behind a slash."""
     text = "/" + name.replace("\\", "/")
     return any(_fits_one(parts, text) for parts in _parts(patterns)[0])
 
@@ -99,7 +95,7 @@ def _fits_one(parts: Sequence[str], text: str) -> bool:
 
 
 def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
-    """Whether one of the patterns names a block: its tool, a path in the call that it is or answers, or words in it."""
+    """True where a pattern names a block: its tool, a path in the call that it is or answers, or words in it."""
     block, (wildcards, texts) = conversation.blocks[at], _parts(patterns)
     if texts and block.kind != "opaque" and any(text in block.text for text in texts):
         return True
@@ -112,8 +108,8 @@ def names(patterns: Patterns, conversation: Conversation, at: int) -> bool:
 
 
 @dataclass(slots=True)
-class _Named:
-    """What was found out under these patterns."""
+class _PatternMatches:
+    """The blocks and turns that patterns name, as far as they were looked at."""
 
     patterns: Patterns = ()
     blocks: dict[int, bool] = field(default_factory=dict)
@@ -121,7 +117,7 @@ class _Named:
     tokens: list[int] = field(default_factory=lambda: [0])
     """The tokens that stay of turns with a block that is named, before each turn: without what people wrote."""
 
-    def under(self, patterns: Patterns) -> "_Named":
+    def under(self, patterns: Patterns) -> "_PatternMatches":
         if self.patterns != patterns:
             self.patterns, self.blocks, self.turns, self.tokens = patterns, {}, {}, [0]
         return self
@@ -133,17 +129,16 @@ class _Named:
         del self.tokens[turn + 1 :]
 
 
-_NAMED = Index[Block, _Named](_Named, lambda *_: None, _Named.cut)
+_MATCHES = Index[Block, _PatternMatches](_PatternMatches, lambda *_: None, _PatternMatches.cut)
 
 
 def _tokens_of(conversation: Conversation, turn: int) -> int:
-    """The tokens of a turn without what people wrote."""
     every = _blocks_of(conversation, turn)
     return conversation.tokens(at for at in every if not conversation.blocks[at].from_person)
 
 
 def _is_complete(conversation: Conversation, turn: int) -> bool:
-    """Whether the model has answered since: nothing can be added to the turn any more."""
+    """True where the model has answered since: nothing can be added to the turn any more."""
     return turn + 2 < conversation.steps
 
 
@@ -174,21 +169,19 @@ class LastingTexts:
 NOTHING = LastingTexts()
 
 
-class _Standing:
-    """What is in force at the newest step that was looked at, by subject, the oldest first."""
+class _InForce:
+    """The texts in force at the newest step that was looked at, by subject, the oldest first."""
 
     def __init__(self) -> None:
         self.under: tuple[Kinds, int] = {}, 0
         self.begin(*self.under)
 
     def begin(self, kinds: Kinds, room: int) -> None:
-        """Look at the history again from its first step on. `kinds` are those that people configured."""
         self.under, self.step, self.end, self.tokens = (kinds, room), -1, 0, 0
         self.newest: dict[str, int] = {}
         self.result = NOTHING
 
     def go_on(self, conversation: Conversation, toolbox: Toolbox, pause: Callable[[int], object]) -> None:
-        """Look at the blocks that came with the next step."""
         blocks, lasting, gone = conversation.blocks, list[tuple[int, str]](), list[int]()
         for at in conversation.arrived(self.step + 1):
             block = blocks[at]
@@ -221,58 +214,55 @@ class _Standing:
             self.result = replace(self.result, gone=())
 
 
-_STANDING = Index[Block, _Standing](_Standing, lambda *_: None, lambda standing, *_: standing.begin(*standing.under))
+_IN_FORCE = Index[Block, _InForce](_InForce, lambda *_: None, lambda standing, *_: standing.begin(*standing.under))
 
 
 def in_force(
     conversation: Conversation, step: int, toolbox: Toolbox, window: int, pause: Callable[[int], object]
 ) -> LastingTexts:
-    """What is in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
-    standing, under = _STANDING.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
-    grown = standing.step >= 0 and conversation.ends[standing.step] != standing.end  # results that came one by one
-    if standing.under != under or step < standing.step or grown:
-        standing.begin(*under)
-    while standing.step < step:
-        standing.go_on(conversation, toolbox, pause)
-    return standing.result
+    """The texts in force at a step; `window` is the model's, in tokens. Steps are looked at once, in order."""
+    texts, under = _IN_FORCE.of(conversation), (toolbox.configured, min(window // _SHARE, _MOST))
+    grown = texts.step >= 0 and conversation.ends[texts.step] != texts.end  # results that came one by one
+    if texts.under != under or step < texts.step or grown:
+        texts.begin(*under)
+    while texts.step < step:
+        texts.go_on(conversation, toolbox, pause)
+    return texts.result
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What is left as it is at one step: what people name, and what is in force."""
+    """The texts left as they are at one step: those that people name, and those in force."""
 
     patterns: Patterns = ()
     in_force: LastingTexts = NOTHING
     pause: Callable[[int], object] = lambda _: None
-    """That of the context."""
 
     @property
     def is_any(self) -> bool:
         return bool(self.patterns or self.in_force.blocks)
 
     def keeps(self, conversation: Conversation, at: int) -> bool:
-        """Whether a block is left as it is."""
         return at in self.in_force.blocks or (bool(self.patterns) and self._is_named(conversation, at))
 
     def keeps_turn(self, conversation: Conversation, turn: int) -> bool:
-        """Whether a turn has such a block: then no fold replaces any of it. System text belongs to none."""
+        """True where a turn has such a block: then no fold replaces any of it. System text belongs to none."""
         return turn in self.in_force.turns or (bool(self.patterns) and self._is_turn_named(conversation, turn))
 
     def keeps_turn_of(self, conversation: Conversation, at: int) -> bool:
-        """Whether no fold may replace a block for this."""
+        """True where no fold may replace a block for this."""
         block = conversation.blocks[at]
         is_system = block.kind == "system"
         return self.keeps(conversation, at) if is_system else self.keeps_turn(conversation, block.turn)
 
     def tokens_in(self, conversation: Conversation, turns: range) -> int:
-        """The tokens that stay of such turns among these, as the client wrote them and without what people wrote. Turns
-        are added up once."""
+        """The tokens that stay of such turns, as the client wrote them, without what people wrote; added up once."""
         lasting = [turn for turn in self.in_force.turns if turn in turns]
         tokens = sum(_tokens_of(conversation, turn) for turn in lasting)
         if not self.patterns:
             return tokens
         tokens -= sum(self._staying(conversation, turn) for turn in lasting)
-        sums = _NAMED.of(conversation).under(self.patterns).tokens
+        sums = _MATCHES.of(conversation).under(self.patterns).tokens
         while len(sums) <= turns.stop and _is_complete(conversation, len(sums) - 1):
             sums.append(sums[-1] + self._staying(conversation, len(sums) - 1))
         last = len(sums) - 1
@@ -280,14 +270,14 @@ class Protection:
         return tokens + sums[min(last, turns.stop)] - sums[min(last, turns.start)] + sum(newest)
 
     def _is_named(self, conversation: Conversation, at: int) -> bool:
-        blocks = _NAMED.of(conversation).under(self.patterns).blocks
+        blocks = _MATCHES.of(conversation).under(self.patterns).blocks
         if (result := blocks.get(at)) is None:
             self.pause(1 + len(conversation.blocks[at].text) * len(self.patterns) // _AT_ONCE)
             result = blocks[at] = names(self.patterns, conversation, at)
         return result
 
     def _is_turn_named(self, conversation: Conversation, turn: int) -> bool:
-        turns = _NAMED.of(conversation).under(self.patterns).turns
+        turns = _MATCHES.of(conversation).under(self.patterns).turns
         if (result := turns.get(turn)) is None:
             result = any(self._is_named(conversation, at) for at in _blocks_of(conversation, turn))
             if _is_complete(conversation, turn):

@@ -14,7 +14,7 @@ _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
 
 def may_edit(conversation: Conversation, at: int, by: str, context: Context, lossless: bool = False) -> bool:
-    """Whether another text may replace a block at this step. System text, opaque items, what a person wrote and what
+    """True where another text may replace a block at this step. System text, opaque items, what a person wrote and what
     people want left as it is are never edited. The newest turn is not edited before the model has answered it, except
     outputs where the edit is `lossless` (everything stays in sight: it stands above in the request, or had no meaning)
     or the preset says so; recalled text only by `collapse`. Neither holds where the request does not fit otherwise.
@@ -37,10 +37,10 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
 
 
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
-    """Whether one message may replace a run of blocks. The newest turn is never folded, and a call is never separated
-    from a result. What a person wrote is only folded into a text that repeats it word for word, and never where it is
-    `protected` (by default everywhere). System text is only folded into a summary, where the preset says so. A turn of
-    which people want anything left as it is stays as a whole."""
+    """True where one message may replace a run of blocks. The newest turn is never folded, and a call is never
+    separated from a result. What a person wrote is only folded into a text that repeats it word for word, and never
+    where it is `protected` (by default everywhere). System text is only folded into a summary, where the preset says
+    so. A turn of which people want anything left as it is stays as a whole."""
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
     if run.start in conversation.no_cut_before or run.stop in conversation.no_cut_before:
         return False
@@ -62,7 +62,7 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
 
 
 def keeps_shape(block: Block, edit: Replace) -> bool:
-    """Whether the arguments of a call have the same keys and types after an edit."""
+    """True where the arguments of a call have the same keys and types after an edit."""
     try:
         return block.kind != "call" or _shape(arguments_of(block.text)) == _shape(arguments_of(edit.text))
     except RecursionError:  # nested too deep to be compared
@@ -78,7 +78,6 @@ def _shape(value: object) -> object:
 
 
 def protected_users(conversation: Conversation, step: int) -> frozenset[int]:
-    """The blocks of the first and of the newest user message that the request of `step` carried."""
     users = conversation.kinds.get("user", [])
     count = bisect_left(users, conversation.ends[step])
     if not count:

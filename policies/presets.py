@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from policies.context import NO_EXCEPTIONS, Aim, Exceptions, Policy
-from policies.model.windows import Large, Size, Trigger, Window
+from policies.model.parameters import Large, Size, Trigger, Window
 from policies.rules.abridge import Abridge
 from policies.rules.base import ConfiguredPolicy
 from policies.rules.clip import Clip
@@ -35,10 +35,8 @@ class StaleOptions:
     ttl: float | None = None
     """Seconds for which a summary counts."""
     same_model: bool | None = None
-    """Whether one by a model that is not asked any more is stale."""
 
     def over(self, other: "StaleOptions") -> "StaleOptions":
-        """These options; where they say nothing, the others."""
         same_model = other.same_model if self.same_model is None else self.same_model
         return StaleOptions(self.then or other.then, self.ttl or other.ttl, same_model)
 
@@ -87,7 +85,6 @@ class Preset:
     as wide as that takes (policies.sight). 0: they are as wide as the policies say."""
 
     def aim_for(self, *, is_chat: bool, window: int) -> Aim:
-        """The aim in a window of so many tokens."""
         return (self.small_chat_aim if is_chat and window <= SMALL_WINDOW else None) or self.aim
 
     @property
@@ -97,7 +94,6 @@ class Preset:
 
     @cached_property
     def summarizes(self) -> bool:
-        """Whether it wants summaries of turns."""
         return any(isinstance(policy, Summarize) for policy in self.policies)
 
     @cached_property

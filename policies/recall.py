@@ -12,26 +12,23 @@ from dataclasses import dataclass
 
 import re2  # type: ignore[import-untyped]  # it ships no types
 
-from policies.model.conversation import Block, Conversation
-from policies.model.indexes import Places
+from policies.model.conversation import Block, Conversation, Places
 from policies.text.stubs import MARK
 from policies.tools import RECALL, arguments_of, recalled_ref
 
 DESCRIPTION = "Text left out at [narrows: ref N]"
 PARAMETERS = '{"type":"object","properties":{"ref":{"type":"string"},"part":{"type":"string"}},"required":["ref"]}'
-"""What `part` may be is explained under a page that is not the whole, where it is needed."""
+"""The forms of `part` are explained under a page that is not the whole, where they are needed."""
 
 PAGE = 20_000
 """Characters that one answer shows at most."""
-_PATTERN = 300
-"""Characters of a pattern that are looked at."""
+_LONGEST_PATTERN = 300
 _SPELLED = 60
 """Characters of a part that may name a range: matching it takes more than linear time."""
 _MOST_WORK = 250_000_000
 """Bytes of text times size of the compiled pattern. At this bound the worst patterns take two seconds, and those that
 people write some milliseconds; they cannot be told apart beforehand."""
-_WINDOW = 150
-"""Characters shown on either side of a match in a line too long to be shown."""
+_AROUND = 150
 _PARTS = 'part may be "lines 9-80", "chars 0-999" or "find REGEX"'
 _ELSEWHERE = "another command or range may show it"
 _LAST = f"\n{MARK} this was the last recall in this reply]"
@@ -51,7 +48,7 @@ class RecallCall:
 
 @dataclass(frozen=True, slots=True)
 class RecallAnswer:
-    """What the model receives for a call, and whether that is the text it asked for or a refusal."""
+    """The text for the model, and whether that is what it asked for or a refusal."""
 
     text: str
     succeeded: bool
@@ -69,7 +66,6 @@ def read(arguments: str) -> RecallCall:
 
 
 def call_answered_by(conversation: Conversation, at: int) -> RecallCall | None:
-    """The recall call that a block answers; None where it does not answer one."""
     return _answered(conversation.blocks, at)
 
 
@@ -82,7 +78,6 @@ _ANSWERS = Places[Block, RecallCall](_answered)
 
 
 def answers_to(conversation: Conversation, call: RecallCall) -> Sequence[int]:
-    """The blocks that answer such a call, in order."""
     return _ANSWERS.of(conversation).get(call, ())
 
 
@@ -91,7 +86,6 @@ def stands_for_text(conversation: Conversation, ref: str) -> bool:
 
 
 def run_of(conversation: Conversation, ref: str) -> range | None:
-    """The blocks of a run, by its reference."""
     name, _, count = ref.partition("+")
     length = int(count[:9]) if count.isdecimal() else 0
     first = conversation.runs.get(name) if length else None
@@ -138,7 +132,7 @@ def _only_first(conversation: Conversation, first: int, name: str) -> str:
 
 def _part(text: str, part: str) -> RecallAnswer:
     if part[:4].lower() == "find":
-        return _matching_lines(text, part[4:].strip().strip('"')[:_PATTERN])
+        return _matching_lines(text, part[4:].strip().strip('"')[:_LONGEST_PATTERN])
     spelled = _RANGE.fullmatch(part) if len(part) <= _SPELLED else None
     if spelled is None:
         return RecallAnswer(f"{MARK} {_PARTS}]", False)
@@ -213,10 +207,13 @@ def _matches(text: bytes, regex: re2._Regexp) -> Iterator[str]:
             number += text.count(b"\n", first, start)
             first, last = text.rfind(b"\n", 0, start) + 1, text.find(b"\n", start)
             last = len(text) if last < 0 else last
-        if last - first <= 4 * _WINDOW:
+        if last - first <= 4 * _AROUND:
             begin, end, at = first, last, last + 1
         else:
-            begin, end = max(first, start - _WINDOW), min(last, match.end() + _WINDOW, start + 2 * _WINDOW)
+            begin, end = (
+                max(first, start - _AROUND),
+                min(last, match.end() + _AROUND, start + 2 * _AROUND),
+            )
             at = max(end + 1, match.end())
         begin, end = _aligned(text, begin), _aligned(text, end)
         yield f"{number}: {text[begin:end].decode('utf-8', 'surrogatepass')}"

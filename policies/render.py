@@ -16,7 +16,7 @@ from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import items
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.planning.prefix import Chains
 from policies.planning.state import Plan
 
@@ -42,8 +42,7 @@ _NOTHING = Rendering({}, {}, Chains((), {}), (), 0, b"")
 
 
 def render(dialect: str, request: Request, conversation: Conversation, plan: Plan) -> Rendering:
-    """Render what the plan edits."""
-    before, same = _standing(request, conversation, plan)
+    before, same = _earlier_rendering(request, conversation, plan)
     edits = _edits_from(same, conversation, plan)
     spliced = DIALECTS[dialect].splice(request, conversation, edits) if edits else {}
     messages, digests = dict(before.messages), dict(before.digests)
@@ -51,7 +50,10 @@ def render(dialect: str, request: Request, conversation: Conversation, plan: Pla
         messages.pop(message, None)
         digests.pop(message, None)
     messages |= spliced
-    digests |= {message: _digest(DIALECTS[dialect], raw) if raw else b"" for message, raw in spliced.items()}
+    for message, raw in spliced.items():
+        spans = items(b"[" + raw + b"]") if raw else ()
+        read = b"".join(DIALECTS[dialect].read(raw[start - 1 : end - 1], len).digest for start, end in spans)
+        digests[message] = sha256(read).digest() if raw else b""
     ends = [conversation.index[edit.last] for edit in edits if isinstance(edit, Fold)]
     folded = conversation.blocks[max(ends)].message + 1 if ends else before.folded
     chains = Chains(conversation.messages, digests, before.chains, same)
@@ -61,9 +63,8 @@ def render(dialect: str, request: Request, conversation: Conversation, plan: Pla
     return rendering
 
 
-def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
-    """What was rendered of an earlier request, and up to which message it stands: before the first one that is another
-    now, or has other edits."""
+def _earlier_rendering(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
+    """The rendering of an earlier request, and the message up to which it stands: before the first that is another."""
     before, same = conversation.carried.rendering, conversation.carried.rendered_messages
     if not isinstance(before, Rendering) or (before.folded and before.beside != _beside(request)):
         return _NOTHING, 0
@@ -78,7 +79,6 @@ def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple
 
 
 def _edits_from(start: int, conversation: Conversation, plan: Plan) -> list[Edit]:
-    """The edits of the messages from `start` on."""
     if not plan.edits:
         return []
     blocks, index = conversation.blocks, conversation.index
@@ -103,8 +103,7 @@ def body_of(
     tool: Added | None = None,
     consent: Consent = _NO_CONSENT,
 ) -> bytes:
-    """The client's bytes, but for edited messages, cache marks of ours, the recall tool and what must be said beside
-    an edited history."""
+    """The client's bytes, but for edited messages, our cache marks, the recall tool and the consent to edits."""
     changed = dict(rendering.messages)
     for message in plan.marks:
         raw = changed.get(message, request.raw(message))
@@ -114,9 +113,3 @@ def body_of(
     if not (changed or tool or consent.change):
         return request.body
     return dialect.joined(request, changed, tool, consent.change)
-
-
-def _digest(dialect: Dialect, raw: bytes) -> bytes:
-    """A digest of what is sent in the place of one message."""
-    digests = [dialect.read(raw[start - 1 : end - 1], len).digest for start, end in items(b"[" + raw + b"]")]
-    return sha256(b"".join(digests)).digest()

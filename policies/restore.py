@@ -11,8 +11,7 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects import Dialect, Request
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.recall import RecallAnswer, answer
@@ -28,8 +27,6 @@ class RestoredMessages:
 
 @dataclass(frozen=True, slots=True)
 class DialectRequest:
-    """A request as its client sent it, and the means to read more messages of its kind."""
-
     dialect: Dialect
     request: Request
     conversation: Conversation
@@ -55,7 +52,7 @@ class RestoredBody:
 
 
 Cache = MutableMapping[tuple[object, ...], RestoredMessages]
-"""What was put in the place of a message before; a pure function of its key."""
+"""Replacements of messages, from before; a pure function of the key."""
 
 
 def reply_digest(text: str, call_ids: Sequence[str]) -> str:
@@ -64,7 +61,6 @@ def reply_digest(text: str, call_ids: Sequence[str]) -> str:
 
 
 def digest_of(reply: Sequence[Message]) -> str:
-    """The digest of a reply that the client returned."""
     ids = [part.call_id for message in reply for part in message.parts if part.kind == "call"]
     return reply_digest(_text(reply), ids)
 
@@ -103,8 +99,6 @@ def restore(
 
 
 class _History:
-    """The history as the model received it; it grows as exchanges are put back."""
-
     def __init__(self, source: DialectRequest) -> None:
         self.changed: dict[int, RestoredMessages] = {}
         self.stamp = b""
@@ -121,7 +115,6 @@ class _History:
         self.stamp = sha256(b"\0".join([self.stamp, b"%d" % reply.start, lengths, *restored.raws])).digest()
 
     def before(self, end: int) -> Conversation:
-        """The history before a message of the client's."""
         for at in range(max(0, self._end), end):
             self._messages += self.changed[at].messages if at in self.changed else (self._originals[at],)
         if end > self._end:
@@ -150,7 +143,6 @@ def _matched(
 def _restored(
     source: DialectRequest, history: _History, reply: range, insert: Insert, cache: Cache
 ) -> RestoredMessages | None:
-    """What takes the place of the reply; None where its exchange cannot be put back."""
     originals = [source.request.raw(i) for i in reply]
     name = (insert, *originals, history.stamp)
     try:

@@ -15,13 +15,12 @@ from hashlib import sha256
 
 from policies.assemble import PlanOptions, assemble
 from policies.context import NO_TOOLS
-from policies.dialects import DIALECTS, Dialect, Request, dialect_of
+from policies.dialects import DIALECTS, dialect_of
 from policies.dialects.common import parsed
-from policies.dialects.limits import check_size
+from policies.dialects.splitting import check_size
 from policies.digests import digested
 from policies.keep import names
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import Replace
 from policies.model.rawjson import members
 from policies.model.tokens import Counter, encoding_for
@@ -33,8 +32,7 @@ from policies.text.stubs import MARK, refs_named
 
 _OVER, _OVER_OF_PEOPLE = 250, 2_000
 """Tokens over which a row that stands alone is shortened: what a tool returned, and what a user message holds."""
-_SHARE = 0.25
-"""What stays of such a row."""
+_SHARE_OF_A_ROW = 0.25
 _FOLDING = (Recap, Summarize, Trim)
 
 
@@ -50,7 +48,7 @@ class Shortened:
     hidden: Mapping[str, str]
     policies: Sequence[str]
     shed: bool = False
-    """Whether there was no time to plan, so that nothing is shortened."""
+    """True where there was no time to plan, so that nothing is shortened."""
 
 
 def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[], bool] = lambda: False) -> Shortened:
@@ -69,13 +67,21 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
         raise ValueError("`messages` must be a list of messages, not empty, and `model` a text")
     count = Counter(encoding_for(request.model))
     conversation = converse([dialect.read(request.raw(i), count) for i in range(len(request.spans))])
-    has_replies = any(message.role == "assistant" for message in conversation.messages)
-    came, shed = body[slice(*members(body)["messages"])], False
+    came, offered, is_late = body[slice(*members(body)["messages"])], list[Replace](), False
     plan_options = options(request.model)
-    if has_replies:
-        offered, shed = _planned(dialect, request, conversation, count, plan_options, stop)
+    if any(message.role == "assistant" for message in conversation.messages):
+        consent = dialect.consent(request)
+        if consent is not None and consent.change is None:  # else it would have to say more
+            # as if the recall tool were there
+            kinds = (each for each in plan_options.preset.policies if not isinstance(each, _FOLDING))
+            preset = replace(plan_options.preset, policies=tuple(kinds))
+            plan_options = replace(plan_options, preset=preset, own_marks="never", recall=False)
+            settings = assemble(dialect, request, conversation, count, plan_options).settings
+            result = plan(conversation, replace(settings, recall=True, only_to_fit=False), stop=stop)
+            is_late = bool(result.shed)
+            offered = [] if is_late else [edit for edit in result.edits if isinstance(edit, Replace)]
     else:
-        offered, shed = _alone(conversation, count, plan_options, stop)
+        offered, is_late = _alone(conversation, count, plan_options, stop)
     before = after = sum(block.tokens + block.frame for block in conversation.blocks)
     edits, hidden = list[Replace](), dict[str, str]()
     for edit in offered:
@@ -100,7 +106,7 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
         tokens_after=after,
         hidden=hidden,
         policies=sorted({edit.by for edit in edits}),
-        shed=shed,
+        shed=is_late,
     )
 
 
@@ -110,29 +116,9 @@ def hash_of(text: str) -> str:
     return f"{int.from_bytes(digest[:16], 'big') % 10**24:024}"
 
 
-def _planned(
-    dialect: Dialect,
-    request: Request,
-    conversation: Conversation,
-    count: Counter,
-    options: PlanOptions,
-    stop: Callable[[], bool],
-) -> tuple[Sequence[Replace], bool]:
-    """The planner's edits of a history, as if the recall tool were there; and whether there was no time for them."""
-    consent = dialect.consent(request)
-    if consent is None or consent.change is not None:
-        return (), False  # the request would have to say more than its messages do
-    policies = tuple(each for each in options.preset.policies if not isinstance(each, _FOLDING))
-    preset = replace(options.preset, policies=policies)
-    options = replace(options, preset=preset, own_marks="never", recall=False)
-    settings = assemble(dialect, request, conversation, count, options).settings
-    result = plan(conversation, replace(settings, recall=True, only_to_fit=False), stop=stop)
-    return [] if result.shed else [edit for edit in result.edits if isinstance(edit, Replace)], bool(result.shed)
-
-
 def _alone(
     conversation: Conversation, count: Counter, options: PlanOptions, stop: Callable[[], bool]
-) -> tuple[Sequence[Replace], bool]:
+) -> tuple[list[Replace], bool]:
     """Edits of rows without turns, and whether there was no time for them. Rows are what tools returned, and long user
     messages where no system text stands: beside it they begin a history, whose newest message must stay as it is."""
     is_history = any(message.role in ("system", "developer") for message in conversation.messages)
@@ -144,9 +130,9 @@ def _alone(
         if options.keep and names(options.keep, conversation, at):
             continue
         if stop():
-            return (), True
+            return [], True
         kind = NO_TOOLS.kind(block.tool, "", block.text)
-        visible = digested(block.text, kind, int(_SHARE * block.tokens), frozenset(), count)
+        visible = digested(block.text, kind, int(_SHARE_OF_A_ROW * block.tokens), frozenset(), count)
         text = f"{visible.rstrip()}\n{MARK} rest: hash={hash_of(block.text)}]"
         edits.append(Replace(block.anchor, text, "offload"))
     return edits, False

@@ -19,17 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.identifiers import identifiers_in
-from policies.model.indexes import Index
 from policies.money.prices import Prices
 from policies.tools import RECALL, recalled_ref, shell_command
 
 TOGETHER = 8
 DOUBLINGS = 4
 """How often the window is doubled, for what is still in use when it leaves it."""
-_FEWEST = 8
-"""Turns of the narrowest window."""
+_NARROWEST_WINDOW = 8
 _SEEN_ANYWAY, _RATIO = 2.0, 0.1
 """Of so many actions that reach beyond the window one needs something out of sight, where a read from the cache costs
 this share of a write: stubs, records and the model's words hold the rest, and texts that wait for a rewrite to pay.
@@ -41,17 +39,15 @@ _RECALL_COUNTS = 3
 """As so many actions: most that reach so far find what they need in sight, and a recall is made by one that did not."""
 _USUAL: Mapping[int, int] = {4: 28, 12: 10, 20: 6, 36: 10, 60: 4, 90: 2}
 _USUAL_IN_SHELL: Mapping[int, int] = {4: 26, 12: 2, 20: 1, 40: 1}
-"""How far actions of a coding agent reach, in turns: 60 of one that names files to its tools, 30 of one with a shell
-alone. They count beside its own."""
+"""How far actions of a coding agent reach, in turns: 60 with files as arguments, 30 in a shell alone."""
 _ESCAPED = re.compile(r"\\+[nrt\"]")
-_DIGITS = 4
-"""Of the shortest number that is looked up."""
+_ROUND_OR_SHORT = re.compile(r".{0,3}|.*000", re.S)
+"""Numbers that nobody looks up."""
 
 
 @dataclass(frozen=True, slots=True)
 class SightWindow:
-    """The first turns inside the window at the step before and at this one; and inside windows twice as wide, and so
-    on."""
+    """The first turns inside the window at the step before and now; and inside windows twice as wide, and so on."""
 
     before: Sequence[int]
     now: Sequence[int]
@@ -64,7 +60,6 @@ class _Reach:
         self.begin(0.0)
 
     def begin(self, share: float) -> None:
-        """Look at the history again from its first step on."""
         self.share, self.step, self.end, self.in_shell, self.names_read = share, -1, 0, True, 0
         self.last: dict[str, int] = {}
         self.newest: dict[str, int] = {}
@@ -89,7 +84,7 @@ class _Reach:
                 self.reached[self.step - 1 - min(self.newest.values(), default=self.step - 1)] += 1
         for source in steps_recalled(conversation, self.step):
             self.reached[max(0, self.step - 1 - source)] += _RECALL_COUNTS
-        window = max(_FEWEST, self._turns())
+        window = max(_NARROWEST_WINDOW, self._turns())
         before = self.begins[-1] if self.begins else (0,) * (DOUBLINGS + 1)
         aims = [self.step - (window << doubling) for doubling in range(DOUBLINGS + 1)]
         self.begins.append(tuple(aim if aim - at >= TOGETHER else at for at, aim in zip(before, aims, strict=True)))
@@ -148,8 +143,5 @@ def names_reached(conversation: Conversation) -> Mapping[str, int] | None:
     reach = _REACH.of(conversation)
     if reach.step != conversation.steps - 1:
         return None
-    return {name: step for name, step in reach.newest.items() if not name.isdigit() or _is_looked_up(name)}
-
-
-def _is_looked_up(number: str) -> bool:
-    return len(number) >= _DIGITS and not number.endswith("000")
+    names = reach.newest.items()
+    return {name: at for name, at in names if not (name.isdigit() and _ROUND_OR_SHORT.fullmatch(name))}

@@ -15,8 +15,8 @@ from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon
 from proxy.kernel.admission import Admission, Pressure, open_files
 from proxy.kernel.gateway import Gateway
-from proxy.kernel.modes import Prepare
-from proxy.kernel.services import Controls, Services
+from proxy.kernel.prepare import Prepare
+from proxy.kernel.services import Services
 from proxy.kernel.wire.downstream import Listener
 from proxy.telemetry import Telemetry
 from proxy.workers.listening import BACKLOG, cannot_listen
@@ -26,7 +26,6 @@ _CLOSING_SECONDS = 1.0
 _LOOK = 0.005
 """Seconds between two looks at the event loop."""
 _FIXED = ("host", "port", "workers", "log_level", "log_format")
-"""Settings that a reload does not change."""
 
 
 class App:
@@ -36,15 +35,15 @@ class App:
         self._lasting = lasting
         self.telemetry = lasting.telemetry
         self.base_url = ""
-        """What a client sets as its base_url, once it listens."""
         self._generation = generation
         self._leaving = lasting.leaving
         self._one_at_a_time = asyncio.Lock()
         self._is_closing = False
         self._parts = AsyncExitStack()
-        self._listener = Listener(self._answer, generation.settings, lasting.admission)
+        self.controls = lasting.controls
+        self._listener = Listener(generation.gateway, generation.settings, lasting.admission)
         self._runner = web.ServerRunner(self._listener, shutdown_timeout=_CLOSING_SECONDS)
-        self._declare()
+        _report(self)
 
     @classmethod
     async def start(
@@ -76,10 +75,12 @@ class App:
                 parts.callback(watching.cancel)
             app._parts = parts.pop_all()
         if worker is None:
-            await app._listen()
+            await _listen(app)
         else:
-            lasting.controls.scrape = worker.scrape
-            await app._listen_as(worker)
+            app.controls.scrape = worker.scrape
+            await app._runner.setup()
+            for listening in worker.team.listening[worker.number]:
+                await web.SockSite(app._runner, listening, backlog=BACKLOG).start()
             worker.join(telemetry, app._generation.services.forgets)
         return app
 
@@ -94,10 +95,6 @@ class App:
     @property
     def services(self) -> Services:
         return self._generation.services
-
-    @property
-    def controls(self) -> Controls:
-        return self._lasting.controls
 
     async def reload(self, settings: Settings) -> None:
         """Serve new requests under these settings; those that run end as they began. Raises ConfigurationError where
@@ -115,8 +112,8 @@ class App:
                 raise ConfigurationError("Narrows is shutting down")
             self._generation = generation
             self._lasting.admission.apply(settings)
-            self._listener.apply(settings)
-            self._declare()
+            self._listener.apply(settings, generation.gateway)
+            _report(self)
             self._leaving[before] = asyncio.create_task(self._leave(before))
 
     async def stop_listening(self) -> None:
@@ -126,7 +123,8 @@ class App:
         self._listener.pre_shutdown()
 
     async def drain(self, grace: float) -> None:
-        """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""
+        """Not ready from now on; what runs has `grace` seconds to finish; then they are ended, and say so to their
+        clients."""
         self._is_closing, self.controls.ready = True, False
         generations = (self._generation, *self._leaving)
         await asyncio.gather(*(each.gateway.drain(grace) for each in generations))
@@ -146,11 +144,7 @@ class App:
     async def __aexit__(self, *_: object) -> None:
         await self.close(0)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._generation.gateway(request)
-
     async def _leave(self, generation: Generation) -> None:
-        """Let go of a generation once its last request has ended."""
         await generation.gateway.finished()
         try:
             await generation.close()
@@ -159,34 +153,28 @@ class App:
         finally:
             del self._leaving[generation]
 
-    def _declare(self) -> None:
-        """Report which settings count."""
-        metrics = self.telemetry.metrics
-        metrics.build.clear()
-        metrics.build.labels(version("narrows"), self.settings.digest).set(1)
-        metrics.running.set_function(lambda: sum(each.gateway.running for each in (self._generation, *self._leaving)))
 
-    async def _listen_as(self, worker: Worker) -> None:
-        """Listen at the sockets of this worker."""
-        await self._runner.setup()
-        for listening in worker.team.listening[worker.number]:
-            await web.SockSite(self._runner, listening, backlog=BACKLOG).start()
+def _report(app: App) -> None:
+    metrics = app.telemetry.metrics
+    metrics.build.clear()
+    metrics.build.labels(version("narrows"), app.settings.digest).set(1)
+    metrics.running.set_function(lambda: sum(each.gateway.running for each in (app._generation, *app._leaving)))
 
-    async def _listen(self) -> None:
-        host, port = self.settings.host, self.settings.port
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
-        try:
-            await site.start()
-        except (OSError, UnicodeError) as error:
-            await self.close(0)
-            # a thread asks who listens there: it may be this very process
-            raise await asyncio.to_thread(cannot_listen, host, port, error) from error
-        self.base_url = base_url(host, site.port)
+
+async def _listen(app: App) -> None:
+    host, port = app.settings.host, app.settings.port
+    await app._runner.setup()
+    site = web.TCPSite(app._runner, host, port, backlog=BACKLOG)
+    try:
+        await site.start()
+    except (OSError, UnicodeError) as error:
+        await app.close(0)
+        # a thread asks who listens there: it may be this very process
+        raise await asyncio.to_thread(cannot_listen, host, port, error) from error
+    app.base_url = base_url(host, site.port)
 
 
 def base_url(host: str, port: int) -> str:
-    """What a client sets as its base_url."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 

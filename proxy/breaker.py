@@ -19,11 +19,9 @@ class BreakerOptions:
     """When a breaker opens, and for how long."""
 
     failures: int
-    """Failures in a row that open it."""
     pause: float
-    """Seconds for which it is open."""
     effect: str
-    """What its log line says of that."""
+    """The words of its log line."""
     lasting: float = 0.0
     """Seconds that the row of failures must have lasted, so that many at once do not open it."""
 
@@ -39,7 +37,6 @@ BREAKERS: Mapping[str, BreakerOptions] = {
     "limits": BreakerOptions(1, 5.0, "each process counts the use of keys by itself"),
     "upstream": BreakerOptions(5, 2.0, "requests are refused at once meanwhile", lasting=5.0),
 }
-"""One entry for each thing that may fail."""
 
 
 class Breaker:
@@ -58,33 +55,25 @@ class Breaker:
         self._trial = trial
         self._changed = changed
         self._clock = clock
-        self._failures = 0
+        self.failures = 0
         self._failing_since = 0.0
-        self._open = False
+        self.is_open = False
         self._paused_until = 0.0
         self.fault = ""
-        """What failed last."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nothing passes but a trial."""
-        return self._open
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing would pass now."""
-        return self._open and self._clock() < self._paused_until
+        return self.is_open and self._clock() < self._paused_until
 
     @property
     def pause_left(self) -> float:
-        """Seconds until something may pass."""
-        return max(0.0, self._paused_until - self._clock()) if self._open else 0.0
+        return max(0.0, self._paused_until - self._clock()) if self.is_open else 0.0
 
     def admits(self) -> bool:
-        """Whether the caller may try now; where the breaker is open, that is the trial."""
+        """True where the caller may try now; where the breaker is open, that is the trial."""
         if self.is_paused:
             return False
-        if self._open:
+        if self.is_open:
             self._paused_until = self._clock() + self._trial
         return True
 
@@ -93,20 +82,20 @@ class Breaker:
         self._paused_until = 0.0
 
     def succeeded(self) -> None:
-        self._failures = 0
-        if self._open:
-            self._open = False
+        self.failures = 0
+        if self.is_open:
+            self.is_open = False
             self._changed(False)
 
     def failed(self, fault: str = "") -> None:
         now, self.fault = self._clock(), fault
-        if not self._failures:
+        if not self.failures:
             self._failing_since = now
-        self._failures += 1
+        self.failures += 1
         self._paused_until = now + self._options.pause
         lasting = now - self._failing_since >= self._options.lasting
-        if not self._open and self._failures >= self._options.failures and lasting:
-            self._open = True
+        if not self.is_open and self.failures >= self._options.failures and lasting:
+            self.is_open = True
             self._changed(True)
 
 
@@ -119,12 +108,10 @@ class _ChangeLog:
         self._telemetry = telemetry
         self._fields = fields
         self._openings = 0
-        """How often it has opened since the last line."""
         self._quiet_until = -math.inf
         self._later: asyncio.TimerHandle | None = None
 
     def note(self, breaker: Breaker) -> None:
-        """It has opened or closed."""
         self._openings += breaker.is_open
         left = self._quiet_until - time.monotonic()
         if left <= 0 or not self._openings:
@@ -134,7 +121,6 @@ class _ChangeLog:
                 self._later = asyncio.get_running_loop().call_later(left, self._log, breaker)
 
     def _log(self, breaker: Breaker) -> None:
-        """How it is now, and how often it has opened meanwhile."""
         often = {"times": self._openings} if self._openings > breaker.is_open else {}
         if breaker.is_open:
             error = {"error": breaker.fault} if breaker.fault else {}

@@ -18,7 +18,6 @@ class ApiError(Exception):
         """Headers that belong to the status, for example `Allow` with 405."""
 
     def body(self, dialect: Dialect) -> bytes:
-        """The error as JSON on one line, in the form of the API."""
         return dialect.failure(Fault(self.status, self.message, self.code, self.param))
 
 
@@ -44,17 +43,14 @@ class RefusedError(ApiError):
 
 
 def internal_error() -> ApiError:
-    """The response to a request on which Narrows itself failed."""
     return ApiError(500, "Narrows failed on this request; its log says why.", "narrows_failed")
 
 
 def shutting_down() -> ApiError:
-    """The response to requests that are ended at shutdown."""
     return ApiError(503, "Narrows is shutting down; try again.", "shutting_down", headers={"Retry-After": "1"})
 
 
 def too_large(limit: int) -> ApiError:
-    """The response to a body of more than `limit` bytes."""
     return ApiError(413, f"The body is larger than {limit} bytes; see `body_limit`.", "body_too_large")
 
 

@@ -23,7 +23,7 @@ def run_fast(main: Coroutine[Any, Any, None]) -> None:
 
 
 def interruption() -> asyncio.Event:
-    """What Ctrl-C sets from now on, so that the work comes to an early end with what is done so far."""
+    """Set by Ctrl-C from now on, so that the work comes to an early end with what is done so far."""
     event = asyncio.Event()
     with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, event.set)
@@ -39,8 +39,8 @@ async def lateness(seconds: float) -> AsyncIterator[float]:
 
 
 async def in_thread(work: Callable[..., T], *args: Any, leave: Callable[[], None] = lambda: None) -> T:
-    """What a thread works out. Where the caller is cancelled, `leave` is called, and the thread is waited for: nobody
-    else may change meanwhile what it works on."""
+    """The result of work in a thread. Where the caller is cancelled, `leave` is called, and the thread is waited for:
+    nobody else may change meanwhile what it works on."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(running)
@@ -55,7 +55,7 @@ async def in_thread(work: Callable[..., T], *args: Any, leave: Callable[[], None
 
 
 def terminal_is_gone() -> bool:
-    """Whether the terminal that this process was started from has been closed: that sends SIGHUP, too."""
+    """True where the terminal that this process was started from has been closed: that sends SIGHUP, too."""
     try:
         os.tcgetpgrp(0)
     except OSError as error:

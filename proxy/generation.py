@@ -1,4 +1,4 @@
-"""What follows from the settings: everything that serves requests is made here, used, and let go of as one.
+"""Everything that follows from the settings: all that serves requests is made here, used, and let go of as one.
 
 Law: what cannot work raises ConfigurationError, and leaves nothing behind.
 """
@@ -21,10 +21,8 @@ from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
 from proxy.kernel.gateway import Gateway
-from proxy.kernel.modes import Holdout, Prepare, by_mode, relayed
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.prepare import Compactor
-from proxy.kernel.services import CompactionServices, Controls, Services
+from proxy.kernel.prepare import Compactor, Holdout, Prepare, by_mode, relayed
+from proxy.kernel.services import CompactionServices, Controls, KernelParts, Services
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Store, open_store
 from proxy.memory.audit_log import AuditLog
@@ -55,17 +53,13 @@ _UNHURRIED = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lasting:
-    """What stays while settings come and go."""
-
     telemetry: Telemetry
     admission: Admission
     controls: Controls = field(default_factory=Controls)
     worker: Worker | None = None
-    """This process's part of a team that shares a port."""
     watch: Callable[[Prepare], Prepare] | None = None
     """May stand in front of compaction."""
     beside: Sequence[Addon] = ()
-    """Addons of whoever starts this."""
     patience: float | None = None
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""
@@ -90,7 +84,6 @@ class Generation:
 
     @classmethod
     async def open(cls, settings: Settings, lasting: Lasting, before: "Generation | None" = None) -> Self:
-        """Make everything. `before`: what serves until then, where there is something. Raises ConfigurationError."""
         async with AsyncExitStack() as parts:
             services = await _services(settings, lasting, before.services if before is not None else None, parts)
             addons = await _addons(services, lasting.beside)
@@ -117,16 +110,14 @@ class Generation:
 
     @property
     def is_volatile(self) -> bool:
-        """Whether its store is in memory, and ends with it."""
+        """True where its store is in memory, and ends with it."""
         return self.services.store is not None and not self.services.store.shared
 
     async def close(self) -> None:
-        """Let go of everything; nothing runs any more."""
         await self.parts.aclose()
 
 
 async def _services(settings: Settings, lasting: Lasting, before: Services | None, parts: AsyncExitStack) -> Services:
-    """What the kernel has, and addons are opened with. Raises ConfigurationError."""
     telemetry, worker = lasting.telemetry, lasting.worker
     is_first = worker is None or worker.number == 0
     upstreams = await Upstreams.open(settings, telemetry, looks=is_first)  # one warning is enough
@@ -166,7 +157,6 @@ async def _addons(services: Services, beside: Sequence[Addon]) -> Addons:
 
 
 async def _compaction(services: Services, store: Store, patience: float | None) -> CompactionServices:
-    """What compacts, what writes summaries, and what deletes. Raises ConfigurationError."""
     settings, telemetry, parts = services.settings, services.telemetry, services.parts
     forgets, states, price_book = services.forgets, services.admission.states, services.price_book
     _check_prices(settings)
@@ -220,7 +210,6 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
 
 
 def _prepare(services: Services, compaction: CompactionServices) -> Prepare:
-    """What prepares requests; it ends before the addons, which bill and store what it leaves."""
     for part in (compaction.summarizer, compaction.maker, compaction.compactor):
         services.parts.push_async_callback(part.close)
     _look_after(services, compaction)
@@ -229,8 +218,6 @@ def _prepare(services: Services, compaction: CompactionServices) -> Prepare:
 
 
 def _look_after(services: Services, compaction: CompactionServices) -> None:
-    """Delete what others who share the store have deleted; trim the store now and then, one in Redis only where the
-    settings say how much it may hold."""
     settings, store, deletion = services.settings, compaction.access.store, compaction.deletion
     if store.shared:
 

@@ -31,16 +31,13 @@ class Events:
 
     @property
     def rest(self) -> bytes:
-        """The bytes received of an event that is not complete yet."""
         return bytes(self._held)
 
     @property
     def size(self) -> int:
-        """How many bytes `rest` has."""
         return len(self._held)
 
     def ends_with(self, chunk: bytes) -> bool:
-        """Whether a chunk that comes now consists of whole events, as most do."""
         return not self._held and chunk.endswith(_ENDS)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -80,7 +77,7 @@ _LAST = frozenset({"message_stop", "response.completed", "response.incomplete", 
 
 
 def is_last(event: bytes) -> bool:
-    """Whether a stream ends with this event, as it says itself."""
+    """True where a stream ends with this event, as it says itself."""
     text = data(event) or b""
     try:
         return text == b"[DONE]" or msgspec.json.decode(text, type=_Typed).type in _LAST
@@ -97,7 +94,6 @@ class TooLargeError(ValueError):
 
 
 Decoder = Callable[[bytes], Iterator[bytes]]
-"""Takes the next encoded bytes, hands out decoded pieces."""
 
 _PIECE = 256 * 1024
 _ZSTD_WINDOW = 8 * 2**20  # RFC 9659: what a decoder of the web must and need only support
@@ -151,7 +147,7 @@ ENCODINGS: Mapping[str, Callable[[], Decoder]] = MappingProxyType(
         "zstd": _zstd,
     }
 )
-"""What Narrows can read, by the name that Content-Encoding gives it."""
+"""The decoders of what can be read, by the name that Content-Encoding gives it."""
 
 
 def decoded(raw: bytes, encoding: str, limit: int) -> bytes:
@@ -194,7 +190,6 @@ class Copy:
         self._whole: list[bytes] = []
         self._left = limit
         self._last = b""
-        """The newest events, as many as came at once."""
         self.trouble = "unknown encoding" if encoding and not self._decode else ""
 
     @property
@@ -204,11 +199,9 @@ class Copy:
 
     @property
     def amid(self) -> bool:
-        """Whether an event has begun that is not complete."""
         return bool(self._events and self._events.size)
 
     def feed(self, chunk: bytes) -> None:
-        """The next bytes of the reply, as they were on the wire."""
         if self.trouble:
             return
         try:
@@ -224,7 +217,6 @@ class Copy:
             self.trouble = type(error).__name__
 
     def _read(self, events: bytes) -> None:
-        """Whole events, or none."""
         if not events:
             return
         self._last = events

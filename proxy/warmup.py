@@ -1,4 +1,4 @@
-"""What a process does once it listens: it loads what the first request would wait for, keeps the garbage collector
+"""A process that listens gets ready: it loads what the first request would wait for, keeps the garbage collector
 from stopping the event loop, and gives back memory that is free. By itself glibc learns from large bodies to take them
 from its heaps, and a heap is given back only from its end on: one small object behind them keeps hundreds of megabytes.
 """
@@ -38,13 +38,11 @@ _GROWTH = 2**25
 
 
 def load() -> None:
-    """Load the usual vocabulary and the list of prices."""
     Counter()
     prices_for("")
 
 
 async def warm_up() -> None:
-    """Load what requests need; from then on collect all garbage only where nobody waits."""
     await asyncio.to_thread(load)
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
     gc.enable()
@@ -82,7 +80,6 @@ def trim() -> None:
 
 
 async def trim_now_and_then() -> None:
-    """Give back free pages whenever the process has grown."""
     last = now = _resident()
     while now:
         if now > last + _GROWTH:

@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 
 from policies.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from policies.dialects.base import Added as Added
-from policies.dialects.base import ChoiceResult as ChoiceResult
-from policies.dialects.base import Consent as Consent
-from policies.dialects.base import Fault as Fault
-from policies.dialects.base import Reply as Reply
-from policies.dialects.base import Request as Request
+from policies.dialects.common import Added as Added
+from policies.dialects.common import ChoiceResult as ChoiceResult
+from policies.dialects.common import Consent as Consent
+from policies.dialects.common import Fault as Fault
+from policies.dialects.common import Reply as Reply
+from policies.dialects.common import Request as Request
 from policies.dialects.dialect import Dialect as Dialect
-from policies.dialects.limits import TooManyError as TooManyError
 from policies.dialects.openai_chat import OPENAI_CHAT
 from policies.dialects.openai_responses import OPENAI_RESPONSES
+from policies.dialects.splitting import TooManyError as TooManyError
 from policies.money.prices import Usage as Usage
 
 DEFAULT = OPENAI_CHAT.name
-"""The API of what shows no other."""
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (

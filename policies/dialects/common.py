@@ -1,22 +1,136 @@
-"""What the APIs have in common: JSON that is read with care and written back byte for byte.
+"""What the APIs have in common: the values that a dialect reads and writes, and JSON that is read with care and written
+back byte for byte.
 
-Laws: nothing here raises on what a client wrote; what cannot be read is opaque.
+Laws: nothing here raises on what a client wrote; what cannot be read is opaque; what was not edited is never
+re-serialized.
 """
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from policies.context import TokenCounter
-from policies.dialects.base import Added, Consent, Fault, Request
-from policies.model.conversation import Message, Part
-from policies.model.edits import RecallRound
-from policies.model.rawjson import Change, Span, UnreadableError, members, spliced
+from policies.model.conversation import Block, Conversation, Message, Part
+from policies.model.edits import Edit, RecallRound, Replace
+from policies.model.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
+from policies.money.caches import MarkStyle
+from policies.money.prices import Usage
+from policies.text.layout import Piece, call_id, pieces_of
+
+
+class Request(Struct, frozen=True):
+    """A request body, split: where its messages stand, and the few fields that matter besides them."""
+
+    body: bytes
+    spans: tuple[Span, ...]
+    model: str
+    tools: Span
+    reserve: int | None
+    """Tokens that the client allows for the answer."""
+    streams: bool
+    conversation: str | None
+    shared: int = 0
+    """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
+    lead: Span = (0, 0)
+    """Where the text that leads the prompt stands, in an API that has it outside the messages."""
+    members: Mapping[str, Span] = {}
+
+    @property
+    def tool_list(self) -> bytes:
+        return self.body[slice(*self.tools)]
+
+    @property
+    def instructions(self) -> bytes:
+        """The lead of the prompt besides tools and messages, as the client wrote it; empty where there is none."""
+        return self.body[slice(*self.lead)]
+
+    @property
+    def brings_tools(self) -> bool:
+        return self.tool_list.strip(b"[] \t\r\n") not in (b"", b"null")
+
+    def raw(self, message: int) -> bytes:
+        start, end = self.spans[message]
+        return self.body[start:end]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceResult:
+    text: str
+    call_ids: tuple[str, ...]
+    rounds: tuple[RecallRound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a request is not served; `param` is the field at fault, `code` a stable name of the reason."""
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    kind: str = ""
+    """The type that OpenAI's APIs give such an error; "" for the one of its status."""
+
+
+Added = tuple[int, bytes]
+"""The position in a body before which something is added, and what that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Needed in a request beside its messages, and in headers, so that its provider takes an edited history."""
+
+    change: Change | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Reply(Protocol):
+    """Reads the reply to one request as it passes, over all rounds in which recall calls are answered.
+
+    Laws: nothing of a recall call, and no seam between rounds, reaches the client; what no recall touches is relayed as
+    the very bytes that came; nothing is held back longer than necessary.
+    """
+
+    usage: Usage | None
+    """Of the round at hand, once the provider has reported it."""
+
+    @property
+    def pending(self) -> Sequence[int]:
+        """The choices that ended in recall calls alone and wait for their next round, by index."""
+
+    def feed(self, event: bytes, /) -> list[bytes]:
+        """Receive one raw server-sent event, or the whole of a JSON reply; returns what the client gets of it now."""
+
+    def feed_all(self, events: bytes, /) -> list[bytes] | None:
+        """As `feed` for each of these whole server-sent events; the very object where the client gets all of them as
+        they came. None, and nothing has happened, where they are to be fed one by one."""
+
+    def resume(self, choice: int, /) -> None:
+        """From now on the next round is fed, for this pending choice alone."""
+
+    def result(self, choice: int, /) -> ChoiceResult:
+        """The text and the calls that the client has received of one choice, and the exchanges behind them."""
+
+    @property
+    def over(self) -> Sequence[int]:
+        """The choices that have come to their end, by index."""
+
+    @property
+    def completion(self) -> int:
+        """Tokens that the provider billed for answers so far, over all rounds; 0 where it has not reported any."""
+
+    def last_event(self, failure: bytes, /) -> bytes:
+        """The body of an error reply (ours or the upstream's) as the event with which the stream breaks off here."""
+
+
+# --- JSON ---
 
 FRAMING = 4
 """Tokens around each message (OpenAI cookbook, counting tokens), in every API: policies cannot tell them apart."""
@@ -27,7 +141,6 @@ VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at",
 
 
 def decoded(raw: bytes) -> object:
-    """The value; None where there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(raw) if raw else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -49,13 +162,11 @@ def text_at(holder: object, key: str) -> str:
 
 
 def object_at(holder: object, key: str) -> dict[str, object]:
-    """The object that an object has at a key; an empty one where there is none."""
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def list_at(holder: object, key: str) -> list[object]:
-    """The list that an object has at a key; an empty one where there is none."""
     value = holder.get(key) if isinstance(holder, dict) else None
     return value if isinstance(value, list) else []
 
@@ -124,7 +235,7 @@ def message_of(
 
 
 def has_newest_marked(messages: Sequence[Message]) -> bool:
-    """Whether the client has a cache mark on what came after the newest reply, system text aside."""
+    """True where the client has a cache mark on what came after the newest reply, system text aside."""
     newest = takewhile(lambda message: message.role != "assistant", reversed(messages))
     return any(message.marks for message in newest if message.role not in ("system", "developer"))
 
@@ -137,7 +248,7 @@ def consent(request: Request) -> Consent:
 def joined(
     request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
 ) -> bytes:
-    """The first message stays."""
+    """The body with changed messages; the first one is never removed."""
     changes = [((added[0], added[0]), added[1])] if added else []
     changes += [beside] if beside else []
     for message, raw in changed.items():
@@ -152,7 +263,46 @@ def answered_calls(exchange: RecallRound, texts: Sequence[str]) -> Iterator[tupl
 
 
 def failure(fault: Fault) -> bytes:
-    """The body of an error reply in the words of OpenAI's APIs."""
     kind = fault.kind or ("server_error" if fault.status >= 500 else "invalid_request_error")
     error = {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}
     return as_json({"error": error})
+
+
+# --- edits written into a history where a fold stands for whole messages ---
+
+
+def edited(
+    request: Request,
+    conversation: Conversation,
+    edits: Sequence[Edit],
+    stub: Callable[[Piece], bytes],
+    exchange: Callable[[str, str, str], bytes],
+    value: Callable[[Block, str], bytes] = lambda block, text: as_json(text),
+    marked: Callable[[bytes, MarkStyle], bytes | None] = lambda raw, style: None,
+    marks_of: Callable[[object], list[MarkStyle]] = lambda holder: [],
+) -> dict[int, bytes]:
+    """The new bytes of each message that the edits touch, empty bytes where a message goes. `stub` writes a message
+    that stands for a fold, and `exchange` a call of the recall tool with its answer, from an id, the arguments and the
+    text; `value` writes the text of a block. Where there are cache marks, `marks_of` finds those of an object, and
+    `marked` sets one: a fold takes over a mark of the messages that it stands for."""
+    texts: dict[int, dict[Path, bytes]] = {}
+    changed: dict[int, bytes] = {}
+    for edit in edits:
+        if isinstance(edit, Replace):
+            block = conversation.blocks[conversation.index[edit.at]]
+            texts.setdefault(block.message, {})[block.path[1:]] = value(block, edit.text)
+            continue
+        first = conversation.blocks[conversation.index[edit.first]].message
+        last = conversation.blocks[conversation.index[edit.last]].message
+        bearing = (i for i in range(first, last + 1) if conversation.messages[i].marks)
+        style: MarkStyle = next((mark for i in bearing for mark in marks_of(parsed(request.raw(i)))), "")
+        arguments = as_json({"ref": edit.ref}).decode()
+        new = b",".join(
+            exchange(call_id(edit), arguments, piece.text) if piece.role == "tool" else stub(piece)
+            for piece in pieces_of(conversation, edit)
+        )
+        changed |= {first: marked(new, style) or new, **dict.fromkeys(range(first + 1, last + 1), b"")}
+    for message, values in texts.items():
+        with suppress(UnreadableError):  # a key is repeated: the message stays as it is
+            changed[message] = replaced(request.raw(message), values)
+    return changed

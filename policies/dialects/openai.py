@@ -5,11 +5,10 @@ Law: what was not edited is never re-serialized.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from policies.dialects.base import Request
-from policies.dialects.common import decoded, objects, parsed
+from policies.dialects.common import Request, decoded, objects, parsed
 from policies.model.conversation import Kind, Message
 from policies.model.rawjson import Span, UnreadableError, items, members
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 
 BREAKPOINT: MarkStyle = "prompt_cache_breakpoint"
 MARKS: tuple[MarkStyle, ...] = ("cache_control", BREAKPOINT)
@@ -23,7 +22,6 @@ _VALUES: Mapping[MarkStyle, bytes] = {
 
 
 def marks_on(holders: Sequence[object]) -> list[MarkStyle]:
-    """The marks on these objects themselves."""
     return [mark for holder in holders if isinstance(holder, dict) for mark in MARKS if holder.get(mark) is not None]
 
 

@@ -18,11 +18,8 @@ from dataclasses import dataclass
 import re2  # type: ignore[import-untyped]  # it ships no types
 
 STATUSES = frozenset({200, 400, 413, 422, 500})
-"""Of replies that may say it. 200 is for a stream, or a body, that holds nothing but an error."""
-_READ = 4_000
-"""Characters of a message that are read."""
-_DEEP = 6
-"""Objects inside one another that are looked into."""
+_MOST_CHARACTERS = 4_000
+_MOST_NESTED = 6
 _TEXTS = ("message", "code", "type", "error_type", "error_message", "msg", "status")
 _WITHIN = ("error", "response", "detail", "metadata", "raw")
 _COUNTS = ("n_ctx", "n_prompt_tokens")
@@ -37,9 +34,8 @@ class Overflow:
     window: int | None = None
     """Tokens that the model takes; None where the message does not say."""
     prompt: int | None = None
-    """Tokens of the prompt, at least."""
     with_answer: bool = False
-    """Whether the tokens allowed for the answer count against the window."""
+    """True where the tokens allowed for the answer count against the window."""
 
 
 def _any(patterns: Sequence[str]) -> list[re2._Regexp]:
@@ -89,8 +85,7 @@ _PHRASES = _any(
         r"cannot truncate prompt with n_keep",
     )
 )
-_OTHER = _any((r"rate.?limit", r"per.(?:min|day|hour)", r"\bt\.?pm\b", r"too many requests", r"quota"))
-"""Where one of these stands, it is a limit of another kind."""
+_OTHER_LIMITS = _any((r"rate.?limit", r"per.(?:min|day|hour)", r"\bt\.?pm\b", r"too many requests", r"quota"))
 _WINDOW = _any(
     (
         r"n_ctx\W{1,4}N",
@@ -143,14 +138,13 @@ _ANSWER = _any(
 
 
 def overflow_in(status: int, body: bytes) -> Overflow | None:
-    """What the reply says of a prompt that is too long; None where it does not. `body`: of the reply, or the data of
-    the first event of a stream."""
+    """The overflow that a reply reports. `body`: of the reply, or the data of the first event of a stream."""
     if status not in STATUSES:
         return None
     says = _error_texts(status, body)
-    text = _plain(" | ".join(says)[: 2 * _READ])[:_READ]
+    text = _plain(" | ".join(says)[: 2 * _MOST_CHARACTERS])[:_MOST_CHARACTERS]
     coded = any(each.lower() in _CODES for each in says)
-    if not (coded or _matches(_PHRASES, text)) or _matches(_OTHER, text):
+    if not (coded or _matches(_PHRASES, text)) or _matches(_OTHER_LIMITS, text):
         return None
     window, prompt = _number(_WINDOW, text), _number(_PROMPT, text)
     fits = window is not None and prompt is not None and prompt <= window
@@ -158,32 +152,29 @@ def overflow_in(status: int, body: bytes) -> Overflow | None:
 
 
 def _error_texts(status: int, body: bytes) -> list[str]:
-    """What the error says. A body that is not JSON says it as it stands, but never in a reply that succeeds."""
+    """The texts of the error. A body that is not JSON says it as it stands, but never in a reply that succeeds."""
     content: object = None
     with suppress(ValueError, RecursionError):
         content = json.loads(body)
     if isinstance(content, list) and content:
         content = content[0]
     if isinstance(content, dict):
-        return list(_texts(content, _DEEP)) if status != 200 or _is_error(content) else []
-    return [body[:_READ].decode("utf-8", "replace")] if status != 200 else []
-
-
-def _is_error(content: dict[str, object]) -> bool:
-    inner = content.get("response")
-    nested = isinstance(inner, dict) and bool(inner.get("error"))
-    return nested or content.get("type") == "error" or bool(content.get("error") or content.get("error_message"))
+        inner = content.get("response")
+        nested = isinstance(inner, dict) and bool(inner.get("error"))
+        is_error = nested or content.get("type") == "error" or content.get("error") or content.get("error_message")
+        return list(_texts(content, _MOST_NESTED)) if status != 200 or is_error else []
+    return [body[:_MOST_CHARACTERS].decode("utf-8", "replace")] if status != 200 else []
 
 
 def _texts(value: object, depth: int) -> Iterator[str]:
     if isinstance(value, str):
-        yield value[:_READ]
+        yield value[:_MOST_CHARACTERS]
     elif isinstance(value, list) and depth:
-        for each in value[:_DEEP]:
+        for each in value[:_MOST_NESTED]:
             yield from _texts(each, depth - 1)
     elif isinstance(value, dict) and depth:
         yield from (f"{name}: {value[name]}" for name in _COUNTS if isinstance(value.get(name), int))
-        yield from (value[name][:_READ] for name in _TEXTS if isinstance(value.get(name), str))
+        yield from (value[name][:_MOST_CHARACTERS] for name in _TEXTS if isinstance(value.get(name), str))
         for name in _WITHIN:
             yield from _texts(value.get(name), depth - 1)
 
@@ -198,7 +189,6 @@ def _matches(patterns: Sequence[re2._Regexp], text: str) -> bool:
 
 
 def _number(patterns: Sequence[re2._Regexp], text: str) -> int | None:
-    """The first plausible number of tokens, in the order of the patterns."""
     for pattern in patterns:
         for match in pattern.finditer(text):
             number = int(match[1].replace(",", ""))

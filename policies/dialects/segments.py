@@ -9,21 +9,17 @@ Laws
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from policies.dialects.base import Request
+from policies.dialects.common import Request
 from policies.model.rawjson import Span
 
 TOOLS, LEAD, REST = -1, -2, -3
 """The numbers of a request's texts. Messages have those from 0 on; beside them are the tools, the text that leads the
 prompt, and from REST downwards what stands between all of these."""
-_WORTH = 40
-"""Bytes that a reference to a part of a text takes, about."""
+_REFERENCE_BYTES = 40
 
 Piece = int | str | Sequence[int | str]
-"""The number of a text; bytes of their own, as text; or the number of a text, how many of its first and last bytes
-stand, and what stands between them."""
 _Kind = Literal["message", "tools", "lead", "between", "rest"]
 Segment = tuple[_Kind, bytes]
-"""A part of a body: what it is, and its bytes."""
 
 
 def segments(request: Request) -> Iterator[Segment]:
@@ -41,8 +37,7 @@ def segments(request: Request) -> Iterator[Segment]:
 
 
 def frame_of(request: Request) -> list[str | int]:
-    """What stands around messages, tools and the text that leads the prompt, and the numbers of these in their places;
-    0 stands for all messages."""
+    """The texts around messages, tools and lead, with the numbers of these in their places; 0 for all messages."""
     history = (request.spans[0][0], request.spans[-1][1], 0)
     frame: list[str | int] = []
     at = 0
@@ -76,7 +71,6 @@ def pieces_of(
 
 
 def joined(pieces: Iterable[Piece], texts: Mapping[int, bytes]) -> bytes:
-    """The body of these pieces. Raises KeyError where a text is missing, ValueError for what is no piece."""
     whole: list[bytes] = []
     for piece in pieces:
         match piece:
@@ -98,7 +92,6 @@ def text_of(raw: bytes) -> str:
 
 
 def raw_of(text: str) -> bytes:
-    """The bytes again."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -107,13 +100,12 @@ def _piece(raw: bytes, at: int, text: bytes) -> Piece:
         return at
     first = _common(raw, text)
     last = _common(raw[first:], text[first:], ends=True)
-    if first + last < _WORTH:
+    if first + last < _REFERENCE_BYTES:
         return text_of(raw)
     return [at, first, last, text_of(raw[first : len(raw) - last])]
 
 
 def _common(one: bytes, other: bytes, ends: bool = False) -> int:
-    """With how many bytes both begin, or end."""
     least, most = 0, min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2

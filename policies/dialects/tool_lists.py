@@ -9,16 +9,13 @@ from itertools import islice
 from typing import TypeVar
 
 from policies.context import TokenCounter
-from policies.dialects.base import Added, Request
-from policies.dialects.common import decoded, objects
+from policies.dialects.common import Added, Request, decoded, objects
 from policies.model.conversation import Message
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 
 _REMEMBERED_BYTES = 100_000
-_MOST_SPECS = 1_000
-"""Tools whose definitions are looked at."""
-_DEEP = 3
-"""How many lists of tools may stand one in another."""
+_MOST_TOOLS = 1_000
+_MOST_NESTED = 3
 T = TypeVar("T")
 
 
@@ -35,13 +32,13 @@ def remembered(function: Callable[..., T]) -> Callable[..., T]:
 
 
 @remembered
-def tool_tokens(tools: bytes, count: TokenCounter) -> int:
+def definition_tokens(tools: bytes, count: TokenCounter) -> int:
     return count(tools.decode("utf-8", "replace")) if tools else 0
 
 
 def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:
     """Tokens of the tool schemas and of the leading messages with these roles."""
-    total = tool_tokens(request.tool_list, count)
+    total = definition_tokens(request.tool_list, count)
     for message in messages:
         if message.role not in roles:
             break
@@ -77,7 +74,7 @@ def with_tool(request: Request, names: Sequence[str] | None, tool: bytes, always
 
 
 def tools(request: Request) -> Sequence[ToolSpec]:
-    """Those in a group each for itself."""
+    """The tools; those of a group each by itself."""
     return _specs(request.tool_list)
 
 
@@ -91,7 +88,7 @@ def _kinds(tools: bytes) -> Kinds:
 
 
 def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
-    return tuple(islice(_flat(decoded(tools), _DEEP), _MOST_SPECS))
+    return tuple(islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS))
 
 
 def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:

@@ -6,14 +6,10 @@ always stay; omissions are counted; the same text gives the same digest everywhe
 
 from collections.abc import Callable, Sequence
 
-from policies.digests.diffs import diff_digest
-from policies.digests.failures import failure_digest
+from policies.digests.groups import hits_digest, listing_digest
 from policies.digests.html import html_digest
 from policies.digests.json import json_digest
-from policies.digests.listings import listing_digest
-from policies.digests.logs import log_digest
-from policies.digests.rows import Source
-from policies.digests.search_hits import hits_digest
+from policies.digests.rows import Source, diff_digest, failure_digest, log_digest
 from policies.text.excerpt import Cost, excerpt
 from policies.tools import HEAD, ToolKind
 
@@ -26,7 +22,6 @@ _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
     (listing_digest, frozenset({"file"})),
     (log_digest, frozenset()),
 )
-"""The forms, in the order in which they are tried, and the kinds of output that they are not for."""
 
 
 def digested(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:

@@ -16,20 +16,15 @@ from policies.digests.rows import Row, Source, render
 from policies.model.rawjson import Span, UnreadableError, items, members
 from policies.text.excerpt import ERROR, tells
 
-_MOST = 128_000
-"""Characters beyond which a text is not parsed."""
+_LONGEST_TEXT = 128_000
 _LOOKED_AT = 64_000
 _LETTERS = 4
 """Characters of a token, as rows are counted; JSON has fewer."""
-_PIECES = 6_000
-"""A text that splits into more has next to nothing in each."""
-_SHORT = 120
-"""A value of so many bytes stays in one piece."""
+_MOST_PIECES = 6_000
+_ONE_PIECE_BYTES = 120
 _DEEP = 12
-_TABLE = 3
-"""So many objects in a row form a table, or have a shape."""
-_ROWS = 400
-"""So many objects are parsed at either end."""
+_TABLE_ROWS = 3
+_ROWS_AT_EITHER_END = 400
 _KEYS = 40
 _SHAPE = 3
 """A shape takes at most a third of the room."""
@@ -45,8 +40,6 @@ _TYPES = {b'"': "str", b"{": "object", b"[": "array", b"t": "bool", b"f": "bool"
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A row that begins at the byte `at`; the next piece says where it ends."""
-
     at: int
     text: bytes
     worth: int = 0
@@ -56,18 +49,18 @@ class _Piece:
 def json_digest(source: Source) -> str:
     """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own. Raises ValueError
     or RecursionError where it cannot be parsed."""
-    if len(source.text) > _MOST or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
+    if len(source.text) > _LONGEST_TEXT or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
         return ""
     sample = source.text[:_LOOKED_AT]
     letters = min(_LETTERS, len(sample) / max(1, source.cost(sample)))
     room = int(source.budget * letters)
-    if room < _SHORT:
+    if room < _ONE_PIECE_BYTES:
         return ""
     raw = source.text.encode()
     start, end, lines = _body(raw)
     body = _array(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
-    pieces = [*_around(raw, 0, start), *islice(body, _PIECES + 1), *_around(raw, end, len(raw))]
-    if len(pieces) > _PIECES:
+    pieces = [*_around(raw, 0, start), *islice(body, _MOST_PIECES + 1), *_around(raw, end, len(raw))]
+    if len(pieces) > _MOST_PIECES:
         return ""
     ends = [*(piece.at for piece in pieces[1:]), len(raw)]
     rows = [
@@ -82,7 +75,7 @@ def _body(raw: bytes) -> tuple[int, int, list[Span]]:
     """Where the JSON begins and ends, and its objects where there is one on each line. Raises UnreadableError."""
     opens = _OPENS.search(raw, 0, 2_000)  # where it begins later, the text is something else
     end = max(raw.rfind(b"}"), raw.rfind(b"]")) + 1
-    if not opens or end - opens.end() < _SHORT:
+    if not opens or end - opens.end() < _ONE_PIECE_BYTES:
         raise UnreadableError("no JSON")
     start = opens.end() - 1
     try:
@@ -95,7 +88,7 @@ def _body(raw: bytes) -> tuple[int, int, list[Span]]:
             lines.append((at, at + len(line.rstrip())))
             members(raw, *lines[-1])
         at += len(line)
-    if len(lines) < _TABLE or any(raw[at : at + 1] != b"{" for at, _ in lines):
+    if len(lines) < _TABLE_ROWS or any(raw[at : at + 1] != b"{" for at, _ in lines):
         raise UnreadableError("no JSON")
     return start, end, lines
 
@@ -111,7 +104,7 @@ def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) 
     """A value in as many pieces as it takes. `lead` is its key with the colon, `room` is for all pieces."""
     at, end = span
     opening = raw[at : at + 1]
-    if end - at <= _SHORT or deep > _DEEP:
+    if end - at <= _ONE_PIECE_BYTES or deep > _DEEP:
         yield _one_piece(raw, span, lead)
     elif opening == b"[":
         yield from _array(raw, span, items(raw, at, end), room, lead, deep)
@@ -134,7 +127,7 @@ def _one_piece(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Pi
 
 
 def _tells_error(text: bytes) -> bool:
-    """Whether it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
+    """True where it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
     if not tells(text.decode()):
         return False
     return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
@@ -154,7 +147,6 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _members(raw: bytes, span: Span) -> Iterator[tuple[bytes, Span]]:
-    """The keys of an object as they are written, and the spans of their values."""
     last = span[0] + 1
     for start, end in members(raw, *span).values():
         yield raw[last:start].strip(b", \t\r\n").rstrip(b": \t\r\n"), (start, end)
@@ -166,7 +158,7 @@ def _array(
 ) -> Iterator[_Piece]:
     """An array: objects with their shape before them where there is room for it, other values in runs."""
     in_one_piece = False
-    if len(spans) >= _TABLE and all(raw[at : at + 1] == b"{" for at, _ in spans):
+    if len(spans) >= _TABLE_ROWS and all(raw[at : at + 1] == b"{" for at, _ in spans):
         objects = list(_objects(raw, span[0] - len(lead), spans, lead))
         if len(objects[0].text) * _SHAPE < room:
             yield from objects
@@ -185,10 +177,10 @@ def _runs(spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
     """Where short values side by side begin and end, and where a long value does (True)."""
     start = stop = -1
     for at, end in spans:
-        if start >= 0 and end - start > _SHORT:
+        if start >= 0 and end - start > _ONE_PIECE_BYTES:
             yield start, stop, False
             start = -1
-        if end - at > _SHORT:
+        if end - at > _ONE_PIECE_BYTES:
             yield at, end, True
         else:
             start = at if start < 0 else start
@@ -200,11 +192,11 @@ def _runs(spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
 def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterator[_Piece]:
     """Objects: their shape, then each of them; as a table where all have the same keys. Of very many, those in the
     middle are parsed only where they tell of errors."""
-    indexes, middle = [*range(len(spans))], range(_ROWS, len(spans) - _ROWS)
+    indexes, middle = [*range(len(spans))], range(_ROWS_AT_EITHER_END, len(spans) - _ROWS_AT_EITHER_END)
     if middle:
         between = raw[spans[middle[0]][0] : spans[middle[-1]][1]].decode()
         wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])] if tells(between) else []
-        indexes = [*indexes[:_ROWS], *wrong[-_ROWS // 4 :], *indexes[-_ROWS:]]
+        indexes = [*indexes[:_ROWS_AT_EITHER_END], *wrong[-_ROWS_AT_EITHER_END // 4 :], *indexes[-_ROWS_AT_EITHER_END:]]
     rows = list[Mapping[bytes, Span]]()
     for i in indexes:
         try:
@@ -230,7 +222,6 @@ def _type(raw: bytes, span: Span) -> str:
 
 
 def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
-    """Keys and types, and how many objects have a key that not all have."""
     types = defaultdict[bytes, Counter[str]](Counter)
     for row in rows:
         for key, span in row.items():
@@ -244,7 +235,7 @@ def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
 
 
 def _worths(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> list[int]:
-    """What each object is worth: the first and last, those with rare types, and those with a number that lies many
+    """The worth of each object: the first and last count, those with rare types, and those with a number that lies many
     times further from the middle of its column than most numbers do."""
     forms = [tuple((key, _type(raw, span)) for key, span in row.items()) for row in rows]
     columns: dict[bytes, list[tuple[float, int]]] = {}

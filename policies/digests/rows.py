@@ -1,9 +1,11 @@
-"""Rows: what a digest may show of a text, in the order of the text, and the choice among them.
+"""Rows: what a digest may show of a text, in the order of the text, and the choice among them; and the forms whose rows
+are lines: diffs, failures and logs.
 
 Laws: a row is a line of the text, or a text in the place of lines; what is not chosen is counted in characters of the
 text; errors come first, however many other rows are worth more.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,10 +28,8 @@ from policies.tools import HEAD, ToolKind
 
 _END = 32_000
 """Of a text of more than twice as many characters, so many at either end are searched, and as many beyond."""
-_MOST = 2_000
-"""Lines searched at either end: a text of more has next to nothing in each."""
-_BETWEEN = 100
-"""Lines with errors that are taken from beyond either end."""
+_MOST_LINES = 2_000
+_MOST_ERRORS_BETWEEN = 100
 T = TypeVar("T")
 
 
@@ -48,12 +48,14 @@ class Source:
         text = self.text
         if len(text) <= 2 * _END:
             lines = text.splitlines(keepends=True)
-            if len(lines) <= 2 * _MOST:
+            if len(lines) <= 2 * _MOST_LINES:
                 return lines
-            first, last = lines[:_MOST], lines[-_MOST:]
+            first, last = lines[:_MOST_LINES], lines[-_MOST_LINES:]
         else:
-            first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST]
-            last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[-_MOST:]
+            first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST_LINES]
+            last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[
+                -_MOST_LINES:
+            ]
         between = _between(text, sum(map(len, first)), len(text) - sum(map(len, last)))
         return [*first, *filter(None, between), *last]
 
@@ -64,7 +66,6 @@ class Source:
 
     @cached_property
     def errors(self) -> frozenset[int]:
-        """Which of its lines tell of an error or of the exit status."""
         return error_lines(self.searchable)
 
     @cached_property
@@ -74,19 +75,17 @@ class Source:
 
 
 class Row(NamedTuple):
-    """A row, with its line end. Rows worth more are chosen first, those worth 0 from both ends inwards, and those worth
-    less last."""
+    """A row, with its line end. Those worth more are chosen first; worth 0, from both ends inwards; less, last."""
 
     text: str
     size: int
     """How many characters of the text it replaces."""
     worth: int = 0
     wrong: bool = False
-    """Whether it tells of an error, or of the exit status."""
+    """True where it tells of an error, or of the exit status."""
 
 
 def render(rows: Sequence[Row], source: Source) -> str:
-    """The rows that fit the budget, each gap marked; "" where none does."""
     lines = [row.text for row in rows]
     searchable = readable(lines)
     score = [row.worth for row in rows]
@@ -139,8 +138,136 @@ def _between(text: str, start: int, end: int) -> Iterator[str]:
     lines = [*near, text[front:back], *far]
     at = 0
     errors = sorted(error_lines(readable(lines)))
-    for i in [*errors[:_BETWEEN], *errors[_BETWEEN:][-_BETWEEN:]]:
+    for i in [*errors[:_MOST_ERRORS_BETWEEN], *errors[_MOST_ERRORS_BETWEEN:][-_MOST_ERRORS_BETWEEN:]]:
         yield "".join(lines[at:i])
         yield lines[i]
         at = i + 1
     yield "".join(lines[at:])
+
+
+# --- unified diffs: which files, which hunks, what changed; then the unchanged lines around ---
+
+_HUNK = re.compile(r"@@ -\d{1,9}(?:,\d{1,9})? \+\d{1,9}(?:,\d{1,9})? @@")
+_FILE_HEADS = ("+++ ", "rename ", "new file", "deleted file", "Binary files")
+
+
+def diff_digest(source: Source) -> str:
+    """The headers and changed lines first; "" where the text holds no hunk. Words in a hunk are code, not errors of
+    this run. Unchanged lines around the changes come last."""
+    lines = source.searchable if "@@ -" in source.text else ()
+    if not any(map(_is_hunk_head, lines)):
+        return ""
+    worths, errors = list[int](), set(source.errors)
+    in_hunk = False
+    for i, line in enumerate(lines):
+        in_hunk = in_hunk and not line.startswith("diff ")
+        head = _is_hunk_head(line)
+        if in_hunk and not head and not line.startswith(_FILE_HEADS):
+            errors.discard(i)
+            worths.append(1 if line[0] in "+-" and line[1:200].strip() else -1)
+        else:
+            deleted = line.startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ /dev/null")
+            worths.append(4 if deleted or head or line.startswith(_FILE_HEADS) else 0)
+        in_hunk = head or (in_hunk and line[:1] in (" ", "+", "-", "\\", "\n"))
+    return render_lines(source, worths, errors)
+
+
+def _is_hunk_head(line: str) -> bool:
+    return line.startswith("@@ -") and bool(_HUNK.match(line))
+
+
+# --- tracebacks and failed tests: the errors, their places in the user's own files, the summary of the run ---
+
+_LOOK = re.compile(
+    r"^[ \t]{0,40}(?:Traceback \(most recent call last\)|--- FAIL: |goroutine \d{1,9} \[|"
+    r"at [\w$.<>/ ]{1,200}\([^()\n]{1,300}:\d{1,9}(?::\d{1,9})?\)$|at (?:file:|/|node:)[^\n]{1,300}:\d{1,9}:\d{1,9}$)|"
+    r"^={3,80} (?:FAILURES|ERRORS) ={3,80}$|^thread '[^'\n]{0,200}' (?:\(\d{1,20}\) )?panicked at |"
+    r"^E {3}[ \t]{0,20}\S|^={20,80}\n(?:FAIL|ERROR): ",
+    re.M,
+)
+_TELLING = ("Traceback", "--- FAIL", "goroutine", "at ", "===", "thread '", "E   ")
+_STACK_FRAME = re.compile(
+    r"^[ \t]{0,40}(?:File \"[^\"\n]{1,400}\", line \d|at [^\n]{1,400}:\d{1,9}(?::\d{1,9})?\)?$|"
+    r"[\w./~@+-]{1,300}:\d{1,9}(?::\d{1,9})?(?:$|: ?\S| \+0x)|\d{1,4}: +(?:0x[0-9a-f]{1,16} - )?[\w<])"
+)
+_FOREIGN = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|<frozen |node_modules|\(?node:|/rustc/|/\.cargo/|/go/pkg/mod/|"
+    r"/usr/(?:local/)?(?:go|lib)/|\bat (?:java|javax|jdk|sun|org\.junit|org\.gradle|org\.apache)\.|"
+    r"\b(?:std|core)::|unittest/|/_pytest/"
+)
+_WORTHS: Sequence[tuple[int, re.Pattern[str]]] = (
+    (6, re.compile(r"={3,80} [^\n]{0,200}(?:passed|failed|error)|FAILED \(|Ran \d|Tests?:? +\d|test result:|FAIL\t")),
+    (4, re.compile(r"(?:E {3}[ \t]{0,8})?(?:[\w.]{0,80}(?:Error|Exception)\b|assert )|Caused by: |>  ")),
+    (3, re.compile(r"(?:FAIL|ERROR|FAILED|PASSED|XPASS)\b|_{3,80} |--- FAIL|\w{1,80}Warning\b")),
+    (1, re.compile(r"E {3}")),
+)
+"""The worth of lines: the summary of the run, errors, names of tests, other lines of a failure."""
+
+
+def failure_digest(source: Source) -> str:
+    lines = source.searchable
+    pairs = zip(lines, [*lines[1:], ""], strict=True)
+    if not any(line.lstrip(" \t").startswith(_TELLING) and _LOOK.match(line + below) for line, below in pairs):
+        return ""
+    worths: list[int] = []
+    below = 0  # the line of code below a frame belongs to it
+    for line in lines:
+        if (":" in line or 'File "' in line) and _STACK_FRAME.match(line):
+            foreign = bool(_FOREIGN.search(line))
+            worths.append(-1 if foreign else 2)
+            below = -1 if foreign else 1
+        elif below and line.startswith((" ", "\t")):
+            worths.append(below)
+            below = 0
+        else:
+            worths.append(0 if line[0].isspace() else next((worth for worth, words in _WORTHS if words.match(line)), 0))
+            below = 0
+    return render_lines(source, worths, source.errors)
+
+
+# --- logs and progress: each form of line once, with a count; errors and warnings unchanged ---
+
+_VARIES = re.compile(
+    r"(?<![\w.~-])[\w.~-]{0,80}(?:/[\w.~@+-]{0,80}){1,30}|\b0x[0-9a-f]{1,40}|\b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b|\d+|"
+    r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"",
+    re.I,
+)
+_VARIES_WITHOUT_PATHS = re.compile(_VARIES.pattern.partition("|")[2], re.I)
+_DATED = re.compile(
+    r"^\W{0,3}(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:|"
+    r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b|\[\d{1,6}/\d{1,6}\]|\[ *\d{1,3}%\])"
+)
+_WARNS = re.compile(r"\b(?:warn(?:ing)?|critical|deprecated|denied|refused|timed? ?out|not found)\b", re.I)
+_LEAST = 8
+
+
+def log_digest(source: Source) -> str:
+    """Each form of line once; "" where the lines have many forms."""
+    full = sum(1 for line in source.searchable if line.strip())
+    dated = sum(1 for line in source.searchable if _DATED.match(line))
+    if full < _LEAST or (source.kind == "file" and 2 * dated < full):
+        return ""
+    forms, different, most = list[str](), {""}, 1 + (0.8 if 2 * dated > full else 0.6) * full
+    for line in source.searchable:
+        forms.append((_VARIES if "/" in line else _VARIES_WITHOUT_PATHS).sub("#", line.strip()))
+        different.add(forms[-1])
+        if len(different) > most:
+            return ""
+    # Errors and warnings are only merged with the very same line. The last line is its own row, and so is a line that
+    # mentions more than the first of its form.
+    mentions = source.mention_counts
+    first: dict[str, int] = {}
+    groups: dict[int, list[int]] = {}
+    for i, (line, short, form) in enumerate(zip(source.lines, source.searchable, forms, strict=True)):
+        words = f"\n{line}" if i in source.errors or _WARNS.search(short) else form
+        at = first.setdefault(words, i)
+        alone = not form or line != short or i == len(forms) - 1 or mentions.get(i, 0) > mentions.get(at, 0)
+        groups.setdefault(i if alone else at, []).append(i)
+    rows, seen = list[Row](), {""}
+    for i, same in groups.items():
+        line, fresh = source.lines[i], forms[i] not in seen
+        seen.add(forms[i])
+        text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
+        worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
+        rows.append(Row(text, sum(len(source.lines[j]) for j in same), worth or -1, i in source.errors))
+    return render(rows, source)

@@ -87,4 +87,4 @@ class Insert:
 
 
 Edit = Replace | Fold
-"""What a policy may offer. An Insert is put back before the policies run."""
+"""An offer of a policy. An Insert is put back before the policies run."""

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
-from policies.model.conversation import Block, Conversation
-from policies.model.indexes import Index
+from policies.model.conversation import Block, Conversation, Index
 
 _ENDINGS = "py|js|ts|tsx|c|h|cc|cpp|go|rs|java|rb|md|rst|txt|toml|cfg|ini|json|ya?ml|sh|html|css|sql"
 _PATH = re.compile(rf"(?<![\w/.~-])(?:(?:[\w.~-]{{0,80}}/){{1,20}}[\w.-]{{0,80}}\w|[\w-]{{1,80}}\.(?:{_ENDINGS})\b)")
@@ -16,15 +15,14 @@ _NUMBER = re.compile(r"(?<![\w.])\d{3,18}(?![\w.]*\w)")
 _NAMELIKE = re.compile(r"[_.\d]|[a-z][A-Z]")
 _LONGEST_WORD = 81
 _TELLS = re.compile(r"[_.\d/]|[a-z][A-Z]")
-"""What each token has that an identifier lies in."""
+"""Each token with an identifier in it has one of these."""
 
 _TOKEN = re.compile(r"[\w./~-]+")
-"""What an identifier lies in: it begins where nothing of this stands before, and all that it looks at is inside."""
+"""The stretch that an identifier lies in: all that it looks at is inside, and nothing of this stands before it."""
 _SEPARATED = bytes(code if code < 128 and _TOKEN.fullmatch(chr(code)) else ord(" ") for code in range(256))
 _SEPARATED_LINES = bytes(code if code == ord("\n") else _SEPARATED[code] for code in range(256))
-"""What stands for each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""
-_LONGEST_TOKEN = 200
-"""Characters of a token whose identifiers are remembered."""
+"""The replacement of each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""
+_LONGEST_REMEMBERED_TOKEN = 200
 _SHORT, _REMEMBERED = 1_000, 16_000
 _LOOKED_AT = 64_000
 _AT_ONCE = 16_000
@@ -71,7 +69,7 @@ def _counts(text: str) -> Mapping[str, int]:
 def identifiers_of_line(text: str) -> frozenset[str]:
     """As `identifiers_in`, of a text that is short and hardly asked for twice."""
     tokens = set(_tokens(text))
-    if len(text) <= _LONGEST_TOKEN:
+    if len(text) <= _LONGEST_REMEMBERED_TOKEN:
         return frozenset(chain.from_iterable(map(_in_short_token, tokens)))
     return frozenset(_in_tokens(tokens))
 
@@ -85,7 +83,7 @@ def identifiers_of_lines(lines: Sequence[str]) -> list[frozenset[str]]:
         plain = iter(identifiers_of_lines([line for line in lines if line.isascii()]))
         return [next(plain) if line.isascii() else identifiers_of_line(line) for line in lines]
     tokens = [line.split() for line in text.encode().translate(_SEPARATED_LINES).decode().split("\n")]
-    if max(map(len, lines)) > _LONGEST_TOKEN:
+    if max(map(len, lines)) > _LONGEST_REMEMBERED_TOKEN:
         return [frozenset(_in_tokens(each)) for each in tokens]
     return [frozenset(chain.from_iterable(map(_in_short_token, each))) for each in tokens]
 
@@ -109,10 +107,10 @@ def _in_short_token(token: str) -> tuple[str, ...]:
 
 def _in_tokens(tokens: Collection[str]) -> Iterator[str]:
     """The identifiers of tokens, one as often as it is one in two ways."""
-    if max(map(len, tokens), default=0) <= _LONGEST_TOKEN:
+    if max(map(len, tokens), default=0) <= _LONGEST_REMEMBERED_TOKEN:
         return chain.from_iterable(map(_in_short_token, tokens))
     remembered, anew = _in_short_token, _in_short_token.__wrapped__
-    each = ((remembered if len(token) <= _LONGEST_TOKEN else anew)(token) for token in tokens)
+    each = ((remembered if len(token) <= _LONGEST_REMEMBERED_TOKEN else anew)(token) for token in tokens)
     return chain.from_iterable(each)
 
 
@@ -123,7 +121,7 @@ _remembered_long = lru_cache(maxsize=64)(all_identifiers_in)
 
 
 _MENTIONED = Index[Block, dict[tuple[int, int], frozenset[str]]](dict, lambda *_: None, lambda late, *_: late.clear())
-"""What was worked out of late, by the blocks that it is of."""
+"""Identifiers that were collected lately, by the blocks that they are of."""
 _LATE = 32
 
 
@@ -140,7 +138,7 @@ def mentioned(conversation: Conversation, after: int, step: int) -> frozenset[st
 
 
 def in_use(conversation: Conversation, at: int, step: int, turns: int, least: int) -> bool:
-    """Whether the model's last `turns` turns mention `least` identifiers of a result that no newer result shows."""
+    """True where the model's last `turns` turns mention `least` identifiers of a result that no newer result shows."""
     start, end = conversation.ends[max(0, step - turns)], conversation.ends[step]
     left = identifiers_in(conversation.blocks[at].text) & mentioned(conversation, start - 1, step)
     for i in range(at + 1, end):

@@ -9,22 +9,19 @@ from policies.model.summary_record import NO_USE, SummaryRecord, SummaryUse
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Digests of one request as it was sent, each of so many messages: the next request is compared with them."""
-
     messages: int
     digest: str
     tail: int
     """How many messages stood before the last step."""
     tail_digest: str
     received: int
-    """How many messages the client sent."""
     received_digest: str
     head: str
     """A digest of model and tools, which precede the messages in the prompt."""
     settings: str
     """A digest of preset, prices and budget."""
     use: SummaryUse = NO_USE
-    """What it made of summaries: for people."""
+    """Its use of summaries: for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +35,18 @@ class StepRecord:
     at: float = 0.0
     """When it was served, in seconds since 1970: only used for the age of the provider's cache."""
     recall: bool = False
-    """Whether the request carried the recall tool: stubs that name a reference are not repeated without it."""
+    """True where the request carried the recall tool: stubs that name a reference are not repeated without it."""
     dropped: bool = False
-    """Whether a summary that stood in the request before was taken back."""
+    """True where a summary that stood in the request before was taken back."""
     shed: int = 0
-    """At how many steps, this one the last, nothing was decided because there was no time to plan; what records say was
-    repeated."""
+    """At so many steps, this one the last, there was no time to plan; what records say was repeated."""
     keep: str = ""
     """A digest of what was to stay as it is: a decision counts for as long as that is the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDigest:
-    """A model's digest of one output. `lines` are the first and last line that stay beside it, as the model's prompt
-    said; (0, 0) where none do."""
+    """A model's digest of one output, and the first and last line that stay beside it; (0, 0) where none do."""
 
     text: str
     lines: tuple[int, int] = (0, 0)

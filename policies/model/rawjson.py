@@ -14,14 +14,12 @@ import msgspec
 Span = tuple[int, int]
 Path = tuple[str | int, ...]
 Change = tuple[Span, bytes]
-"""A place in a text, and its new bytes."""
 T = TypeVar("T")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _BLANK = b" \t\n\r"
 _KEY = re.compile(rb'[\s,]*"[^"\\]*+(?:\\.[^"\\]*+)*+"[\s:]*')
-"""A key, with the comma before it and the colon after it."""
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 

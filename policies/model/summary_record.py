@@ -4,12 +4,12 @@ A summary is decided in the plan of one request, made beside requests, and adopt
 
     state       begins when                                                 decided in
     wanted      a plan asks for it: turns are old enough, and it will pay   policies.rules.summarize (which and when),
-                                                                            policies.planning.summaries (does it pay)
+                                                                            policies.planning.folding (does it pay)
     pending     a job for it runs, here or in another replica               proxy.summaries.background, .maker
     failed      no model gave an answer; a later plan wants it again        proxy.summaries.maker
     rejected    the answer must not be used; it is on the bill all the      policies.text.summary_checks
                 same, and the next one is wanted after twice as many tokens
-    ready       its record is stored, and waits for the moment that pays    policies.planning.summaries
+    ready       its record is stored, and waits for the moment that pays    policies.planning.folding
     adopted     it stands in the request, at a checkpoint; each later       policies.planning.step
                 request repeats it
     superseded  a newer one stands, or is ready                             here
@@ -86,7 +86,6 @@ class SummaryRecord:
     generation: int = 1
     """1 where it was written from the original messages; one more than that of `previous` where it extends that."""
     previous: str = ""
-    """The id of the summary that it extends."""
     rejected: str = ""
     """Why it must not be used; such a record has no content."""
     owner: str = ""
@@ -98,7 +97,7 @@ class SummaryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a summary must have been written under to count now; without `models` any model will do."""
+    """The conditions under which a summary counts; without `models` any model will do."""
 
     policy: str
     prompt: str
@@ -145,7 +144,7 @@ def reply_word(use: SummaryUse, job: Literal["", "pending", "failed"], *, is_wan
 
 
 class SummaryStatus(NamedTuple):
-    """What became of a summary, in the words of the pages (`stands` is adopted); `reason` is why it is stale or was
+    """The state of a summary, in the words of the pages (`stands` is adopted); `reason` is why it is stale or was
     rejected."""
 
     state: Literal["stands", "ready", "stale", "superseded", "branch", "rejected"]
@@ -154,8 +153,6 @@ class SummaryStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsableSummaries:
-    """The summaries of a history that the request at hand may use."""
-
     sound: tuple[SummaryRecord, ...] = ()
     """Those that may be used, oldest first."""
     tried: int = 0
@@ -167,14 +164,12 @@ class UsableSummaries:
     stale: Reason = ""
     """The reason why the newest may not be used, where none may."""
     stale_id: str = ""
-    """Its id."""
 
 
 NO_SUMMARIES = UsableSummaries()
 
 
 def source_of(conversation: Conversation, message: int) -> str:
-    """A message as an entry of `SummaryRecord.sources`."""
     return f"{message}:{short_digest(conversation.messages[message])}"
 
 
@@ -225,7 +220,7 @@ def usable_summaries(
 
 
 def statuses(records: Sequence[SummaryRecord], use: SummaryUse, at: float, now: float) -> dict[str, SummaryStatus]:
-    """What became of each summary for the prompt, by id. `records` are given oldest first; `use` and `at` (when it was
+    """The state of each summary for the prompt, by id. `records` are given oldest first; `use` and `at` (when it was
     served) are those of the newest request."""
     by_id: dict[str, SummaryStatus] = {}
     is_newer = False

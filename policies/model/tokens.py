@@ -21,8 +21,7 @@ LOWEST, HIGHEST = 0.5, 3.0
 """Reported tokens per counted token; a report further off is ignored."""
 UNSEEN = 8_192
 """Tokens that a report may hold besides the text of the request: the provider's own instructions, images."""
-_SHORT = 40
-"""Characters of a text whose tokens are remembered."""
+_REMEMBERED_CHARACTERS = 40
 _PIECE = 2**18
 """Characters that are counted at once: toktok keeps memory for the longest text that it has seen."""
 _BOUNDARY = re.compile(r"""[^\W_](?=[ \t\r\n,.;:"(){}<>/=\[\]\\])""")
@@ -58,7 +57,7 @@ class Counter:
     def __call__(self, text: str, /) -> int:
         if len(text) > _PIECE:
             return sum(_tokens(piece, self.encoding) for piece in pieces(text, _PIECE))
-        return (_of_short_text if len(text) <= _SHORT else _tokens)(text, self.encoding)
+        return (_of_short_text if len(text) <= _REMEMBERED_CHARACTERS else _tokens)(text, self.encoding)
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
@@ -104,7 +103,6 @@ class Calibration:
     newest: TokenReport | None = None
 
     def learn(self, counted: int, reported: int) -> "Calibration":
-        """With the report of one more request."""
         if counted <= 0 or _bounded(reported, counted) != reported:
             return self
         newest = TokenReport(counted, reported)
@@ -115,7 +113,8 @@ class Calibration:
         return Calibration(ratio if LOWEST <= ratio <= HIGHEST else self.ratio, first, newest)
 
     def estimate(self, counted: int) -> int:
-        """What will be reported for a request of `counted` tokens: the newest report, and what was added since."""
+        """The prompt tokens to be reported for a request of `counted` tokens: the newest report, and what was added
+        since."""
         last = self.newest or TokenReport(0, 0)
         return round(_bounded(last.reported + self.ratio * (counted - last.counted), counted))
 

@@ -1,4 +1,5 @@
-"""What requests cost, as values: the bill of one request, and sums of bills.
+"""What requests cost, as values: the bill of one request, sums of bills, the baseline of a request, and what a holdout
+measures.
 
 Laws
   Paid is what the provider's usage says at its prices; where it reported none, an estimate, counted as one.
@@ -8,11 +9,16 @@ Laws
   Nothing here holds text of a conversation, or a credential.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import astuple
+
+from policies.money.caches import CacheRule
+from policies.money.prices import Prices, Usage
 
 Arm = Literal["", "on", "holdout", "left"]
 """Of a holdout: compacted, passed as the client wrote it, or in neither arm because it comes near its window, where
@@ -20,15 +26,12 @@ nothing passes as the client wrote it (which is told of both arms alike); "" whe
 
 
 class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whose bill it is, and by which its sums are grouped."""
-
     tenant: str
     owner: str
     """The name of whoever has the credential: a digest, keyed by the tenants' secret."""
     model: str
     preset: str
     api: str
-    """The name of the dialect."""
     key: str = ""
     """The name of the key of the gateway that the owner has; "" where it has none, or it is not known."""
 
@@ -102,8 +105,8 @@ class BillSums(Struct, frozen=True, kw_only=True):
 
 
 class RequestBill(Struct, frozen=True, kw_only=True):
-    """What one request of a client came to, over all rounds of its reply. Where `sums.requests` is 0, it is what a
-    summary or a digest for this conversation cost."""
+    """The cost of one request of a client, over all rounds of its reply. Where `sums.requests` is 0, it is that of a
+    summary or a digest for this conversation."""
 
     id: str
     """No other bill has it, and what is stored a second time under it counts once: that of a request is the one in
@@ -114,12 +117,11 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     conversation: str
     """"" where it is not known: the bill is added to the day alone."""
     prefix: str
-    """What happened to the prefix, as in `x-narrows-prefix`."""
+    """The outcome of its prefix, as in `x-narrows-prefix`."""
     mode: str
     """As in `x-narrows-mode`; "summary" for what a summary cost."""
     arm: Arm = ""
     sums: BillSums
-    """Of this request alone."""
     edits: str = ""
     """Its edits by policy, as in `x-narrows-edits`."""
     added_ms: float = 0.0
@@ -150,6 +152,161 @@ class ConversationRow(Struct, frozen=True, kw_only=True):
 
 
 def arm_of(before: Arm, newest: Arm) -> Arm:
-    """The arm of a conversation whose bills so far were in one arm, and whose newest is in another: "" stays, for it
-    began outside of a holdout; any other change takes it out."""
     return before if before in ("", newest) else "left"
+
+
+# --- the baseline: a request with nothing done ---
+# The prompt's size is the provider's own count of this very request, and what compaction took out of it by our count.
+# What the cache would have held follows from its rules (policies.money.caches): all of the request before, up to the
+# newest boundary, for as long as the provider keeps it. A provider may keep less, or know more (tools and instructions
+# that another conversation sent, the same request a second time): how much it did read of what was sent says that.
+# Laws: it follows from the request, its usage and the time since the one before it alone; a request that went as the
+# client wrote it, behind others of its kind, would have cost what it did
+
+_SLACK = 0.05
+"""By which share tokens read may differ from those expected before that says anything: so good are our counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt, in tokens of the provider."""
+
+    tokens: int
+    before: int = 0
+    """Of the request before it, with which it begins; 0 for the first one."""
+    boundary: int = 0
+    """Up to the newest place at which the cache may hold an entry: all of them where it matches any prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The cache of the prompt that was sent in its place; in tokens of that."""
+
+    before: int
+    """In the place where the request before stood."""
+    cached: int
+    is_rewritten: bool
+    """True where an edit of this request, or of the client's, touches what stood before."""
+    added: int | None = None
+    """The tokens put in front of the prompt, where nothing in it was edited; None where something was."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTerms:
+    rule: CacheRule
+    prices: Prices
+    """Those of the model, whatever the request asks of the cache."""
+    is_warm: bool
+    """True where the request before was sent so lately that the cache may still hold it."""
+    is_longer: bool = False
+    """True where writes are for the longer of two lifetimes."""
+
+
+def usage_without(prompt: Prompt, terms: CacheTerms, evidence: Evidence | None = None) -> Usage:
+    """The usage that the prompt would have had, without its answer; by the rules alone where there is no evidence."""
+    rule, least = terms.rule, max(1, terms.rule.least)
+    share, beyond = float(terms.is_warm), 0
+    slack = 0
+    if evidence is not None:
+        slack = max(2 * rule.step, round(evidence.before * _SLACK))
+        if not evidence.is_rewritten and evidence.before >= least:  # else what is missing may be missing by our doing
+            is_whole = evidence.before - evidence.cached <= slack
+            share = 1.0 if is_whole else evidence.cached / evidence.before
+        beyond = evidence.cached - evidence.before
+    cached = round(min(prompt.before, prompt.boundary) * share) + (beyond if beyond > slack else 0)
+    if evidence is not None and evidence.added is not None:  # what was read says it, but for where a step ends
+        read = max(0, evidence.cached - evidence.added)
+        cached = min(max(cached, read), read + rule.step - 1)
+    cached = min(cached, prompt.boundary)
+    cached -= cached % rule.step
+    cached = cached if cached >= least else 0
+    is_entry = terms.prices.breakpoints and prompt.boundary >= least
+    written = prompt.boundary - cached if is_entry else 0
+    return Usage(prompt.tokens, cached, written, 0, written if terms.is_longer else 0)
+
+
+def with_marks(prompt: Prompt, *, was_marked: bool) -> Prompt:
+    """The same prompt with a cache mark of ours at its end; `was_marked`: the request before had one, too."""
+    readable = prompt.before if was_marked else min(prompt.before, prompt.boundary)
+    return replace(prompt, boundary=prompt.tokens, before=readable)
+
+
+# --- a holdout: what compacted conversations cost, compared with those that passed as the client wrote them ---
+# Conversations differ in size by far more than compaction saves. So each arm's cost is taken in proportion to its size:
+# the baseline by the rules of the cache alone, which is told alike in both arms (`BillSums.by_rules`). Where these
+# rules are wrong, they are wrong in both, and the quotient of the two proportions is what is measured.
+# Law: what is said is said with an interval of 95 %. The spread is that of leaving out one conversation after the other
+# (the jackknife), on the logarithm of the quotient, and Student's t by how many conversations there are in each arm
+
+FEWEST = 8
+"""Conversations in each arm without which nothing is said."""
+_NORMAL_QUANTILE = 1.959964
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCounts:
+    """How many conversations are in each arm, and how many in neither."""
+
+    on: int
+    holdout: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSaving:
+    """A share of what conversations would have cost: 0.2 is a fifth saved; less than 0, they cost more."""
+
+    share: float
+    low: float
+    high: float
+
+
+def arm_counts(rows: Iterable[ConversationRow]) -> ArmCounts:
+    arms = [row.arm for row in rows]
+    return ArmCounts(arms.count("on"), arms.count("holdout"), arms.count("left"))
+
+
+def measured_saving(rows: Sequence[ConversationRow]) -> MeasuredSaving | None:
+    """The saving of the compacted ones; None where there are too few in either arm, or prices are not known."""
+    sums = {arm: [row.sums for row in rows if row.arm == arm and row.sums.by_rules > 0] for arm in ("on", "holdout")}
+    on, out = (_Proportion.of([(each.paid + each.summaries, each.by_rules) for each in of]) for of in sums.values())
+    if on is None or out is None:
+        return None
+    total = on.variance + out.variance
+    if total:
+        freedom = total**2 / (on.variance**2 / (on.count - 1) + out.variance**2 / (out.count - 1))
+        spread = _student(freedom) * total**0.5
+    else:
+        spread = 0.0
+    quotient = on.log - out.log
+    return MeasuredSaving(1 - exp(quotient), 1 - exp(quotient + spread), 1 - exp(quotient - spread))
+
+
+@dataclass(frozen=True, slots=True)
+class _Proportion:
+    """The logarithm of an arm's cost in proportion to its size, and its variance."""
+
+    log: float
+    variance: float
+    count: int
+
+    @classmethod
+    def of(cls, costs: Sequence[tuple[float, float]]) -> "_Proportion | None":
+        count, paid, size = len(costs), sum(cost for cost, _ in costs), sum(each for _, each in costs)
+        if count < FEWEST or min(paid - max(cost for cost, _ in costs), size - max(each for _, each in costs)) <= 0:
+            return None
+        without = [log((paid - cost) / (size - each)) for cost, each in costs]
+        mean = sum(without) / count
+        variance = (count - 1) / count * sum((each - mean) ** 2 for each in without)
+        return cls(log(paid / size), variance, count)
+
+
+def _student(freedom: float) -> float:
+    """The quantile of Student's t for 95 %, by the expansion of Cornish and Fisher."""
+    z, v = _NORMAL_QUANTILE, max(freedom, 2.0)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / v**at for at, term in enumerate(terms, 1))

@@ -1,4 +1,5 @@
-"""How providers' prompt caches match, how long they keep an entry, and what a request asks of them, by model.
+"""How providers' prompt caches match, how long they keep an entry, what a request asks of them, by model, and where an
+added mark helps.
 
 What a write costs, for the longer lifetime too ("1h": `_ONE_HOUR` below), is in the row's `lifetimes`; Prices.cost
 (policies.money.prices) applies it. A model's row is the first whose pattern is found in its name, among the caches that
@@ -7,10 +8,11 @@ the built-in provider all read this table.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
+from policies.model.conversation import Conversation
 from policies.model.rawjson import Span, UnreadableError, items, members
 from policies.money.prices import Prices
 
@@ -25,22 +27,20 @@ class Lifetime:
     pattern: re.Pattern[bytes]
     seconds: float
     write: float = 1.0
-    """What a write then costs, relative to a write for the usual lifetime."""
+    """The price of a write then, relative to a write for the usual lifetime."""
     by_mark: bool = False
-    """Whether each mark may ask for it."""
+    """True where each mark may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRequest:
-    """What a request asks of the cache for its messages."""
+    """The wishes of a request to the cache for its messages."""
 
     body: bytes
     settings: Sequence[Span]
     """Top-level settings of the body: neither messages nor what stands before them, whose marks concern only that."""
     messages: Sequence[Span]
-    """The messages that carry marks."""
     marked: bool
-    """Whether any mark is set at all."""
 
     @classmethod
     def of(
@@ -51,7 +51,7 @@ class CacheRequest:
         return cls(body, _between((0, len(body)), others), bearing, marked)
 
     def matches(self, pattern: re.Pattern[bytes], by_mark: bool = False) -> bool:
-        """Whether the settings match; with `by_mark` also whether a marked message does outside the input of tool
+        """True where the settings match; with `by_mark` also whether a marked message does outside the input of tool
         calls, which is JSON that may look like anything."""
         spans = list(self.settings)
         for message in self.messages if by_mark else ():
@@ -73,8 +73,6 @@ def _between(span: Span, others: Sequence[Span]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class CacheRule:
-    """How a kind of cache matches. Without a `mark` any prefix does, in steps of `step` tokens."""
-
     mark: Literal["", "cache_control", "prompt_cache_breakpoint"] = ""
     """The key by which a request marks the end of a content block as a boundary."""
     step: int = 1
@@ -83,7 +81,7 @@ class CacheRule:
     lookback: int = 0
     """How many positions, its own included, are looked up before each mark. Each content block is one."""
     joins_runs: bool = False
-    """Whether a run of calls is one position, and a run of results."""
+    """True where a run of calls is one position, and a run of results."""
     endings: int = 0
     """How many of the newest message ends are boundaries without a mark; the newest of them is written."""
     reads: int = 4
@@ -91,7 +89,7 @@ class CacheRule:
     writes: int = 4
     """How many boundaries one request can write, the newest first."""
     automatic: bool = False
-    """Whether a mark at the top level of a request is applied to its last block."""
+    """True where a mark at the top level of a request is applied to its last block."""
     seconds: float = HOUR
     """How long after its last use an entry may still be there; later it has expired."""
     lifetimes: tuple[Lifetime, ...] = ()
@@ -112,11 +110,11 @@ class CacheRule:
         return replace(prices, write=prices.write * self._requested(request).write)
 
     def takes_marks(self, request: CacheRequest) -> bool:
-        """Whether a mark without a lifetime may be added: one must not stand before a mark with a longer lifetime."""
+        """True where a mark without a lifetime may be added: one must not stand before a mark with a longer
+        lifetime."""
         return not self._requested(request).by_mark
 
     def _requested(self, request: CacheRequest) -> Lifetime:
-        """The lifetime that the request asks for; else the usual one."""
         usual = Lifetime(re.compile(b""), self.seconds)
         return next((each for each in self.lifetimes if request.matches(each.pattern, each.by_mark)), usual)
 
@@ -169,7 +167,6 @@ _MARKED = (
     (r"claude", ANTHROPIC),
     (r"", OPENAI),
 )
-"""Caches that match only at marks."""
 _UNMARKED = (
     # OpenAI, "Prompt caching", "Extended prompt cache retention"
     (r"gpt-(4\.1|5)", _PREFIX_FOR_A_DAY),
@@ -178,23 +175,69 @@ _UNMARKED = (
     (r"deepseek", _DEEPSEEK),
     (r"", PREFIX),
 )
-"""Caches that match any prefix."""
 
 
 def marks_only(model: str, writes_cost: bool) -> bool:
-    """Whether the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price, which
-    is from GPT-5.6 on."""
+    """True where the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price,
+    which is from GPT-5.6 on."""
     return "claude" in model or ("gpt-" in model and writes_cost)
 
 
 def longer_write(prices: Prices) -> float:
-    """What a write for the longer lifetime costs, relative to one for the usual lifetime."""
+    """The price of a write for the longer lifetime, relative to one for the usual lifetime."""
     lifetimes = rule_for(prices.model, prices).lifetimes if prices.breakpoints else ()
     return max((each.write for each in lifetimes), default=1.0)
 
 
 def rule_for(model: str, prices: Prices) -> CacheRule:
-    """The row of a model that has these prices."""
     rows, name = _MARKED if prices.breakpoints else _UNMARKED, model.lower()
     rule = next(rule for pattern, rule in rows if re.search(pattern, prices.assumed or name))
     return replace(rule, joins_runs=False) if rule.joins_runs and not _CLAUDE_API.fullmatch(name) else rule
+
+
+# --- where an added cache mark helps, on caches that match only at marks ---
+# There are three places. At the end of what will stay as it is: where the client marks the end of its requests itself,
+# that is before the newest result, whose entry survives when the result is cut one step later; where it does not,
+# before the first block that will be cut, or at the very end. And where a rewrite begins, or nothing was found for a
+# while: at the end of the newest entry that stands, because a provider looks back only so far from a mark
+
+MarkStyle = Literal["", "cache_control", "prompt_cache_breakpoint"]
+OwnMarks = Literal["auto", "beside", "never"]
+"""Where cache marks of ours are set: wherever the model's cache matches only at marks, only beside marks of the
+client's, or nowhere."""
+
+_MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
+    "cache_control": frozenset({"user", "result", "assistant"}),
+    # OpenAI takes breakpoints on system, user and tool content only
+    "prompt_cache_breakpoint": frozenset({"user", "result"}),
+}
+
+
+def newest_input(conversation: Conversation, step: int) -> int:
+    """Where the newest input of the model begins: what came after its last words and calls."""
+    at = conversation.ends[step]
+    while at and conversation.blocks[at - 1].kind in ("user", "result", "system"):
+        at -= 1
+    return at
+
+
+def own_marks(
+    conversation: Conversation, *, entry: int, stays: int, style: MarkStyle, slots: int, tail: bool = False
+) -> tuple[int, ...]:
+    """The blocks at whose end a mark is to be added. `entry` is the end of the newest cache entry where a mark is
+    needed to find it (0: none is), `stays` that of the blocks that will stay as they are. `slots` is how many marks are
+    free: a single one goes to the entry, except in a `tail` cut, whose own tail is soon cut again."""
+    if not style or slots <= 0:
+        return ()
+    places = set[int]()
+    for end in (entry, stays):
+        # the last block before it that can carry a mark and ends its message's content
+        for at in range(end - 1, conversation.head - 1, -1):
+            block = conversation.blocks[at]
+            following = conversation.blocks[at + 1] if at + 1 < len(conversation.blocks) else None
+            ends_content = following is None or following.message != block.message or following.kind == "call"
+            if block.kind in _MARKABLE[style] and block.text and ends_content:
+                places.add(at)
+                break
+    marks = sorted(places)
+    return tuple(marks[-slots:] if tail else marks[:slots])

@@ -59,19 +59,16 @@ cache, than the call costs. A digest by rule removes as much for nothing: this b
 
 
 def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
-    """Whether a call for a digest, at this cost in input tokens, is worth the tokens that it removes. With assumed
+    """True where a call for a digest, at this cost in input tokens, is worth the tokens that it removes. With assumed
     prices it always counts as worth them."""
     return saving > 0 and (not prices.listed or saving * prices.read * LASTS > cost)
 
 
 def limit_of_chats(prices: Prices) -> float:
-    """Where the first summary of a chat without tools may take the bill, of doing nothing."""
     return 1.0 + max(LEAST_OF_CHATS, OF_CHATS * prices.read)
 
 
 def _limit(price: float, by_age: float) -> float:
-    """Where a rewrite of this price may take the bill, of doing nothing. `by_age` is what it saves in as many requests
-    as the history has had."""
     return min(CAP, 1.0 + RISK * by_age / max(price, 1.0)) if price <= SOON * by_age else GUARD
 
 
@@ -81,36 +78,31 @@ class Ledger:
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
         self.sent: list[int] = []
-        """Tokens of each block as it is sent."""
         self._sums = [0]
         """The sums of these up to each block, as far as no block before has changed since."""
         self.saving: dict[int, int] = {}
-        """Tokens that a pending offer would remove from a block, from now on."""
         self.waiting: Collection[int] = ()
         """The blocks with offers that no rewrite of this request carries out; none when it arrives."""
         self.rents: dict[int, float] = {}
-        """What was paid so far for not carrying out each of these."""
+        """Paid so far for not carrying out each of these."""
         self.cached = 0
         """How many blocks the previous request carried."""
         self._entries: list[int] = []
         """Ends of the provider's cache entries, as numbers of blocks, ascending."""
         self._in_reach = 0
-        """Where the oldest entry ends that the provider looks for (policies.planning.marking)."""
+        """Where the oldest entry ends that the provider looks for (policies.planning.step)."""
         self.requests = 0
-        """How many requests the client has made so far: the age of the history."""
         self.original = 0
-        """Tokens of the history as the client wrote it."""
         self.paid = 0.0
         """The bill so far, as sent, without what recalls cost: the guard compares it with the baseline."""
         self.outside = 0.0
-        """What recalls cost so far: the requests that only answer them, and what was recalled in later requests."""
+        """The cost of recalls so far: of the requests that only answer them, and of what was recalled in later
+        requests."""
         self._recalled: list[int] = []
-        """The blocks of recall exchanges."""
         self._by_client = True
         self.baseline = 0.0
         """The bill of doing nothing."""
         self._baseline_cached = 0
-        """Tokens of the history that would be in the cache then."""
 
     def copy(self) -> "Ledger":
         twin = copy(self)
@@ -151,13 +143,12 @@ class Ledger:
         self.sent.extend(tokens)
 
     def charge(self) -> None:
-        """Add the rent of this request to every pending offer on cached blocks."""
         for block, saving in self.saving.items():
             if block < self.cached:
                 self.rents[block] = self.rents.get(block, 0.0) + saving * self.prices.read
 
     def pending(self, start: int) -> tuple[int, float]:
-        """What pending offers from a block on would remove, and the rent paid on them."""
+        """Tokens that pending offers from a block on would remove, and the rent paid on them."""
         behind = [block for block in self.saving if block >= start and block not in self.waiting]
         return sum(self.saving[block] for block in behind), sum(self.rents.get(block, 0.0) for block in behind)
 
@@ -169,20 +160,17 @@ class Ledger:
         self.saving[blocks.start], self.rents[blocks.start] = saving, rent
 
     def change(self, block: int, tokens: int) -> None:
-        """Set the tokens of a block from now on, and drop what was pending on it."""
         self.withdraw(block)
         self.sent[block] = tokens
         del self._sums[block + 1 :]
         del self._entries[bisect_right(self._entries, block) :]
 
     def withdraw(self, block: int) -> None:
-        """Drop what was pending on a block."""
         self.saving.pop(block, None)
         self.rents.pop(block, None)
 
     @property
     def total(self) -> int:
-        """Tokens of the history as it is sent."""
         return self.sums[-1]
 
     @property
@@ -196,22 +184,22 @@ class Ledger:
     def send(self, changed_from: int, entries: Iterable[int], *, marks_end: bool = True) -> None:
         """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves: at
         its end too where it `marks_end`. What follows the last one is not written to the cache."""
-        sums, left = self.sums, sorted({*entries, len(self.sent)} if marks_end else entries)
+        sums, ends = self.sums, sorted({*entries, len(self.sent)} if marks_end else entries)
         cost = _request_cost(self, sums, changed_from, 0)
         if self.prices.breakpoints:
-            last = max([*left, self.standing(changed_from)])
+            last = max([*ends, self.cached_before(changed_from)])
             cost -= (sums[-1] - sums[last]) * (self.prices.write - 1.0)
         self.paid += cost
         if not self._by_client:
             self.paid, self.outside = self.paid - cost, self.outside + cost
         self.cached = len(self.sent)
         if self.prices.breakpoints:
-            for entry in left:
+            for entry in ends:
                 at = bisect_left(self._entries, entry)
                 if entry not in self._entries[at : at + 1]:
                     self._entries.insert(at, entry)
 
-    def standing(self, point: int) -> int:
+    def cached_before(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
         point = min(point, self.cached)
         if not self.prices.breakpoints:
@@ -225,7 +213,6 @@ class Ledger:
 
 
 def best_point(ledger: Ledger, tail_start: int) -> int | None:
-    """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
     sums = ledger.sums
     best, point = 0.0, None
     saved, rent = 0, 0.0
@@ -243,10 +230,10 @@ def best_point(ledger: Ledger, tail_start: int) -> int | None:
 
 
 def pays(ledger: Ledger, point: int, saved: int, rent: float, cost: float, *, ahead: bool, chats: float = 0.0) -> bool:
-    """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
-    the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it
-    would be the next one that is rewritten, and the cost is still to be paid. `chats`: the limit in a chat without
-    tools, else 0. There only the age counts, and what is paid for waits for no guard."""
+    """True where a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
+    the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it would be
+    the next one that is rewritten, and the cost is still to be paid. `chats`: the limit in a chat without tools, else
+    0. There only the age counts, and what is paid for waits for no guard."""
     sums = ledger.sums
     price, by_age = _price(ledger, sums, point, saved), ledger.requests * saved * ledger.prices.read
     baseline = ledger.baseline + (ledger.original * ledger.prices.read if ahead else 0.0)
@@ -262,24 +249,23 @@ def pays(ledger: Ledger, point: int, saved: int, rent: float, cost: float, *, ah
 
 
 def affords(ledger: Ledger, cost: float) -> bool:
-    """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
+    """True where the bill keeps within the guard with a cost on top, this request included as it stands."""
     return ledger.paid + _request_cost(ledger, ledger.sums, ledger.cached, 0) + cost <= GUARD * ledger.baseline
 
 
 def bears(ledger: Ledger, cost: float, most: float = GUARD) -> bool:
-    """Whether the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
+    """True where the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
     than the guard."""
     return ledger.paid + cost <= most * ledger.baseline
 
 
 def _price(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
-    """What it costs now to rewrite from a block on, compared with sending the request as it stands."""
-    cached = sums[ledger.cached] - sums[ledger.standing(point)]
-    lost = sums[ledger.cached] - sums[ledger.standing(ledger.cached)]
-    return (cached - lost) * (ledger.prices.write - ledger.prices.read) - saved * ledger.prices.write
+    """The price of a rewrite from a block on now, compared with sending the request as it stands."""
+    cached = sums[ledger.cached] - sums[ledger.cached_before(point)]
+    missing = sums[ledger.cached] - sums[ledger.cached_before(ledger.cached)]
+    return (cached - missing) * (ledger.prices.write - ledger.prices.read) - saved * ledger.prices.write
 
 
 def _request_cost(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
-    """The bill of this request when it is rewritten from a block on and loses so many tokens."""
-    cached = sums[ledger.standing(point)]
+    cached = sums[ledger.cached_before(point)]
     return cached * ledger.prices.read + (sums[-1] - cached - saved) * ledger.prices.write

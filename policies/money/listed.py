@@ -19,7 +19,7 @@ from policies.money.caches import marks_only
 from policies.money.prices import CAUTIOUS, Prices
 
 _LONGEST_NAME = 256
-_ADDED = {
+_NOT_IN_SNAPSHOT = {
     "gpt-6.2-sol": Prices(
         input=2.0,
         output=10.0,
@@ -33,7 +33,6 @@ _ADDED = {
         listed=True,
     )
 }
-"""What the snapshot lacks."""
 _LONGEST_PROMPTS = {1_050_000: 922_000}
 """By the window of OpenAI's models: the rest of it is for the answer alone."""
 _FAMILIES = frozenset({"sol", "terra", "luna", "astra", "opus", "sonnet", "haiku", "fable", "mythos", "grok"})
@@ -65,7 +64,7 @@ def listed_prices(model: str) -> Prices:
 def _listed(name: str) -> Prices | None:
     info = _find(name)
     if info is None:
-        return _ADDED.get(name)
+        return _NOT_IN_SNAPSHOT.get(name)
     price = _current_price(info)
     paid = _base(price.input_mtok)
     if not paid:
@@ -96,7 +95,6 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """The maker's own name of the model, without a date."""
     name = _REGION_AND_VENDOR.sub("", name.rpartition("/")[2])
     while (shorter := _ENDING.sub("", name)) != name:
         name = shorter
@@ -138,7 +136,7 @@ def _makers_models() -> tuple[tuple[frozenset[str], float, str], ...]:
         for model in provider.models
         if "/" not in model.id and provider.model_match.is_match(model.id) and _base(_current_price(model).output_mtok)
     ]
-    return tuple((*_words_and_version(name), name) for name in (*names, *_ADDED))
+    return tuple((*_words_and_version(name), name) for name in (*names, *_NOT_IN_SNAPSHOT))
 
 
 def _find(name: str) -> ModelInfo | None:

@@ -13,19 +13,17 @@ from policies.planning.state import Plan
 from policies.sight import names_reached, steps_recalled
 from policies.tools.arguments import old_texts
 
-_MOST = 4
-"""Names of one action, and lines that it replaces, that are looked for in what was sent."""
+_MOST_SOUGHT = 4
 _SHORTEST, _LONGEST = 12, 200
 """Characters of the shortest such line, and of the longest: of a longer one the beginning."""
 _LOOKED_AT, _LONGEST_CALL = 400_000, 400_000
-"""Characters of what was sent, the newest first, that are looked at; and of the longest call that is read. What is not
-found there counts as in sight."""
+"""Characters that are looked at, the newest first; and of the longest call. What is not found counts as in sight."""
 
 
 def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
-    """Whether the newest calls use a name, or replace a line, that the client had sent, and that stood nowhere in the
-    request which they answer; None where no call came, or nobody knows. A recall of what is there is such a call. What
-    this very plan has hidden stood there."""
+    """True where the newest calls use a name, or replace a line, that the client had sent, and that stood nowhere in
+    the request which they answer; None where no call came, or nobody knows. A recall of what is there is such a call.
+    What this very plan has hidden stood there."""
     step, newest = conversation.steps - 1, conversation.arrived(conversation.steps - 1)
     calls = [conversation.blocks[at] for at in newest if conversation.blocks[at].kind == "call"]
     reached, state, changed = names_reached(conversation), plan.state, frozenset(_changed(conversation, plan))
@@ -39,19 +37,20 @@ def was_out_of_sight(conversation: Conversation, plan: Plan) -> bool | None:
         return at not in changed and (at in state.folded or (edit is not None and not edit.lossless))
 
     names = sorted(name for name, since in reached.items() if any(map(is_hidden, conversation.arrived(since))))
-    wanted = [*names[:_MOST], *_lines_replaced(calls)]
+    wanted = [*names[:_MOST_SOUGHT], *_lines_replaced(calls)]
     if not wanted:
         return False
     visible, hidden = [edit.text for edit in plan.edits], list[str]()
     for at in reversed(range(newest.start)):
         (hidden if is_hidden(at) else visible).append(conversation.blocks[at].text)
     seen, behind = _joined(visible), _joined(hidden)
-    missing = [each for each in map(_spellings, wanted) if not any(spelling in seen for spelling in each)]
+    # a text as it is, and as it stands inside the arguments of a call
+    spellings = [(text, json.dumps(text, ensure_ascii=False)[1:-1]) for text in wanted]
+    missing = [each for each in spellings if not any(spelling in seen for spelling in each)]
     return any(spelling in behind for each in missing for spelling in each)
 
 
 def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
-    """The blocks that this plan changed."""
     for edit in plan.new:
         if isinstance(edit, Fold):
             yield from range(conversation.index[edit.first], conversation.index[edit.last] + 1)
@@ -60,7 +59,6 @@ def _changed(conversation: Conversation, plan: Plan) -> Iterator[int]:
 
 
 def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
-    """The longest lines that edits among these calls replace."""
     lines = {
         line.strip()[:_LONGEST]
         for call in calls
@@ -68,12 +66,9 @@ def _lines_replaced(calls: Sequence[Block]) -> Sequence[str]:
         for text in old_texts(call.text)
         for line in text.split("\n")
     }
-    return sorted((line for line in lines if len(line) >= _SHORTEST), key=lambda line: (-len(line), line))[:_MOST]
-
-
-def _spellings(text: str) -> Sequence[str]:
-    """A text as it is, and as it stands inside the arguments of a call."""
-    return text, json.dumps(text, ensure_ascii=False)[1:-1]
+    return sorted((line for line in lines if len(line) >= _SHORTEST), key=lambda line: (-len(line), line))[
+        :_MOST_SOUGHT
+    ]
 
 
 def _joined(texts: Iterable[str]) -> str:

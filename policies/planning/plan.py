@@ -16,27 +16,30 @@ out, because an edit of text that was sent before costs a rewrite of the provide
   checkpoint:shed      there was no time to plan: nothing new is decided, and what stands is put back as it is.
 
 What an earlier request decided is taken from memory. What memory does not hold is decided again, with the same outcome.
+
+A request for which nothing would be decided needs no plan (`is_quiet`).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from policies.context import Context
 from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.memory import Memory
+from policies.model.summary_record import SummaryUse
 from policies.money.ledger import Ledger
 from policies.planning.folding import Folding
-from policies.planning.pointers import Pointers
-from policies.planning.shedding import AT_ONCE, OverdueError, Watch, undecided_steps
-from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.planning.step import Step
+from policies.planning.state import Plan, PlanSettings, PlanState, Pointers
+from policies.planning.step import AT_ONCE, OverdueError, Step, Watch, undecided_steps
+from policies.rules.base import ConfiguredPolicy
+from policies.rules.summarize import Summarize
 
 _MANY = 16
 """Steps in one call after which the state before the newest one is returned, too: the same request may come again."""
 _APART, _LATER = 16, 4
-"""Steps between two states that are kept for the case that planning is stopped inside a step: so many, and a quarter of
-those before."""
+"""Steps between two states that are kept in case planning is stopped: so many, and a quarter of those before."""
 
 
 def plan(
@@ -50,18 +53,23 @@ def plan(
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed. From the
     step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap.
     Where it returns true inside a long step, that begins some steps earlier."""
-    memory = _under_same_patterns(memory or Memory(), settings)
+    memory, keep = memory or Memory(), digest_of(settings.keep)
+    if any(record.keep != keep for record in memory.steps.values()):
+        # when other texts were to stay as they are: under these patterns it is decided again, as by whoever never saw
+        # another decision
+        steps = {at: record for at, record in memory.steps.items() if record.keep == keep}
+        memory = replace(memory, steps=steps)
     replay = _Replay(conversation, settings, memory, state or PlanState(Ledger(settings.prices)), stop)
     last = replay.run()
     state = replay.state
-    standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
+    edits_by_block: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
     edits = last.changes.edits_before if last else dict.fromkeys(state.edits)
     new: list[Edit] = [state.edits[at] for at in sorted(edits) if state.edits[at] != edits[at]]
     folds = last.changes.folds_before if last else {}
     new += [fold for at, fold in sorted(state.folds.items()) if folds.get(at) != fold]
     return Plan(
-        edits=tuple(map(standing.__getitem__, sorted(standing))),
+        edits=tuple(map(edits_by_block.__getitem__, sorted(edits_by_block))),
         new=tuple(new),
         wants=tuple(state.wants),
         reason=state.reason,
@@ -73,15 +81,6 @@ def plan(
         shed=conversation.steps - replay.cut,
         reached=replay.reached,
     )
-
-
-def _under_same_patterns(memory: Memory, settings: PlanSettings) -> Memory:
-    """Without what was decided when other texts were to stay as they are: under these patterns it is decided again, as
-    by whoever never saw another decision."""
-    keep = digest_of(settings.keep)
-    if all(record.keep == keep for record in memory.steps.values()):
-        return memory
-    return replace(memory, steps={at: record for at, record in memory.steps.items() if record.keep == keep})
 
 
 class _Replay:
@@ -144,3 +143,67 @@ class _Replay:
             self._fallback = self.reached = self.state.copy()
         elif step > self._fallback.step and (is_long or step - self._fallback.step >= _APART + step // _LATER):
             self._fallback = self.state.copy()
+
+
+# --- requests that need no plan, because nothing would be decided for them ---
+# Laws: where `is_quiet` holds, plan() without a memory changes nothing, sets no cache mark and wants nothing; and as
+# long as it holds, a later request is planned the same whether this one was planned or not. It costs next to nothing,
+# however long the history is. What a memory holds may still have to be repeated: edits made under other settings, and
+# summaries of other branches
+
+_GROWTH = 3
+"""The next two requests have at most so many times the tokens of this one, by which a mark counts as near."""
+_PRESSED = 0.8
+"""The share of the high mark from which on one counts as near at the latest."""
+_CLEAR = 0.5
+"""The share of the high mark up to which it was not reached under a window that an upstream taught either."""
+
+
+def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
+    """True where nothing is decided for a request: it is below the floor, or none of its blocks may be edited at all,
+    as in a chat without tools; and no mark of ours is due, no summary wanted, the hard mark not near. A history only
+    grows, so what holds of the newest step held of all before it."""
+    if settings.prices.window is None:  # another replica may have learned that it is small
+        return False
+    history = history_tokens(conversation, settings)
+    tokens, budgets = settings.head + history, {settings.budget, settings.learned or settings.budget}
+    floor, high = min(each.floor for each in budgets), min(each.high for each in budgets)
+    locked = settings.is_chat and not settings.recall and not settings.text_protocol
+    counted = tokens * max(1.0, settings.factor)
+    if tokens >= floor and not (locked and counted <= _CLEAR * high):
+        return False
+    if counted > high or (settings.marks and tokens >= max(floor, settings.cache.least)):
+        return False
+    if not all(isinstance(policy, ConfiguredPolicy) for policy in settings.policies):
+        return False  # what functions offer is not known
+    if settings.summarizing is None:
+        return True
+    seen, pressed = conversation.steps - 1, _GROWTH * counted > _PRESSED * high
+    contexts = [
+        Context(
+            step=seen,
+            prices=settings.prices,
+            budget=budget,
+            count=settings.count,
+            is_chat=settings.is_chat,
+            pressed=pressed,
+        )
+        for budget in budgets
+    ]
+    writers = [policy for policy in settings.policies if isinstance(policy, Summarize)]
+    return not any(
+        writer.is_wanted(conversation, context, history, history) for writer in writers for context in contexts
+    )
+
+
+def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:
+    """The plan of a quiet request: all of it stays, and its state has no step yet."""
+    use = SummaryUse(criteria=settings.summarizing.criteria if settings.summarizing else None)
+    tokens, state = history_tokens(conversation, settings), PlanState(Ledger(settings.prices), use=use)
+    return Plan(edits=(), new=(), wants=(), reason="", marks=(), before=tokens, after=tokens, state=state)
+
+
+def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:
+    """Tokens of the history as the client wrote it: what stands behind its head."""
+    sums, foldable = conversation.client_tokens, settings.exceptions.foldable_system(conversation)
+    return sums[-1] - sums[conversation.head] + conversation.tokens(foldable)

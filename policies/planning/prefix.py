@@ -17,14 +17,12 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import NO_USE, SummaryUse
 
 SHED = "checkpoint:shed"
-"""The reason where there was no time to plan."""
 _STRIDE = 64
 """Digests between two places at which the hash of a chain is remembered."""
 
 
 class _Chain:
-    """The digests of all beginnings of a list of digests. Those that it shares with an earlier chain are not hashed
-    again."""
+    """The digests of all beginnings of a list of digests; those of an earlier chain are not hashed again."""
 
     def __init__(self, before: "_Chain | None", same: int, new: Iterable[bytes]) -> None:
         self._digests: list[bytes] = [*before._digests[:same], *new] if before else [*new]
@@ -35,7 +33,6 @@ class _Chain:
         return _Chain, (None, 0, self._digests)  # a hash cannot go to another process
 
     def digest(self, count: int) -> str:
-        """The digest of the first `count`; empty where there are fewer."""
         if count > len(self._digests):
             return ""
         while len(self._hashes) <= count // _STRIDE:
@@ -60,17 +57,19 @@ class Chains:
         new = range(same, len(messages))
         indexes: list[int] = before._indexes[: before.sent_before(same)] if before else []
         self._received: _Chain = _Chain(before._received if before else None, same, (messages[i].digest for i in new))
-        digests = (_sent_digest(messages[i].digest, changed.get(i)) for i in new)
+        # of a message as it is sent; empty where it is removed
+        digests = (
+            messages[i].digest if (raw := changed.get(i)) is None else raw and sha256(messages[i].digest + raw).digest()
+            for i in new
+        )
         self._sent: _Chain = _Chain(before._sent if before else None, len(indexes), filter(None, digests))
         self._indexes: list[int] = indexes + [i for i in new if changed.get(i) != b""]
         self.received, self.sent = len(messages), len(self._indexes)
 
     def received_digest(self, count: int) -> str:
-        """The digest of the first `count` messages that the client sent; empty where there are fewer."""
         return self._received.digest(count)
 
     def sent_digest(self, count: int) -> str:
-        """The digest of the first `count` messages as they were sent on; empty where there are fewer."""
         return self._sent.digest(count)
 
     def sent_before(self, message: int) -> int:
@@ -78,13 +77,8 @@ class Chains:
         return bisect_left(self._indexes, message)
 
 
-def _sent_digest(digest: bytes, changed: bytes | None) -> bytes:
-    """The digest of a message as it is sent; empty where it is removed."""
-    return digest if changed is None else changed and sha256(digest + changed).digest()
-
-
 def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str, use: SummaryUse = NO_USE) -> Sent:
-    """What to store of a request, to compare the next one with."""
+    """The record of a request, to compare the next one with."""
     tail = chains.sent_before(_received(conversation, conversation.steps - 2))
     return Sent(
         messages=chains.sent,
@@ -100,14 +94,14 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, settings:
 
 
 def untouched(sent: Sent) -> Sent:
-    """What to store of a request that was sent as the client wrote it: one digest of it all."""
+    """The record of a request that was sent as the client wrote it: one digest of it all."""
     digest = sha256(f"{sent.head}{sent.received_digest}".encode()).hexdigest()[:32]
     return Sent(messages=0, digest=digest, tail=0, tail_digest="", received=0, received_digest="", head="", settings="")
 
 
 def untouched_before(conversation: Conversation, chains: Chains, now: Sent, stored: Sent) -> Sent | None:
-    """What was sent of this history last, where `stored` is the digest of the request before this one, or of this one
-    itself; `now`: how this one is sent."""
+    """The last request of this history as it was sent, where `stored` is the digest of the request before this one, or
+    of this one itself; `now`: how this one is sent."""
     for step, count in ((conversation.steps - 2, 0), (conversation.steps - 1, chains.received)):
         count, tail = count or _received(conversation, step), _received(conversation, step - 1)
         digest = chains.received_digest(count)
@@ -118,7 +112,6 @@ def untouched_before(conversation: Conversation, chains: Chains, now: Sent, stor
 
 
 def _received(conversation: Conversation, step: int) -> int:
-    """How many messages the client had sent with a step before the newest one."""
     return conversation.blocks[conversation.ends[step]].message if 0 <= step < conversation.steps - 1 else 0
 
 

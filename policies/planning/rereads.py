@@ -16,32 +16,26 @@ from itertools import takewhile
 
 from policies.context import Context
 from policies.laws import may_edit
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Places
 from policies.model.edits import Replace
-from policies.model.indexes import Places
-from policies.planning.pointers import Pointers
-from policies.planning.state import PlanState
+from policies.planning.state import PlanState, Pointers
 from policies.text.stubs import earlier_result, hidden_output, last_read, way_back
 from policies.tools import path_of
 from policies.tools.arguments import BESIDE, PATHS, call_of, old_texts
 from policies.tools.kinds import kind_by_look
 
 REREAD = "reread"
-"""What these edits are made by."""
 MOST = 25_000
 """Tokens of the earlier result that an answer gets, at most."""
 _LEAST = 100
 """Where there is room for fewer, it gets the reference alone."""
 _STEP = 1_000
 """The text is cut at multiples of so many tokens, where there is room for that many."""
-_NOTES = 60
-"""Tokens of what stands around the text."""
-_NEW = 8
-"""Turns for which an answer is new."""
+_NOTE_TOKENS = 60
+_NEW_TURNS = 8
 _LOOK_BACK = 64
 """Results of the same path and range that are looked at."""
-_LONGEST = 1_000
-"""Characters of the longest answer, and of the longest call, that are looked at."""
+_LONGEST_TEXT = 1_000
 _UNCHANGED = re.compile(r"(?:\bunchanged|(?:\bnot|n't|\bno) (?:been |any )?(?:chang(?:ed|es?)|modified))\b", re.I)
 _FAILED = re.compile(
     r"\b(?:not found|no (?:match|replacement|occurrence)|not unique|failed to (?:find|apply|match)"
@@ -49,29 +43,28 @@ _FAILED = re.compile(
     r"|(?:did|does|could|can)(?: not|n[o']t) [\w ]{0,20}(?:find|found|match|appear|locate))",
     re.I,
 )
-_FIRST = 300
-"""Characters of an answer in which it says that an edit has failed."""
+_FIRST_CHARACTERS = 300
 _EARLIER = re.compile(r"\b(?:since|last|earlier|previous(?:ly)?|already|above)\b", re.I)
 """Claude Code says "File unchanged since last read. The content from the earlier Read tool_result in this conversation
 is still current" or "Wasted call - file unchanged since your last Read"; others "already read (content unchanged)"."""
 
 
 def says_unchanged(text: str) -> bool:
-    """Whether an answer holds no file, but says that it is as an earlier result has it."""
-    if len(text) > _LONGEST or not _UNCHANGED.search(text) or not _EARLIER.search(text):
+    """True where an answer holds no file, but says that it is as an earlier result has it."""
+    if len(text) > _LONGEST_TEXT or not _UNCHANGED.search(text) or not _EARLIER.search(text):
         return False
     return kind_by_look(text) != "file"
 
 
 def says_edit_failed(text: str) -> bool:
-    """Whether an answer to an edit says that its old text was not found, or not once."""
-    return len(text) <= _LONGEST and bool(_FAILED.search(text[:_FIRST]))
+    """True where an answer to an edit says that its old text was not found, or not once."""
+    return len(text) <= _LONGEST_TEXT and bool(_FAILED.search(text[:_FIRST_CHARACTERS]))
 
 
 def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
     """The tool, the path and the part of the file that a result is of; None where it answers no plain read."""
     block = blocks[at]
-    if block.kind != "result" or block.answers is None or len(text := blocks[block.answers].text) > _LONGEST:
+    if block.kind != "result" or block.answers is None or len(text := blocks[block.answers].text) > _LONGEST_TEXT:
         return None
     call, path = call_of(text), path_of(block.tool, text)
     if not path or call.command or call.changes:
@@ -80,13 +73,8 @@ def _read_part(blocks: Sequence[Block], at: int) -> tuple[str, ...] | None:
     return block.tool, path, *sorted(part)
 
 
-def _read_path(blocks: Sequence[Block], at: int) -> str | None:
-    part = _read_part(blocks, at)
-    return part[1] if part else None
-
-
 _READS = Places[Block, tuple[str, ...]](_read_part)
-_READS_OF_FILES = Places[Block, str](_read_path)
+_READS_OF_FILES = Places[Block, str](lambda blocks, at: (_read_part(blocks, at) or (None, None))[1])
 
 
 def enter_answers(conversation: Conversation, context: Context, state: PlanState, pointers: Pointers) -> None:
@@ -102,7 +90,7 @@ def enter_answers(conversation: Conversation, context: Context, state: PlanState
 def _looked_for(conversation: Conversation, context: Context, state: PlanState, at: int) -> int | None:
     """The earlier result that an answer makes the model go back to."""
     block = conversation.blocks[at]
-    if block.kind != "result" or block.answers is None or len(block.text) > _LONGEST:
+    if block.kind != "result" or block.answers is None or len(block.text) > _LONGEST_TEXT:
         return None
     if says_unchanged(block.text):
         return _earlier(conversation, state, at) if context.kind(conversation, at) == "file" else None
@@ -153,7 +141,7 @@ def texts_given(
     text this step has folded, within so many tokens. Each must be made before the next one is asked for. `was_folded`:
     the blocks that this step folded or brought back, with whether they were folded before."""
     arrived = conversation.start(context.step)
-    first = conversation.start(max(0, context.step - _NEW)) if was_folded else arrived
+    first = conversation.start(max(0, context.step - _NEW_TURNS)) if was_folded else arrived
     for at in reversed([*takewhile(lambda at: at >= first, reversed(state.rereads))]):
         places = _places(state, state.rereads[at])
         stood = (each for each in places if (edit := state.edits.get(each)) is None or edit.lossless)
@@ -171,7 +159,7 @@ def _with_text(conversation: Conversation, context: Context, at: int, source: in
     answer, earlier = conversation.blocks[at], conversation.blocks[source]
     kind, ref = context.way_back(conversation, at), context.ref(conversation, at)
     # the room follows what was learned of the provider's counting; in whole thousands it mostly comes out the same
-    most = min(MOST, room - answer.tokens - _NOTES)
+    most = min(MOST, room - answer.tokens - _NOTE_TOKENS)
     most = most - most % _STEP if most >= _STEP else most
     if most < min(_LEAST, earlier.tokens):
         return f"{answer.text}\n{hidden_output(kind, ref)}" if ref else ""

@@ -1,69 +1,42 @@
-"""The data of the planner: what decisions follow from, how far a history has been replayed, and the resulting plan."""
+"""The data of the planner: what decisions follow from, how far a history has been replayed, which edits speak of which
+blocks, and the resulting plan.
+"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from msgspec import Struct
 
-from policies.context import (
-    NO_EXCEPTIONS,
-    NO_TOOLS,
-    Aim,
-    DigestWant,
-    Exceptions,
-    Policy,
-    Summarizing,
-    TokenCounter,
-    Want,
-)
+from policies.context import Conditions, DigestWant, Policy, Want
 from policies.keep import Patterns
+from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.summary_record import NO_USE, SummaryUse
-from policies.money.budget import Budget
 from policies.money.caches import PREFIX as ANY_PREFIX
-from policies.money.caches import CacheRule
+from policies.money.caches import CacheRule, MarkStyle
 from policies.money.ledger import Ledger
-from policies.money.marks import MarkStyle
-from policies.money.prices import Prices
-from policies.tools import Toolbox
+from policies.money.prices import Budget
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
-    """What decisions follow from besides the history. Fields that Context has too mean the same there."""
-
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings(Conditions):
     policies: tuple[Policy, ...]
-    prices: Prices
-    budget: Budget
-    count: TokenCounter
-    text_protocol: bool = False
     marks: MarkStyle = ""
     """The kind of cache marks that may be added; "" for none."""
     cache: CacheRule = ANY_PREFIX
-    """How the model's cache matches."""
     slots: int = 2
     """How many marks the request has room for."""
     marks_end: bool = True
-    """Whether the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
-    head: int = 0
-    """Tokens before the history: tools and system text."""
+    """True where the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
     factor: float = 1.0
     """The provider's tokens per exact token; it only moves the hard marks."""
     cold: bool = False
-    """Whether the provider's cache of this conversation has expired."""
-    recall: bool = False
-    exchanges: bool = False
+    """True where the provider's cache of this conversation has expired."""
     learned: Budget | None = None
-    """The budget of the request being served, where its upstream has said what it takes: earlier steps come out the
-    same without it."""
+    """That of the request being served, where its upstream has said what it takes; earlier steps do without."""
     only_to_fit: bool = False
-    """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
-    aim: Aim = "bill"
-    is_chat: bool = False
-    summarizing: Summarizing | None = None
-    exceptions: Exceptions = NO_EXCEPTIONS
-    digesting: Prices | None = None
-    toolbox: Toolbox = NO_TOOLS
+    """True where nothing is changed as long as the request fits: hidden text could not be recalled."""
     keep: Patterns = ()
     sight: float = 0.0
     """The share of actions that may need something out of sight; 0 where windows do not follow from the history."""
@@ -82,7 +55,6 @@ class PlanState:
     offers: dict[int, Replace] = field(default_factory=dict)
     """Edits that policies proposed and that are not carried out yet."""
     offered_folds: dict[int, Fold] = field(default_factory=dict)
-    """Folds that policies proposed and that are not carried out yet, by their first block."""
     uses: dict[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that an edit points to, by the block edited; these entries stay when the edit changes."""
     used_by: dict[int, int] = field(default_factory=dict)
@@ -92,14 +64,12 @@ class PlanState:
     text_in: dict[int, int] = field(default_factory=dict)
     """The newest answer that got the text of each of these results."""
     folds: dict[int, Fold] = field(default_factory=dict)
-    """The standing folds, by their first block."""
     folded: set[int] = field(default_factory=set)
-    """All blocks that a fold replaces."""
     rent: float = 0.0
     """The price so far of sending again the tokens that a summary could replace."""
     saving: int = 0
     """Tokens of it that a summary would have removed."""
-    left: int = 0
+    tokens_after_summary: int = 0
     """Tokens of the history as the standing summary left it; 0 where none stands."""
     cramped: int = 0
     """Tokens left the last time that not enough room could be made."""
@@ -108,7 +78,7 @@ class PlanState:
     booked: frozenset[str] = frozenset()
     """The summaries whose cost is in the ledger: those that stood in the request once."""
     digest_cost: float = 0.0
-    """What the digests cost that were asked for since the history began, in input tokens."""
+    """The cost of the digests that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()
 
     # of the newest step alone
@@ -116,30 +86,20 @@ class PlanState:
     changed: int | None = None
     """The first block that this step changed."""
     use: SummaryUse = NO_USE
-    """What it makes of summaries; of earlier steps nothing is said."""
+    """Its use of summaries; of earlier steps nothing is said."""
     dropped: bool = False
-    """Whether an adopted summary was taken back."""
+    """True where an adopted summary was taken back."""
     has_model_text: bool = False
-    """Whether a summary, or a digest by a model, could be used from this step on."""
+    """True where a summary, or a digest by a model, could be used from this step on."""
     wants: list[Want] = field(default_factory=list)
     digests: list[DigestWant] = field(default_factory=list)
 
     def copy(self) -> "PlanState":
         """The same state, to be continued independently; what concerned the newest step alone is cleared."""
-        twin = replace(
-            self,
-            ledger=self.ledger.copy(),
-            edits=dict(self.edits),
-            pointers=set(self.pointers),
-            offers=dict(self.offers),
-            offered_folds=dict(self.offered_folds),
-            uses=dict(self.uses),
-            used_by=dict(self.used_by),
-            rereads=dict(self.rereads),
-            text_in=dict(self.text_in),
-            folds=dict(self.folds),
-            folded=set(self.folded),
-        )
+        grown: dict[str, Any] = {
+            name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set | Ledger)
+        }
+        twin = replace(self, **grown)
         twin.begin(self.step - 1)
         return twin
 
@@ -165,8 +125,7 @@ class PlanState:
         self.offers, self.offered_folds = {}, {}
 
     def drop_references(self, offered: Iterable[int]) -> None:
-        """Drop what is lossless of the edits offered at this step, and was not done when its block arrived: later it
-        would rewrite what was sent, and the lines above may go."""
+        """Drop the lossless offers of this step: later they would rewrite what was sent, and the lines above may go."""
         for at in offered:
             if (offer := self.offers.get(at)) and offer.lossless:
                 del self.offers[at]
@@ -177,7 +136,6 @@ class PlanState:
 
     @property
     def summary(self) -> Fold | None:
-        """The standing summary: the first of its folds, which has its text."""
         first = min((at for at, fold in self.folds.items() if fold.origin), default=None)
         return None if first is None else self.folds[first]
 
@@ -186,7 +144,6 @@ class Plan(Struct, frozen=True):
     """The changes to a request, and their reason. `before` and `after` are tokens of the history without its head."""
 
     edits: tuple[Edit, ...]
-    """All edits of the request, in the order of its blocks."""
     new: tuple[Edit, ...]
     wants: tuple[Want, ...]
     reason: str
@@ -197,11 +154,9 @@ class Plan(Struct, frozen=True):
     state: PlanState
     digests: tuple[DigestWant, ...] = ()
     shed: int = 0
-    """For how many steps, the newest last, nothing new was decided because planning was to stop: no state is left from
-    which a later request could be planned."""
+    """For so many steps, the newest last, nothing new was decided: no state is left to plan a later request from."""
     reached: PlanState | None = None
-    """The state behind the last step that was planned before: of this history, too, and later requests go on from it.
-    None where that is the state that planning began with."""
+    """The state behind the last step that was planned before; None where planning began with it."""
 
     @property
     def summary(self) -> Fold | None:
@@ -211,3 +166,66 @@ class Plan(Struct, frozen=True):
     @property
     def adopted(self) -> bool:
         return self.summary is not None and self.summary in self.new
+
+
+# --- edits that speak of another block ---
+# Law: what a step costs here grows with what it changes, and not with how many such edits there are
+
+
+class Pointers:
+    """The edits whose text says that another block stands elsewhere in the request."""
+
+    def __init__(self, conversation: Conversation, state: PlanState) -> None:
+        self._index = conversation.index
+        self._state = state
+        self._speaking: dict[int, list[int]] = {}
+        for at in state.pointers:
+            self._enter(at, state.edits[at])
+
+    def change(self, at: int, edit: Replace) -> None:
+        if edit.needs:
+            self._state.pointers.add(at)
+            self._enter(at, edit)
+        else:
+            self._state.pointers.discard(at)
+
+    def _enter(self, at: int, edit: Replace) -> None:
+        if (needed := self._index.get(edit.needs)) is not None:
+            self._speaking.setdefault(needed, []).append(at)
+
+    def concerned(self, changed: Iterable[int]) -> Set[int]:
+        """Those among the changed blocks, and those that lead to one of them."""
+        pending, reached = [*changed], set[int]()
+        while pending:
+            at = pending.pop()
+            if at not in reached:
+                reached.add(at)
+                pending += self._speaking.get(at, ())
+        return reached & self._state.pointers
+
+    def shows(self, at: int) -> bool:
+        """True where all of a block's text can be read in the request: there, or where its lines point to."""
+        pending, reached = [at], set[int]()
+        while pending:
+            block = pending.pop()
+            if block in self._state.folded:
+                return False
+            edit = self._state.edits.get(block)
+            if edit and not edit.lossless:
+                return False
+            if edit and block not in reached:
+                reached.add(block)
+                pending += (self._index[anchor] for anchor in edit.uses if anchor in self._index)
+        return True
+
+    def stands(self, anchor: str) -> bool:
+        """True where a block's text can still be read in the request: there, or where a pointer in its place leads."""
+        while anchor:
+            at = self._index.get(anchor)
+            if at is None or at in self._state.folded:
+                return False
+            edit = self._state.edits.get(at)
+            if edit is None or (edit.lossless and not edit.needs):
+                return True
+            anchor = edit.needs  # always further up, so this ends
+        return False

@@ -1,19 +1,28 @@
 """One step of a history: the policies are asked, and it is decided which of their offers are carried out, or what its
-record says is repeated. policies.planning.plan says what is carried out when."""
+record says is repeated. policies.planning.plan says what is carried out when.
 
-from dataclasses import replace
+Laws
+  The first request of a conversation gets no cache mark of ours. Only the second proves that there are more.
+  At a step at which there was no time to plan only what its record says is repeated, by every later plan too. So what
+  was sent without planning is what later requests begin with, and what was given up there is decided at a later step.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import fields, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 
-from policies.context import LEAST_SAVING, Context, DigestWant, Want
+from policies.context import LEAST_SAVING, Conditions, Context, DigestWant, TokenCounter, Want
 from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
-from policies.model.conversation import Conversation
+from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
+from policies.money.caches import CacheRule, newest_input, own_marks
 from policies.money.ledger import SMALLEST, Ledger, best_point
 from policies.planning.folding import (
     Folding,
+    StepSummaries,
     adopted_fold,
     drop_summary,
     may_put_summary,
@@ -21,27 +30,171 @@ from policies.planning.folding import (
     summarized,
     summary_saving,
 )
-from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark, oldest_in_reach
-from policies.planning.pointers import Pointers
 from policies.planning.prefix import SHED
 from policies.planning.rereads import REREAD, enter_answers, texts_given
-from policies.planning.shedding import Watch
-from policies.planning.state import PlanSettings
-from policies.planning.summaries import StepSummaries
+from policies.planning.state import PlanSettings, PlanState, Pointers
+from policies.rules.base import ConfiguredPolicy
 from policies.sight import sight_window
 from policies.text.layout import edited_tokens
 from policies.tools import RECALL
+
+# --- which cache marks of ours the request of one step gets ---
+
+
+def is_recall_round(conversation: Conversation, step: int) -> bool:
+    """True where the proxy made this request to answer recall calls: the client has part of the reply already."""
+    is_round = False
+    for at in reversed(conversation.arrived(step)):  # the last one is mostly a result
+        block = conversation.blocks[at]
+        if block.kind == "result":
+            if block.tool != RECALL:
+                return False
+            is_round = True
+    return is_round
+
+
+def ends_in_entry(settings: PlanSettings) -> bool:
+    """True where each request ends with a cache entry without a mark of ours. This is assumed, too, where we set no
+    marks and those of the client stand further up: then fewer rewrites seem to pay than do."""
+    return settings.marks_end or not settings.marks
+
+
+def may_mark(settings: PlanSettings, step: int, tokens: int) -> bool:
+    return bool(settings.marks) and step > 0 and tokens >= settings.budget.floor
+
+
+def chosen_marks(
+    conversation: Conversation, settings: PlanSettings, state: PlanState, context: Context
+) -> tuple[int, ...]:
+    step, ledger = context.step, state.ledger
+    if not may_mark(settings, step, settings.head + ledger.total):
+        return ()
+    sent = conversation.ends[step]
+    changed = sent if state.changed is None else state.changed
+    entry = ledger.cached_before(changed)
+    is_lost = entry < oldest_in_reach(conversation, sent, settings.cache)
+    stays, is_tail = _stays(conversation, settings, context), changed >= conversation.start(max(0, step - 1))
+    marks = own_marks(
+        conversation,
+        entry=entry if changed < sent or is_lost else 0,
+        stays=stays,
+        style=settings.marks,
+        slots=settings.slots,
+        # behind many calls at once a mark there finds nothing either
+        tail=is_tail and (not is_lost or entry >= oldest_in_reach(conversation, stays, settings.cache)),
+    )
+    return tuple(at for at in marks if settings.head + ledger.sums[at + 1] >= settings.cache.least)
+
+
+def _stays(conversation: Conversation, settings: PlanSettings, context: Context) -> int:
+    """The end of the blocks that the next step will send again as they are, as far as can be told now. Where the end of
+    the request is a boundary anyway, one before its newest input is worth more."""
+    fresh, sent = newest_input(conversation, context.step), conversation.ends[context.step]
+    if is_recall_round(conversation, context.step):
+        return sent
+    if settings.marks_end:
+        return fresh if settings.policies else 0
+    if settings.only_to_fit:
+        return sent
+    policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
+    due = (at for policy in policies for at in policy.due(conversation, context, context.step + 1))
+    return min((at for at in due if at >= fresh), default=sent)
+
+
+# --- how far back a provider looks for an entry of its prompt cache, on caches that match only at boundaries ---
+# A boundary is a mark, or the end of a message where the provider counts those. An entry that ends before the oldest
+# position that is looked up is not found any more, although it may still be there; a mark at its end finds it again.
+
+
+def oldest_in_reach(conversation: Conversation, end: int, rule: CacheRule) -> int:
+    """Where the oldest entry ends that is found from a mark at the end of so many blocks, or, on a cache that takes no
+    marks, by a request that ends there; as a number of blocks, 0 where all are found."""
+    if not (rule.endings or rule.mark):
+        return 0
+    blocks = conversation.blocks
+    backwards = range(end, 0, -1)
+    if rule.endings:
+        ends = (at for at in backwards if _ends_message(blocks, at, blocks[at] if at < end else None))
+        return next(islice(ends, rule.endings - 1, None), 0)
+    one = ("call", "result") if rule.joins_runs else ()
+    starts = (at for at in backwards if at == 1 or not blocks[at - 1].kind == blocks[at - 2].kind in one)
+    return next(islice(starts, rule.lookback - 1, None), 0)
+
+
+def _ends_message(blocks: Sequence[Block], at: int, following: Block | None) -> bool:
+    """True where a message of a user, or a group of results, ends before block `at`, the `following` one."""
+    newest = blocks[at - 1]
+    if following and following.message == newest.message:
+        return False
+    return newest.kind == "user" or (newest.kind == "result" and (following is None or following.kind != "result"))
+
+
+# --- when planning is to stop, between steps and inside them ---
+
+AT_ONCE = 128
+"""Items that are worked on between two looks inside a step: some milliseconds. Hardly any step has so many."""
+
+
+class OverdueError(Exception):
+    """Planning is to stop inside a step."""
+
+
+class Watch:
+    """Looks whether planning is to stop: before each step, and inside of one once in so many items."""
+
+    def __init__(self, stop: Callable[[], bool], count: TokenCounter) -> None:
+        self._stop = stop
+        self._count = count
+        self.has_ended = False
+        """True where planning was stopped: then no policy is asked any more, and nothing new is decided."""
+        self._left = AT_ONCE
+        self._is_long = self.was_long = False
+        """True where this step has many items, and whether the one before had."""
+
+    def is_over(self) -> bool:
+        """True where planning is to stop before the next step; never once it was stopped."""
+        self.was_long, self._is_long, self._left = self._is_long, False, AT_ONCE
+        return not self.has_ended and self._stop()
+
+    def pause(self, items: int = 1) -> None:
+        """So many items of a step were worked on. Raises OverdueError where planning is to stop."""
+        self._left -= items
+        if self._left <= 0:
+            self._is_long, self._left = True, AT_ONCE
+            if not self.has_ended and self._stop():
+                raise OverdueError
+
+    def count(self, text: str) -> int:
+        self.pause()
+        return self._count(text)
+
+
+def undecided_steps(conversation: Conversation, memory: Memory, first: int) -> Container[int]:
+    """The steps, from `first` on, at which there was no time to plan."""
+    if not any(record.shed for record in memory.steps.values()):
+        return ()
+    low, steps = conversation.steps, set[int]()
+    for step in reversed(range(first, conversation.steps)):
+        record = memory.steps.get(conversation.end_anchor(step))
+        low = min(low, step + 1 - record.shed) if record and record.shed else low
+        if step >= low:
+            steps.add(step)
+    return steps
+
+
+# --- the step itself ---
 
 _SHARE = 10
 """With the aim of the context, offers are carried out once they remove a tenth of the history together."""
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by this factor."""
+_SHARED = [each.name for each in fields(Conditions) if each.name not in ("count", "digesting")]
 _SOON = 0.8
 """The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
 
 
 class Changes:
-    """What one step changes: edits, folds and a summary are put into the state, and what stood before is remembered."""
+    """The changes of one step, which are put into the state; and what stood there before."""
 
     def __init__(
         self, settings: PlanSettings, step: int, folding: Folding, pointers: Pointers, summaries: StepSummaries
@@ -57,7 +210,6 @@ class Changes:
         self.folds_before = dict(self._state.folds) if self._is_newest else {}
 
     def fire(self, point: int, reason: str, context: Context) -> None:
-        """Carry out all offers from the block `point` on."""
         fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
         for at in fired:
             context.pause(1)
@@ -67,7 +219,6 @@ class Changes:
             self._state.reason = reason
 
     def change(self, at: int, edit: Replace) -> None:
-        """Carry out an edit."""
         # a digest may have a model's words, which do not follow from the history
         self._state.has_model_text |= self._is_newest and edit.by == "digest" and self._settings.digesting is not None
         before, index = self._state.edits.get(at), self._conversation.index
@@ -159,8 +310,7 @@ class Step:
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
-        """Decide this step, or repeat what its record says was decided. `memory` is the store's present content.
-        `decides`: whether anything new may be decided."""
+        """Decide this step, or repeat its record. `memory`: of the store now. `decides`: new decisions are allowed."""
         arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round)
         self._context = self._seen(arrived)
         if self._newest:
@@ -212,34 +362,23 @@ class Step:
             self._summaries.ask(self._context)
 
     def _seen(self, arrived: int) -> Context:
-        """What the policies see at this step, at which so many tokens arrived."""
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
         toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
         lasting = in_force(self._conversation, self._step, toolbox, window, pause)
         share, prices = settings.sight, settings.prices
         sight = sight_window(self._conversation, self._step, share, prices) if share else None
         return Context(
-            self._step,
-            settings.prices,
-            settings.budget,
-            self._watch.count,
+            **{name: getattr(settings, name) for name in _SHARED},
+            count=self._watch.count,
+            digesting=settings.digesting if self._newest else None,
+            step=self._step,
             pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
-            head=settings.head,
-            text_protocol=settings.text_protocol,
-            recall=settings.recall,
-            exchanges=settings.exchanges,
-            aim=settings.aim,
-            is_chat=settings.is_chat,
             pressed=self._will_be_full(arrived),
             newest=self._newest,
-            summarizing=settings.summarizing,
-            exceptions=settings.exceptions,
             peak=state.peak,
             summary=adopted_fold(self._folding),
-            digesting=settings.digesting if self._newest else None,
-            toolbox=settings.toolbox,
             protection=Protection(settings.keep, lasting, pause),
             edits=state.edits,
             folded=state.folded,
@@ -251,8 +390,7 @@ class Step:
         )
 
     def _collect(self, context: Context) -> None:
-        """Ask each policy, which sees what stood before this step. What it answers waits for `_decide`, but folds where
-        room must be made are added at once."""
+        """Ask each policy, which sees what stood before this step. Where room must be made, folds are added at once."""
         if self._folding.was_folded:
             context = replace(context, folded=self._folding.folded_before())
         if edits_before := self.changes.edits_before:
@@ -282,7 +420,6 @@ class Step:
                     )
 
     def _offer(self, edit: Replace, context: Context) -> None:
-        """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
         at = self._conversation.index[edit.at]
         free = at not in self._state.folded and not self._folding.offered(at)
         allowed = free and may_edit(self._conversation, at, edit.by, context, edit.lossless)
@@ -351,7 +488,6 @@ class Step:
             self.changes.fire(0, reason, self._context)
 
     def _send(self) -> None:
-        """Choose our cache marks, and enter the request into the ledger."""
         conversation, settings, state = self._conversation, self._settings, self._state
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
@@ -359,9 +495,9 @@ class Step:
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
 
     def _will_be_full(self, arrived: int) -> bool:
-        """Whether one of the next two requests reaches the hard mark if each grows by as much as this one. Where only
-        the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a chat
-        without tools, where it is adopted soon and may cost more than it saves until the mark."""
+        """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where
+        only the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a
+        chat without tools, where it is adopted soon and may cost more than it saves until the mark."""
         high, tokens = self._settings.budget.high, self._tokens()
         ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
         waits = self._settings.aim == "bill" and not self._settings.is_chat
@@ -369,7 +505,6 @@ class Step:
         return is_near or ahead * self._factor > high
 
     def _is_full(self) -> bool:
-        """Whether the request is beyond the hard mark."""
         return self._tokens() * self._factor > self._settings.budget.high
 
     def _tokens(self) -> int:

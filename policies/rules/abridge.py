@@ -11,16 +11,14 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_of_lines, mentioned
-from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, is_large
+from policies.model.parameters import Keep, Large, is_large, parameter
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import omitted, shortened_prose
 
 _NAMES = 0.35
 """The part of the share that lists names whose sentences go."""
-_SENTENCES = 500
-"""At most so many sentences of either end are weighed."""
+_SENTENCES_AT_EITHER_END = 500
 _SENTENCE = re.compile(r"\s(?:(?<=[.!?:]\s)\s*|(?<=\n)\n*)")
 """The white space after a sentence, or the ends of lines; it begins with a class of letters, which is found quickly."""
 
@@ -35,7 +33,6 @@ class Abridge(ConfiguredPolicy):
     keep_share: float = parameter("share of the text", "how much of a shortened text stays", below=1)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Shorter texts: with their code as they leave the window `keep`, without as they leave `keep_code`."""
         if not (context.recall or context.text_protocol):  # it may not be edited else: policies.laws
             return
         for window, code_stays in ((self.keep, True), (self.keep_code, False)):
@@ -81,8 +78,8 @@ def _prose(text: str, budget: int, names: frozenset[str], context: Context) -> s
     """The sentences that fit into `budget` tokens, in their order: the first and the last one before all others, then
     those that name most per token, where what is mentioned later counts four times."""
     sentences = [s for s in _SENTENCE.split(text.strip()) if s]
-    if len(sentences) > 2 * _SENTENCES:
-        sentences = sentences[:_SENTENCES] + sentences[-_SENTENCES:]
+    if len(sentences) > 2 * _SENTENCES_AT_EITHER_END:
+        sentences = sentences[:_SENTENCES_AT_EITHER_END] + sentences[-_SENTENCES_AT_EITHER_END:]
     costs = [context.count(s) + 1 for s in sentences]
     ends = (0, len(sentences) - 1)
 

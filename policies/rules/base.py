@@ -9,8 +9,7 @@ from typing import ClassVar, TypeVar, dataclass_transform
 from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
-from policies.model.parameters import parameter, parameters_of
-from policies.model.windows import Large, Window, amounts, is_large
+from policies.model.parameters import Large, Window, amounts, is_large, parameter, parameters_of
 from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]
@@ -34,12 +33,11 @@ class ConfiguredPolicy(ABC):
 
     @property
     def name(self) -> str:
-        """The name in presets, reports and edits."""
         return type(self).__name__.lower()
 
     @property
     def summary(self) -> str:
-        """What the policy does: the first sentence of its module."""
+        """The first sentence of its module."""
         return " ".join((sys.modules[type(self).__module__].__doc__ or "").partition("\n\n")[0].split())
 
     @abstractmethod
@@ -76,13 +74,11 @@ class ConfiguredPolicy(ABC):
                     yield (name, at), message
 
     def _contradictions(self) -> Iterable[Conflict]:
-        """Conflicts that only this policy can have."""
         return ()
 
 
 def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
-    """The outputs of tools among these blocks that are larger than `over`, but for those of the recall tool, and what
-    people want left as it is."""
+    """The outputs of tools among these blocks that are larger than `over` and not to be left as they are."""
     least = over if isinstance(over, int) else -1  # asked for each block of a history some ten times
     for i in blocks:
         block = context.text_at(conversation, i)

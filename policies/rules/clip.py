@@ -12,15 +12,13 @@ import msgspec
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.parameters import parameter
+from policies.model.parameters import Keep, Large, Trigger, is_large, parameter
 from policies.model.rawjson import Path, UnreadableError, replaced
-from policies.model.windows import Keep, Large, Trigger, is_large
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, known_by, writes
 
-_WORDS = 60
-"""Characters of a command by which a call is known."""
+_KNOWN_BY_CHARACTERS = 60
 
 
 @policy
@@ -33,7 +31,6 @@ class Clip(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "when arguments begin to be left out", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Shorter arguments of the answered calls that leave their window with this step."""
         for blocks, writing in (
             (context.aged(conversation, self.keep, self.when), False),
             (context.aged(conversation, self.keep_writes, self.when, in_sight=True), True),
@@ -56,7 +53,7 @@ def _clipped(conversation: Conversation, at: int, over: Large, context: Context)
     large = {path: value for path, value in strings if is_large(value, context.count(value), over)}
     if not large:
         return ""
-    words = known_by(block.tool, block.text, _WORDS)
+    words = known_by(block.tool, block.text, _KNOWN_BY_CHARACTERS)
     stays = any(words in value for path, value in strings if path not in large)
     longest = "" if stays else max(large.values(), key=len)
     changes = {
@@ -70,7 +67,6 @@ def _clipped(conversation: Conversation, at: int, over: Large, context: Context)
 
 
 def _strings(value: object) -> Iterator[tuple[Path, str]]:
-    """Every string in a JSON value, however deep, with its path."""
     pending: list[tuple[Path, object]] = [((), value)]
     while pending:
         path, inner = pending.pop()

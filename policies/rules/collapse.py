@@ -24,7 +24,6 @@ class Collapse(ConfiguredPolicy):
     keep: int = parameter("turns", "newest answers of the recall tool that stay as they are")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """References for the answers that are `keep` turns old with this step."""
         for i in context.aged(conversation, self.keep) if context.recall else ():
             if conversation.blocks[i].answers is None or conversation.blocks[i].tool != RECALL:
                 continue

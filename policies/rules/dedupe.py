@@ -13,8 +13,7 @@ from itertools import islice
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
-from policies.model.parameters import parameter
-from policies.model.windows import Large, is_large
+from policies.model.parameters import Large, is_large, parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
@@ -26,10 +25,8 @@ _REFUSED = re.compile(
     re.I,
 )
 """Words in the answer to a write that did not happen. A false match only means that an outdated reading stays."""
-_ANSWER = 2_000
-"""Characters of an answer that are searched for these words."""
-_COPIES = 8
-"""Copies of an output that are looked at, newest first."""
+_ANSWER_CHARACTERS = 2_000
+_MOST_COPIES = 8
 _LOOK_BACK = 400
 """Blocks that are searched for outdated readings: what was read earlier has left every window long ago."""
 
@@ -66,8 +63,10 @@ class Dedupe(ConfiguredPolicy):
 
 def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator[Replace]:
     """A pointer to the newest copy of an output that the request shows."""
-    copies = islice(_before(at, conversation.outputs_by_text[conversation.blocks[at].text]), _COPIES)
-    older = next((conversation.blocks[copy] for copy in copies if _stands(context, copy)), None)
+    copies = islice(_before(at, conversation.outputs_by_text[conversation.blocks[at].text]), _MOST_COPIES)
+    whole = (copy for copy in copies if copy not in context.folded)  # or with references to lines above
+    whole = (c for c in whole if (edit := context.edits.get(c)) is None or (edit.lossless and not edit.needs))
+    older = next((conversation.blocks[copy] for copy in whole), None)
     if older is None:
         return
     call = conversation.blocks[older.answers].text if older.answers is not None else ""
@@ -84,18 +83,12 @@ def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator
     )
 
 
-def _stands(context: Context, at: int) -> bool:
-    """Whether an output is shown whole, or with references to lines above."""
-    edit = context.edits.get(at)
-    return at not in context.folded and (edit is None or (edit.lossless and not edit.needs))
-
-
 def _outdated(conversation: Conversation, context: Context, at: int, over: Large) -> Iterator[Replace]:
     """Stubs for the results that show a file as it was before this call rewrote it."""
     call = conversation.blocks[at]
     if not rewrites(call.tool, call.text) or not (path := path_of(call.tool, call.text)):
         return
-    answers = [conversation.blocks[i].text[:_ANSWER] for i in conversation.results.get(at, ())]
+    answers = [conversation.blocks[i].text[:_ANSWER_CHARACTERS] for i in conversation.results.get(at, ())]
     if not answers or any(ERROR.search(text) or _REFUSED.search(text) for text in answers):
         return
     for i in (i for i in range(max(0, at - _LOOK_BACK), at) if i not in context.used_by):
@@ -108,5 +101,4 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
 
 
 def _before(at: int, places: Sequence[int]) -> Iterator[int]:
-    """The places before `at`, nearest first."""
     return (places[n] for n in range(bisect_left(places, at) - 1, -1, -1))

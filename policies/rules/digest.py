@@ -3,13 +3,18 @@
 Laws
   A digest by a model is wanted when the output arrives, and only where it will pay.
   Errors stay word for word: those that a model leaves out are added, the last one always.
-  Of a file one section stays as it is (policies.text.sections), beside digests of the parts before and after it. With a
+  Of a file one section stays as it is (policies.rules.digest), beside digests of the parts before and after it. With a
   model it is the section that the model was told of, so that no line is left out by both; by rule it is chosen by what
   was mentioned since.
   Every digest ends with the way back; a digest by rule has at most `max_chars` characters besides.
 """
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate
 
 from policies.context import Context, DigestWant
 from policies.digests import digested
@@ -17,26 +22,140 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import mentioned
 from policies.model.memory import ModelDigest
-from policies.model.parameters import parameter
-from policies.model.windows import Large, Trigger, amounts
+from policies.model.parameters import Large, Trigger, amounts, parameter
 from policies.money.prices import Prices
 from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, policy
-from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
-from policies.text.sections import Sections, numbered, parts, sectioned
+from policies.text.excerpt import (
+    DEFINES,
+    ERROR,
+    STATUS,
+    cut_inside,
+    excerpt,
+    identifiers_present,
+    lines_of,
+    matching,
+    places_of,
+    readable,
+)
 from policies.text.stubs import way_back
 from policies.text.transcript import indented
 from policies.tools import HEAD, ToolKind
 
 _LETTERS = 4
 """Characters that count as a token here, because the sizes of digests are in characters."""
-_PROMPT = 500
-"""Tokens of the prompt around an output."""
+_PROMPT_TOKENS = 500
 _SECTION = 3
 """The section of a file that stays has one character in so many of those a model is shown, at most."""
 _ADDED = 0.5
-"""What may be added to a model's digest of errors, or of lines that were mentioned since, as a share of its length; the
-last error comes on top."""
+"""The share of a model's digest that may be added to it: errors, or lines mentioned since; the last error apart."""
 _TRIES = 4
+
+
+# --- a file in three parts: one that is shown line by line, and the text before and after it ---
+# Laws: the shown part is in one piece: at most a third of the lines, around those with mentioned identifiers, else the
+# middle third. Each of its lines is whole, after its number and a hash of it: `12:a3f|text`. The same numbers always
+# name the same lines of a text, so its parts can be read again by them. Linear in the text; of a very long one only the
+# lines near both ends are searched
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The parts of a text; `first` and `last` are the numbers of the lines shown, `lines` is how many there are."""
+
+    before: str
+    relevant: tuple[str, ...]
+    after: str
+    first: int
+    last: int
+    lines: int
+
+    @property
+    def numbered(self) -> str:
+        return "".join(_numbered(line, number) for number, line in enumerate(self.relevant, self.first))
+
+
+def hash_of(line: str) -> str:
+    """A short hash by which a line is recognized wherever it moves."""
+    return sha256(line.rstrip("\r\n").encode("utf-8", "surrogatepass")).hexdigest()[:3]
+
+
+def sectioned(text: str, mentioned: frozenset[str], most: int) -> Sections | None:
+    """The parts of a text, at most `most` characters shown; None where it has too few lines, or too long ones."""
+    lines = lines_of(text)
+    length = len(lines) // 3
+    start = (len(lines) - length) // 2
+    if length and (scores := _scores(readable(lines), mentioned)):
+        sums = [0, *accumulate(scores[i] for i in range(len(lines)))]
+        best = max(range(len(lines) - length + 1), key=lambda at: (sums[at + length] - sums[at], -at))
+        scored = [i for i in range(best, best + length) if scores[i]]
+        start = min(max(0, (scored[0] + scored[-1] + 1 - length) // 2), len(lines) - length)
+    span = range(start, start + length)
+    sizes = list(accumulate(len(lines[i]) for i in span))
+    span = span[: sum(size <= most for size in sizes)]
+    if not span:
+        return None
+    numbers = _numbers(lines)
+    return Sections(
+        before="".join(lines[: span.start]),
+        relevant=tuple(lines[span.start : span.stop]),
+        after="".join(lines[span.stop :]),
+        first=numbers[span.start] + 1,
+        last=numbers[span.stop],
+        lines=numbers[-1],
+    )
+
+
+def numbered(text: str, shown_lines: tuple[int, int], mentioned: frozenset[str], most: int) -> str:
+    """The lines of a text from the first to the last of `shown_lines`, in their order with others that hold mentioned
+    identifiers, of which there are at most `most` characters; each after its number and its hash."""
+    lines = lines_of(text)
+    numbers = _numbers(lines)
+    span = range(bisect_left(numbers, shown_lines[0] - 1), bisect_right(numbers, shown_lines[1]) - 1)
+    # those that mention most, definitions before others, while there is room
+    scores = _scores(readable(lines), mentioned)
+    worth = {i: score + bool(DEFINES.match(lines[i])) for i, score in scores.items() if i not in span}
+    chosen = {*span}
+    for i in sorted(worth, key=lambda i: (-worth[i], i)):
+        if len(lines[i]) <= most:
+            most -= len(lines[i])
+            chosen.add(i)
+    return "".join(_numbered(lines[i], numbers[i] + 1) for i in sorted(chosen))
+
+
+def _numbered(line: str, number: int) -> str:
+    return f"{number}:{hash_of(line)}|{line}"
+
+
+def _numbers(lines: Sequence[str]) -> list[int]:
+    """How many lines stand before each, and before the end; the middle of a very long text is handled as one."""
+    return [0, *accumulate(max(1, line.count("\n")) for line in lines)]
+
+
+def _scores(lines: Sequence[str], mentioned: frozenset[str]) -> Counter[int]:
+    """How often each line holds mentioned identifiers, as words of their own."""
+    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
+    scores: Counter[int] = Counter()
+    for name in identifiers_present(lines, mentioned):
+        for at in places_of(name, text):
+            end = at + len(name)
+            if not (_in_word(text[max(0, at - 1) : at]) or _in_word(text[end : end + 1])):
+                scores[bisect_right(starts, at) - 1] += 1
+    return scores
+
+
+def _in_word(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"
+
+
+def parts(sections: Sections) -> Iterator[tuple[str, str]]:
+    if sections.before:
+        yield f"Before the relevant section, lines 1 to {sections.first - 1}", sections.before
+    yield f"Relevant section, lines {sections.first} to {sections.last}", sections.numbered
+    if sections.after:
+        yield f"After the relevant section, lines {sections.last + 1} to {sections.lines}", sections.after
+
+
+# --- the policy ---
 
 
 @policy
@@ -83,7 +202,7 @@ class Digest(ConfiguredPolicy):
         """A want for a digest of this output, with about what would stand in its place and what it would cost."""
         block, kind = conversation.blocks[at], context.kind(conversation, at)
         source_tokens = block.tokens * min(1.0, self.source_chars / len(block.text))
-        dollars = (_PROMPT + source_tokens) * prices.input + self.max_chars / _LETTERS * prices.output
+        dollars = (_PROMPT_TOKENS + source_tokens) * prices.input + self.max_chars / _LETTERS * prices.output
         return DigestWant(
             at=block.anchor,
             text_digest=block.text_digest.hex(),
@@ -133,8 +252,7 @@ def by_rule(text: str, kind: ToolKind, most: int, source: int, mentions: frozens
 
 
 def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sections | None) -> str:
-    """What a model is shown of an output, in at most about `source` characters. All lines are indented, so that none
-    can pass for a heading."""
+    """The output for a model, about `source` characters, indented, so that no line can pass for a heading."""
     pieces = list(parts(sections)) if sections else [("Output", text)]
     room = source // len(pieces) if len(text) > source else source
     lines = []
@@ -150,7 +268,6 @@ def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sec
 
 
 def _shortened(text: str, kind: ToolKind, most: int, mentions: frozenset[str]) -> str:
-    """A text made short by what it is, to at most so many characters."""
     room = most // _LETTERS
     for _ in range(_TRIES if room > 0 else 0):
         short = digested(text, kind, room, mentions, _tokens)

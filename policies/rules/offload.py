@@ -13,21 +13,19 @@ from policies.digests import digested
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
-from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, Trigger, begin_of
+from policies.model.parameters import Keep, Large, Trigger, begin_of, parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.sight import DOUBLINGS
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
 from policies.tools import FILES, writes
 
-_POINTER = 27
-"""Tokens of a pointer that says nothing but the way back and how much is hidden."""
+_POINTER_TOKENS = 27
 _RELEVANT_OF_FILES, _RELEVANT = 0.12, 0.07
 """The share of an old result that is spent on its relevant lines."""
 _NAMES, _FEW_LINES = 0.6, 3
 """The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
-_RECENT, _NAMED = 4, 2
+_RECENT, _FEWEST_NAMES = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
 
 
@@ -52,7 +50,6 @@ class Offload(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "when outputs begin to be shortened", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """First cuts, then pointers for old outputs."""
         yield from self._first_cuts(conversation, context)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
@@ -60,7 +57,7 @@ class Offload(ConfiguredPolicy):
                 if context.may_save(i) and _waits(conversation, context, i) == files:
                     share = _RELEVANT_OF_FILES if context.kind(conversation, i) in FILES else _RELEVANT
                     tokens = context.text_at(conversation, i).tokens
-                    budget = _POINTER + max(relevant, int(share * tokens) if relevant else 0)
+                    budget = _POINTER_TOKENS + max(relevant, int(share * tokens) if relevant else 0)
                     yield _shortened(conversation, context, i, budget, names=budget // 2 if relevant else 0)
 
     def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
@@ -83,8 +80,10 @@ class Offload(ConfiguredPolicy):
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for i in self.due(conversation, context, context.step):
             share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share
-            budget = max(_POINTER, int(context.text_at(conversation, i).tokens * share))
-            names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
+            budget = max(_POINTER_TOKENS, int(context.text_at(conversation, i).tokens * share))
+            text = conversation.blocks[i].text
+            lists_names = self.relevant_tokens and text.count("\n") < _FEW_LINES and identifiers_in(text)
+            names = int(_NAMES * budget) if lists_names else 0
             yield _shortened(conversation, context, i, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
@@ -104,28 +103,22 @@ class Offload(ConfiguredPolicy):
             aged = range(conversation.ends[turns.start], conversation.ends[turns.stop])
             for i in large_outputs(conversation, context, _unreferenced(context, aged), self.over):
                 half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
-                if doubling and not in_use(conversation, at, half, _RECENT, _NAMED):
+                if doubling and not in_use(conversation, at, half, _RECENT, _FEWEST_NAMES):
                     continue  # it was offered when it was half as old
-                if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _NAMED):
+                if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _FEWEST_NAMES):
                     yield i
 
 
 def _unreferenced(context: Context, aged: range) -> Sequence[int]:
-    """The blocks that leave a window with this step and those that they point to, but for blocks that something inside
-    the window points to as well."""
+    """The blocks that leave a window, and those that they point to, if nothing inside the window points to them."""
     if not context.used_by:  # nearly always
         return aged
     blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}
     return sorted(at for at in blocks if context.used_by.get(at, at) < aged.stop)
 
 
-def _in_few_lines(conversation: Conversation, at: int) -> bool:
-    text = conversation.blocks[at].text
-    return text.count("\n") < _FEW_LINES and bool(identifiers_in(text))
-
-
 def _waits(conversation: Conversation, context: Context, at: int) -> bool:
-    """Whether a result is needed for longer than the answer to it: a file or what an edit made of it, which may be
+    """True where a result is needed for longer than the answer to it: a file or what an edit made of it, which may be
     edited next; within windows of sight a document too, by which the model works."""
     block, kind = conversation.blocks[at], context.kind(conversation, at)
     call = conversation.blocks[block.answers].text if block.answers is not None else ""
@@ -133,7 +126,6 @@ def _waits(conversation: Conversation, context: Context, at: int) -> bool:
 
 
 def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
-    """About `budget` tokens of the block, of which `names` list what stands in it without the lines around."""
     block, kind = context.text_at(conversation, at), context.kind(conversation, at)
     mentions = mentioned(conversation, at, context.step)
     visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)

@@ -17,10 +17,9 @@ from math import fsum, sqrt
 from msgspec import Struct
 
 from policies.context import Context
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Fold
 from policies.model.identifiers import identifiers_in, identifiers_of_lines, in_use
-from policies.model.indexes import Index
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
@@ -36,25 +35,19 @@ _OUTLINE = 0.25
 """The share of a record that calls and conclusions may fill before all else."""
 _DIGITS = re.compile(r"\d+")
 _SENTENCE = re.compile(r"\s(?<=[.!?:]\s)\s*")
-_SHORT = 160
-"""Characters of the longest line of prose that is not weighed by its sentences."""
-_LONGEST = 400
-"""Characters of the longest line that is repeated."""
+_SHORT_PROSE = 160
+_LONGEST_LINE = 400
 _BESIDE = 0.33
 """How much may stand beside the record, as a share of it, to name the files. On four autonomous recordings at gpt-5.4,
 6.5 % of actions need what is hidden, at a bill of 0.597; without, 7.6 % at 0.580."""
-_CALLED = 60
-"""Characters of a call that are repeated, its files apart."""
-_LINES = 1_000
-"""Lines of either end of a text that are weighed."""
+_CALL_CHARACTERS = 60
+_LINES_AT_EITHER_END = 1_000
 _LARGE = 250
 """An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
-_RECENT, _NAMED = 4, 2
+_RECENT, _FEWEST_NAMES = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
 _SHORTEST_RECORD = 100
-"""Tokens of the shortest record: what would have less stays as it is."""
 _LEFT_OUT = "[...]"
-"""What stands between lines of a record where others are left out."""
 _GAP, _REF = 3, 5
 """Tokens of that, and of a reference."""
 _AT_ONCE, _REREAD = 64, 16
@@ -72,7 +65,6 @@ class Recap(ConfiguredPolicy):
     )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
-        """A record for each run of turns of the batch that is complete with this step."""
         gone = context.turns_gone(self.keep, in_sight=True)
         if gone.stop <= 0 or context.excess or not context.recall:
             return
@@ -86,7 +78,8 @@ class Recap(ConfiguredPolicy):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))
             # in the model's rank a record holds nothing that a tool returned
-            sources = places if context.exchanges else [i for i in places if _is_models(conversation.blocks[i])]
+            of_model = (i for i in places if conversation.blocks[i].kind in ("assistant", "call"))
+            sources = places if context.exchanges else [*of_model]
             if budget >= _SHORTEST_RECORD and sources:
                 ref = conversation.run_ref(places[0], places[-1])
                 text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, sources, budget)])
@@ -98,22 +91,17 @@ class Recap(ConfiguredPolicy):
             identifiers_in(block.text)
 
 
-def _is_models(block: Block) -> bool:
-    return block.kind in ("assistant", "call")
-
-
 def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
     """The blocks of those turns that show what the model still works with: these stay."""
     places = range(conversation.ends[turns.start], conversation.ends[turns.stop])
     turn_of = {i: conversation.blocks[i].turn for i in places}
     outputs = [i for i in places if conversation.blocks[i].kind == "result" and context.sizes[i] > _LARGE]
-    busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _NAMED)}
+    busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _FEWEST_NAMES)}
     return frozenset(i for i in places if turn_of[i] in busy)
 
 
 class _Candidate(Struct, frozen=True, gc=False):
-    """A line that a record may have; `worth` is what it tells beside its names, `outline` whether it is a call or a
-    conclusion."""
+    """A line that a record may have; `worth`: beside its names; `outline`: a call or a conclusion."""
 
     text: str
     names: frozenset[str]
@@ -179,7 +167,6 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
 
 
 _Lines = Sequence[tuple[int, Sequence[_Candidate]]]
-"""Blocks, each with its lines."""
 
 
 def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> dict[int, str]:
@@ -196,8 +183,7 @@ def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> d
 
 
 def _shows_file(conversation: Conversation, context: Context, at: int) -> int | None:
-    """The block that shows what a call read or wrote: what it returned, or the call itself; None where it did neither
-    to a file that it names."""
+    """The block that shows a file that a call read (its result) or wrote (itself); None for other calls."""
     block = conversation.blocks[at]
     results: Sequence[int] = conversation.results.get(at, ())
     if writes(block.tool, block.text):
@@ -207,7 +193,6 @@ def _shows_file(conversation: Conversation, context: Context, at: int) -> int | 
 
 
 def _last_errors(conversation: Conversation, context: Context, of_blocks: _Lines) -> list[int]:
-    """The last line that tells of an error in each output of a command."""
     places, start = list[int](), 0
     for at, lines in of_blocks:
         wrong = [i for i, line in enumerate(lines, start) if line.is_error]
@@ -220,7 +205,7 @@ def _last_errors(conversation: Conversation, context: Context, of_blocks: _Lines
 def _worths(
     conversation: Conversation, context: Context, places: Sequence[int], names: frozenset[str]
 ) -> Mapping[str, float]:
-    """What it is worth to repeat each name: nothing where a newer output or message shows it."""
+    """The worth of each name: nothing where a newer output or message shows it."""
     inside = frozenset(places)
     counts, mentioned, newer = _blocks_with_names(conversation, context), set[str](), set[str]()
     for i in range(places[0], conversation.ends[context.step]):
@@ -239,8 +224,8 @@ def _worths(
 
 
 class _Reading:
-    """What records are made of, as far as the history was read: in how many of its first `end` blocks each identifier
-    stands, and the lines of blocks that come into the next record."""
+    """The readings that records are made of, as far as the history was read: in how many of its first `end` blocks each
+    identifier stands, and the lines of blocks that come into the next record."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -263,15 +248,13 @@ _READING = Index[Block, _Reading](_Reading, lambda *_: None, _Reading.cut)
 
 
 def _read_ahead(conversation: Conversation, context: Context, turns: range) -> None:
-    """Read the lines of turns that come into the next record, so that the step with that record need not read all of
-    them."""
+    """Read the lines of turns for the next record, so that the step with that record need not read all of them."""
     reading, places = _READING.of(conversation), range(conversation.ends[turns.start], conversation.ends[turns.stop])
     lines = _read(conversation, context, [at for at in places if at not in reading.lines])
     reading.lines = {at: read for at, read in reading.lines.items() if at in places} | lines
 
 
 def _read(conversation: Conversation, context: Context, places: Sequence[int]) -> dict[int, Sequence[_Candidate]]:
-    """The lines of these blocks."""
     read = dict[int, Sequence[_Candidate]]()
     for start in range(0, len(places), _AT_ONCE):
         some = places[start : start + _AT_ONCE]
@@ -296,9 +279,8 @@ class _TextLine(Struct, frozen=True, gc=False):
     worth: float = 0.0
     outline: bool = False
     is_output: bool = True
-    """Whether words for errors tell of errors: not where the model itself speaks."""
+    """True where words for errors tell of errors: not where the model itself speaks."""
     is_call: bool = False
-    """Whether it says which call this is."""
 
 
 def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:
@@ -338,7 +320,7 @@ def _lines_of_block(block: Block) -> list[_TextLine]:
     if block.kind != "call":
         return _lines_of(block.text, prose=block.kind == "assistant")
     command = shell_command(block.text).strip()
-    called = f"{block.tool}: {known_by(block.tool, block.text, _CALLED)}"
+    called = f"{block.tool}: {known_by(block.tool, block.text, _CALL_CHARACTERS)}"
     lines = [_TextLine(called, outline=True, is_output=False, is_call=True)]
     for value in arguments_of(block.text).values():
         if isinstance(value, str):
@@ -350,15 +332,15 @@ def _lines_of(text: str, prose: bool = False) -> list[_TextLine]:
     """The lines of a text; of prose long ones sentence by sentence; its first and its last one are of the outline."""
     lines = [line.rstrip() for line in readable(lines_of(text)) if line.strip()]
     if prose:
-        parts = ([line] if len(line) <= _SHORT else _SENTENCE.split(line) for line in lines)
+        parts = ([line] if len(line) <= _SHORT_PROSE else _SENTENCE.split(line) for line in lines)
         lines = list(chain.from_iterable(parts))
-    if len(lines) > 2 * _LINES:
-        lines = lines[:_LINES] + lines[-_LINES:]
+    if len(lines) > 2 * _LINES_AT_EITHER_END:
+        lines = lines[:_LINES_AT_EITHER_END] + lines[-_LINES_AT_EITHER_END:]
     if not prose:
-        return [_TextLine(line) for line in lines if len(line) <= _LONGEST]
+        return [_TextLine(line) for line in lines if len(line) <= _LONGEST_LINE]
     last = len(lines) - 1
     return [
         _TextLine(each, _FIRST * (i == 0), i in (0, last), False)
         for i, each in enumerate(lines)
-        if len(each) <= _LONGEST
+        if len(each) <= _LONGEST_LINE
     ]

@@ -5,21 +5,22 @@ stand word for word in one output, among those of its lines that the request sti
 later, the recall tool still gives the new one in full.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 
 from policies.context import Context
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Replace
-from policies.model.lines import SHORT
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
 from policies.tools import FILES, RECALL
 
-_MOST = 50_000
-"""Lines of one output that are looked up."""
+_MOST_LINES = 50_000
+"""Lines of one output that are looked up, and remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,12 @@ class Reuse(ConfiguredPolicy):
     )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """References in the outputs that arrive with this step."""
         changed = dict(context.edits)
         for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
             block = conversation.blocks[i]
             if conversation.outputs_by_text[block.text][0] < i:  # a copy as a whole: lines are those of the first
                 changed[i] = Replace(block.anchor, "", "reuse")
-            lines = block.text.split("\n", _MOST)
+            lines = block.text.split("\n", _MOST_LINES)
             every_run = _runs(conversation, context, changed, i, lines)
             runs = [run for run in every_run if run.stop - run.first >= self.lines]
             if runs and context.kind(conversation, i) in FILES:
@@ -64,8 +64,7 @@ class Reuse(ConfiguredPolicy):
     def _referring(
         self, conversation: Conversation, context: Context, at: int, lines: Sequence[str], runs: Iterable[Passage]
     ) -> tuple[str, tuple[str, ...]]:
-        """The output with references in the place of runs, and the anchors of the blocks that these name."""
-        pieces, end, named = list[str](), 0, -1
+        pieces, end, newest = list[str](), 0, -1
         again, uses, names = context.way_back(conversation, at), list[str](), dict[int, str]()
         for run in runs:
             source, text = conversation.blocks[run.block], "\n".join(lines[run.first : run.stop])
@@ -73,12 +72,12 @@ class Reuse(ConfiguredPolicy):
                 continue
             if run.block not in names:  # once for each, because to read a long call takes long
                 names[run.block] = _name(conversation, run.block, at)
-            call = names[run.block] if run.block != named else ""
+            call = names[run.block] if run.block != newest else ""
             back = ("", None) if uses else (context.ref(conversation, at), again)
             note = lines_above(range(run.line, run.line + run.stop - run.first), call, *back)
             if context.count(text) - context.count(note) >= self.saves:
                 pieces += [*lines[end : run.first], note]
-                named, end = run.block, run.stop
+                newest, end = run.block, run.stop
                 uses.append(source.anchor)
         return "\n".join([*pieces, *lines[end:]]), tuple(dict.fromkeys(uses))
 
@@ -88,10 +87,10 @@ def _runs(
 ) -> Iterator[Passage]:
     """The runs of lines that stand above, in order; none overlap. What was compared once is not looked at again, so
     the work grows with the lines of the output, whatever they repeat."""
-    first = 0
+    first, above = 0, _PLACES_OF_LINES.of(conversation)
     while first < len(lines):
         best: Passage | None = None
-        places = conversation.lines.before(at, lines[first]) if len(lines[first].strip()) >= SHORT else ()
+        places = above.before(at, lines[first]) if len(lines[first].strip()) >= _SHORT else ()
         for block, start, line in places:
             source = conversation.blocks[block]
             if block in context.folded or source.tool == RECALL or not context.is_output(source):
@@ -122,14 +121,87 @@ def _end(lines: Sequence[str], first: int, source: str, start: int, visible: fro
 
 @lru_cache(maxsize=64)  # a pure function, so the cache changes nothing but the time it takes
 def _lines_of(text: str) -> frozenset[str]:
-    return frozenset(text.split("\n", _MOST)[:_MOST])
+    return frozenset(text.split("\n", _MOST_LINES)[:_MOST_LINES])
 
 
 def _name(conversation: Conversation, at: int, before: int) -> str:
-    """What the model can tell an output by: its call, and which one where the same call was made several times."""
+    """The name by which the model can tell an output: its call, and which one of several equal calls."""
     block = conversation.blocks[at]
     call: Block | None = conversation.blocks[block.answers] if block.answers is not None else None
     arguments = call.text if call else ""
     same = conversation.outputs_by_call[block.tool, arguments.strip()]
     nth = same.index(at) + 1 if len(same) > 1 and same[1] < before else 0
     return named_call(block.tool, arguments, nth)
+
+
+# --- an index of the lines in the outputs of a history, by which a new output finds lines that it repeats ---
+# Laws: what is found before a block follows from the blocks before it alone, whatever comes later; each output is read
+# once, and a request that extends another reads what is new
+
+_SHORT = 4
+"""A line with fewer characters (a bracket, `else`) is no landmark: it may stand anywhere."""
+_NEWEST_PLACES = 6
+
+Place = tuple[int, int, int]
+"""A block, the character at which a line begins there, and the number of that line, from 1 on."""
+_BLOCK, _START = 2**52, 2**20
+"""A place is one integer in memory, and most lines have one place: a long session has some ten thousand of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlaces:
+    """One place of each line in each output, by the hash of the line: what is found has to be compared."""
+
+    places: dict[int, int | list[int]] = field(default_factory=dict)
+
+    def add(self, block: int, text: str) -> None:
+        """Add an output that stands behind all others."""
+        first = block * _BLOCK
+        for start, number, line in landmarks(text):
+            key, place = hash(line), first + start * _START + number
+            before = self.places.setdefault(key, place)
+            if before is place:
+                continue
+            if isinstance(before, list):
+                if before[-1] < first:
+                    before.append(place)
+            elif before < first:
+                self.places[key] = [before, place]
+
+    def remove(self, text: str) -> None:
+        for key in {hash(line) for _, _, line in landmarks(text)}:
+            places = self.places.pop(key)
+            if isinstance(places, list):
+                self.places[key] = places[:-1] if len(places) > 2 else places[0]
+
+    def before(self, block: int, line: str) -> Sequence[Place]:
+        """Where a line may stand in the blocks before this one: the newest places and the first."""
+        there = self.places.get(hash(line))
+        places = there if isinstance(there, list) else () if there is None or there >= block * _BLOCK else (there,)
+        end = bisect_left(places, block * _BLOCK)
+        nearest = (*reversed(places[max(0, end - _NEWEST_PLACES) : end]), *places[: end > _NEWEST_PLACES])
+        return [(place // _BLOCK, place % _BLOCK // _START, place % _START) for place in nearest]
+
+
+def landmarks(text: str) -> Iterator[tuple[int, int, str]]:
+    """The first lines of a text that are long enough, each with the character at which it begins, and its number."""
+    start = 0
+    for number, line in enumerate(islice(text.split("\n", _MOST_LINES), _MOST_LINES), 1):
+        if len(line.strip()) >= _SHORT:
+            yield start, number, line
+        start += len(line) + 1
+
+
+def _add_lines(lines: LinePlaces, blocks: Sequence[Block], start: int) -> None:
+    for at in range(start, len(blocks)):
+        if blocks[at].kind == "result":
+            lines.add(at, blocks[at].text)
+
+
+def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
+    for at in reversed(range(end, len(blocks))):
+        if blocks[at].kind == "result":
+            lines.remove(blocks[at].text)
+
+
+_PLACES_OF_LINES = Index[Block, LinePlaces](LinePlaces, _add_lines, _cut_lines)

@@ -20,16 +20,14 @@ from policies.context import Context, Summarizing, Want
 from policies.laws import protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Origin
-from policies.model.parameters import parameter
+from policies.model.parameters import Keep, Trigger, begin_of, parameter
 from policies.model.summary_record import short_digest
-from policies.model.windows import Keep, Trigger, begin_of
 from policies.rules.base import ConfiguredPolicy, policy
-from policies.text.quotations import Rank, without
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
+from policies.text.summary_checks import Rank, without
 from policies.text.transcript import size
 
-_PROMPT = 700
-"""Tokens of the prompt around what is summarized."""
+_PROMPT_TOKENS = 700
 _USUAL = 0.75
 """The usual length of a summary, as a share of the tokens that it may have."""
 _SHARE = 0.8
@@ -37,21 +35,18 @@ _SHARE = 0.8
 _KEPT, _AHEAD = 3, 4
 """Near the hard mark the newest turns have a third of it at most, and so much less that 4 more turns have room: that in
 which the summary is made, and three until the next one."""
-_SUMMARY = 800
-"""Tokens that a summary is expected to have where none stands yet."""
+_EXPECTED_SUMMARY = 800
 _LEAST, _THIRD = 150, 3
 """Tokens that a summary may always have, and what it may have of its material: a third."""
 _PROFIT = 60
 """Tokens that each run after the first must save, because it is one more stub."""
 _NO_LINES = "(nothing of the assistant)"
-"""In the place of a summary whose lines may all not stand where it stands."""
 _UNREPEATED = 30
 """Tokens of that stub, at least: there is one for each message of a person that the summary does not repeat."""
-_RULE = re.compile(
+_SETS_RULE = re.compile(
     r"\b(must|never|always|don'?t|do not|only|prefer|avoid|make sure|remember|rules?|required?|should|from now on)\b",
     re.I,
 )
-"""Words in a message that sets a rule."""
 
 
 @policy
@@ -79,19 +74,18 @@ class Summarize(ConfiguredPolicy):
     frame: Frame = parameter("name", "the tags around the summary", default="narrows_summary")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Want]:
-        """The summary that can stand from now on, and the one that would help."""
         summarizing, index = context.summarizing, conversation.index
         if summarizing is None or context.step < 2 or (conversation.is_text_protocol and not context.text_protocol):
             return
         latest = context.summaries[-1] if context.summaries else None
-        standing = context.summary.origin if context.summary else None
-        if latest is not None and (standing is None or index[latest.last] > index[standing.last]):
+        adopted = context.summary.origin if context.summary else None
+        if latest is not None and (adopted is None or index[latest.last] > index[adopted.last]):
             yield from self._folds(conversation, context, summarizing)
         arrived = conversation.blocks[conversation.ends[context.step - 1] : conversation.ends[context.step]]
         if sum(block.tokens for block in arrived if block.from_person) > self.long_message:
             return
         start, end = conversation.ends[0], self._end(conversation, context, summarizing)
-        covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
+        covered = [index[each.last] for each in (adopted, latest) if each is not None and each.last in index]
         first = max(start, context.tried, *(last + 1 for last in covered))
         new = context.tokens_of(first, end + 1) - _staying(conversation, context, range(first, end + 1))
         # what stays anyway is no reason to ask again
@@ -102,8 +96,8 @@ class Summarize(ConfiguredPolicy):
     def is_wanted(
         self, conversation: Conversation, context: Context, new: int, tokens: int, since: int | None = None
     ) -> bool:
-        """Whether it is time to ask for a summary that replaces so many new tokens, in a history of so many. `since`:
-        the last block that the summary before it stands for."""
+        """True where it is time to ask for a summary that replaces so many new tokens, in a history of so many.
+        `since`: the last block that the summary before it stands for."""
         # a summarizer whose answers are rejected is asked at growing distances
         if new < max(1, context.budget.bounded(self.batch)) * 2**context.rejected:
             return False
@@ -111,7 +105,6 @@ class Summarize(ConfiguredPolicy):
         return context.pressed or any(context.holds(conversation, each, None, tokens, since) for each in when)
 
     def triggers(self, *, is_chat: bool, is_first: bool) -> Sequence[Trigger]:
-        """From when on a summary is asked for."""
         return (self.when_chat if is_chat else ()) or (() if is_first else self.when_after) or self.when
 
     def _end(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> int:
@@ -133,7 +126,7 @@ class Summarize(ConfiguredPolicy):
         has reached the last generation. It covers as much as the summarizer can read in one call."""
         latest = context.summaries[-1] if context.summaries else None
         prices = summarizing.prices
-        room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT - summarizing.tokens
+        room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT_TOKENS - summarizing.tokens
 
         def fits(blocks: range, room: int) -> bool:
             # steps before the request at hand only repeat what was decided: nothing is asked for there
@@ -155,7 +148,7 @@ class Summarize(ConfiguredPolicy):
         if context.newest and context.prices.input:
             material = size(conversation, new) + before
             most = min(context.budget.bounded(most), max(_LEAST, material // _THIRD))
-            prompt, output = _PROMPT + material, int(most * _USUAL)
+            prompt, output = _PROMPT_TOKENS + material, int(most * _USUAL)
             cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
         staying = _staying(conversation, context, range(span.start, new.stop))
@@ -193,11 +186,11 @@ class Summarize(ConfiguredPolicy):
         protected = protected_users(conversation, context.step) | staying
         carried = _carried(conversation, span, protected, self.verbatim_tokens)
         before = range(span.stop - 1 if context.exceptions.system else 0)
-        named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
-        named = (i for i in named if not protection.keeps(conversation, i))
+        texts = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
+        texts = (i for i in texts if not protection.keeps(conversation, i))
         # of system text, what the summary was made of, too
         sources = {source.partition(":")[2] for source in record.sources}
-        system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
+        system = {i for i in texts if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
         # no text of people or tools gains rank
         hidden: Sequence[Rank] = ("user", "tool") if self.as_system else () if context.exchanges else ("tool",)
         content = without(record.content, hidden) or _NO_LINES
@@ -224,7 +217,7 @@ def _run_around(context: Context, at: int) -> range | None:
 
 
 def _earlier(keep: Keep, one_turn: bool) -> Keep:
-    """What has to stay now so that `keep` stays one turn later: a turn adds two messages at least."""
+    """The window that has to stay now so that `keep` stays one turn later: a turn adds two messages at least."""
     if not one_turn:
         return keep
     if isinstance(keep, int):
@@ -248,8 +241,8 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
     users = takewhile(ends[context.step].__gt__, conversation.kinds.get("user", ()))
     staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
     staying += context.protection.tokens_in(conversation, range(max(0, context.step - _AHEAD)))
-    standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
-    left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
+    summary_tokens = sizes[conversation.index[context.summary.first]] if context.summary else 0
+    left = context.budget.high - context.head - staying - max(summary_tokens, context.budget.bounded(_EXPECTED_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
     for turns, step in enumerate(range(context.step, 0, -1)):
         room -= sum(sizes[ends[step - 1] : ends[step]])
@@ -296,7 +289,7 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
         if protected.isdisjoint(indices) and all(b.from_person and not b.tool and not framed(b.text) for b in blocks):
             texts[m] = "\n".join(part.text for part in conversation.messages[m].parts if part.kind == "user")
     carried = {}
-    for m in sorted(texts, key=lambda m: (not _RULE.search(texts[m]), -m)):
+    for m in sorted(texts, key=lambda m: (not _SETS_RULE.search(texts[m]), -m)):
         tokens = sum(conversation.blocks[i].tokens for i in messages[m])
         if tokens <= room:
             room -= tokens

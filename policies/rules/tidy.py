@@ -24,7 +24,6 @@ class Tidy(ConfiguredPolicy):
     saves: int = parameter("tokens", "what must be saved, at least")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """The outputs that arrive with this step, tidied."""
         for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
             block = conversation.blocks[i]
             if is_tidy(block.text):  # nearly always
@@ -43,8 +42,7 @@ class Tidy(ConfiguredPolicy):
 # beyond one; of JSON only white space between tokens, so that names, order and spelling of every value stay; a diff
 # keeps its blanks, because they are those of a file. Linear in the text.
 
-_CODES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78])")
-"""Colours, movements of the cursor, titles of the window."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78])")
 _BLANKS = re.compile(r"(?<![ \t])[ \t]{2,}+$", re.M)
 """From the first blank of a run only: from each one, a long run would take quadratic time."""
 _BLANK_LINES = re.compile(r"\n{3,}")
@@ -60,13 +58,13 @@ def tidied(text: str, kind: ToolKind) -> str:
         return _TOKEN.sub(r"\1", text)
     if kind == "data":
         return text
-    text = _CODES.sub("", text) if "\x1b" in text else text
-    text = "\n".join(map(_final, text.split("\n"))) if "\r" in text else text
+    text = _ESCAPES.sub("", text) if "\x1b" in text else text
+    text = "\n".join(map(_without_overwritten, text.split("\n"))) if "\r" in text else text
     return text if _DIFF.search(text) else _BLANK_LINES.sub("\n\n", _BLANKS.sub("", text))
 
 
 def is_tidy(text: str) -> bool:
-    """Whether `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
+    """True where `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
     marks = ("\x1b", "\r", "\n\n\n", " \n", "\t\n")
     return not (text.lstrip()[:1] in ("{", "[") or text[-1:] in (" ", "\t") or any(mark in text for mark in marks))
 
@@ -79,7 +77,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _final(line: str) -> str:
+def _without_overwritten(line: str) -> str:
     """A line as it stands after all that a carriage return had written over."""
     line, end = (line[:-1], "\r") if line.endswith("\r") else (line, "")
     final = ""

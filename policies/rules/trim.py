@@ -17,12 +17,9 @@ from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
 from policies.tools import HEAD, RECALL
 
-_SHORTEST = 200
-"""Tokens that a result keeps when it cannot stay whole for want of room."""
-_LEAST_SAVED = 20
-"""Tokens of the shortest stub: leaving out less than that gains nothing."""
-_CALL = 20
-"""Tokens of the call that a stub answers."""
+_SHORTEST_RESULT = 200
+_SHORTEST_STUB = 20
+_CALL_TOKENS = 20
 
 
 @policy
@@ -58,7 +55,6 @@ class Trim(ConfiguredPolicy):
     def _left_out(
         self, conversation: Conversation, context: Context, turns: range, left: int
     ) -> Iterator[tuple[Fold, int]]:
-        """Folds of the oldest of these turns, each with the tokens that it saves, until `left` tokens have gone."""
         for run in turn_runs(conversation, context, turns, context.summarized):
             if left <= 0:
                 return
@@ -68,24 +64,23 @@ class Trim(ConfiguredPolicy):
                     break
                 going += turn
                 saved += sum(context.sizes[i] for i in turn)
-            if saved <= _LEAST_SAVED:
+            if saved <= _SHORTEST_STUB:
                 continue
             blocks = [conversation.blocks[i] for i in going]
             tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
             ref = conversation.run_ref(going[0], going[-1]) if context.recall else ""
             text = left_out_turns(len({block.turn for block in blocks}), ", ".join(tools[:12]), ref)
             answers = ref if context.exchanges else ""
-            saved -= context.count(text) + blocks[0].frame + (_CALL if answers else 0)
+            saved -= context.count(text) + blocks[0].frame + (_CALL_TOKENS if answers else 0)
             if saved > 0:
                 left -= saved
                 yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim", ref=answers), saved
 
     def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[tuple[Replace, int]]:
-        """Shorter results inside the window, largest first, each with the tokens that it saves."""
         recent = range(conversation.ends[max(0, context.step - self.keep)], conversation.ends[context.step])
         for i in sorted(recent, key=lambda i: -context.sizes[i]):
             block = conversation.blocks[i]
-            if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
+            if left <= 0 or context.sizes[i] <= 2 * _SHORTEST_RESULT:
                 return
             if not context.is_output(block) or context.protection.keeps(conversation, i):
                 continue
@@ -95,7 +90,7 @@ class Trim(ConfiguredPolicy):
             if call and not stands_for_text(conversation, call.ref):
                 continue
             ref, part = (call.ref, call.part) if call else (context.ref(conversation, i), "")
-            kind, budget = context.kind(conversation, i), max(_SHORTEST, context.sizes[i] - left)
+            kind, budget = context.kind(conversation, i), max(_SHORTEST_RESULT, context.sizes[i] - left)
             saved = context.sizes[i] - budget
             left -= saved
             text = excerpt(context.text_at(conversation, i).text, budget - 10, HEAD[kind], frozenset(), context.count)

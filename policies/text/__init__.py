@@ -1,1 +1,1 @@
-"""How a shortened text reads: stubs, excerpts, sections of files, transcripts for a summarizer."""
+"""How a shortened text reads: stubs, excerpts, transcripts for a summarizer, checks of its answers."""

@@ -25,19 +25,15 @@ _WORDS = {
 _TELLING = (*_WORDS[ERROR][:-1], "e  ", "exit", "return", "status")
 _LAST_STATUS, _LAST_ERROR = 20, 60
 """Tokens that stay of an output's exit status, and of its last error, whatever the budget."""
-_MARK = 8
-"""Tokens of the mark of a gap."""
+_MARK_TOKENS = 8
 _FRONT = 400
 """Characters at the beginning of a text in one line that say whether it is an error."""
 _LOOKED_AT = 64_000
-_LINES = 4_000
-"""Lines searched at either end: a text of more has next to nothing in each."""
-_MENTIONS = 200
-"""How many mentioned identifiers are searched for: more no longer tell which lines matter."""
+_MOST_LINES = 4_000
+_MOST_MENTIONS = 200
 _PART = 100
 """Characters of the parts of a text that are searched for patterns, or not, at least."""
-_REMEMBERED = 16_000
-"""Characters of a text whose identifiers are remembered."""
+_REMEMBERED_CHARACTERS = 16_000
 _FEW = 500
 """So many identifiers are searched for one by one; with more, all identifiers of the text are collected."""
 
@@ -56,13 +52,16 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     """`text` cut to about `budget` (as `cost` counts), each gap marked; the share `head` comes from the beginning.
     Lines with errors, the exit status and `mentioned` identifiers go before the rest of both ends."""
     lines = lines_of(text)
-    if len(lines) > 2 * _LINES:
-        lines = [*lines[:_LINES], "".join(lines[_LINES:-_LINES]), *lines[-_LINES:]]
+    if len(lines) > 2 * _MOST_LINES:
+        lines = [
+            *lines[:_MOST_LINES],
+            "".join(lines[_MOST_LINES:-_MOST_LINES]),
+            *lines[-_MOST_LINES:],
+        ]
     return of_lines(lines, budget, head, mentioned, cost)
 
 
 def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
-    """As `excerpt`, of the lines of a text."""
     if len(lines) >= 2:
         searchable = readable(lines)
         scores = mention_counts(searchable, identifiers_present(searchable, mentioned))
@@ -94,10 +93,10 @@ def readable(lines: Sequence[str]) -> list[str]:
 def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list[str]:
     """Those `mentioned` that the lines hold, at most 200."""
     text = "".join(lines)
-    if len(text) <= _REMEMBERED:  # most often it is the whole of a text whose identifiers were asked for before
-        return sorted(mentioned & identifiers_in(text))[:_MENTIONS] if mentioned else []
+    if len(text) <= _REMEMBERED_CHARACTERS:  # most often identifiers of all of it were asked for before
+        return sorted(mentioned & identifiers_in(text))[:_MOST_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
-        return sorted(mentioned & all_identifiers_in(text))[:_MENTIONS]
+        return sorted(mentioned & all_identifiers_in(text))[:_MOST_MENTIONS]
     near = {
         name: (text.rfind("\n", 0, at) + 1, text.find("\n", at) + 1 or len(text))
         for name in mentioned
@@ -107,11 +106,10 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
     # where a name is only a part of another one in its first line, all lines with it are searched
     parts_of = {name for name, span in near.items() if name not in identifiers[span]}
     elsewhere = "".join(text[slice(*span)] for span in _holding(text, [name.lower() for name in parts_of]))
-    return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_MENTIONS]
+    return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_MOST_MENTIONS]
 
 
 def line_cost(line: str) -> int:
-    """About how many tokens a line takes."""
     return len(line) // 4 + 1
 
 
@@ -122,26 +120,26 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
     text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
-    chosen, cut, left = dict[int, str](), list[int](), budget - _MARK
+    chosen, cut, room = dict[int, str](), list[int](), budget - _MARK_TOKENS
     for pattern, most in ((STATUS, _LAST_STATUS), (ERROR, _LAST_ERROR)):
         for span in reversed([*_holding(text, _WORDS[pattern])]):
             if matches := [match.start() for match in pattern.finditer(text, *span)]:
                 last = bisect_right(starts, matches[-1]) - 1
                 if last not in chosen and (costs[last] <= most or pattern is ERROR):
-                    chosen[last] = lines[last] if costs[last] <= left else beginning(lines[last], most, cost)
-                    left -= line_cost(chosen[last])
+                    chosen[last] = lines[last] if costs[last] <= room else beginning(lines[last], most, cost)
+                    room -= line_cost(chosen[last])
                     cut += [last] if chosen[last] != lines[last] else []
                 break
     for order in orders:
         for i in order:
-            gap = _MARK * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
-            if i not in chosen and costs[i] + gap <= left:
+            gap = _MARK_TOKENS * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
+            if i not in chosen and costs[i] + gap <= room:
                 chosen[i] = lines[i]
-                left -= costs[i] + gap
-            elif left < 6:
+                room -= costs[i] + gap
+            elif room < 6:
                 break
-    if cut and left > 0:
-        chosen[cut[-1]] = beginning(lines[cut[-1]], _LAST_ERROR + left, cost)
+    if cut and room > 0:
+        chosen[cut[-1]] = beginning(lines[cut[-1]], _LAST_ERROR + room, cost)
     return dict(sorted(chosen.items()))
 
 
@@ -150,27 +148,25 @@ def beginning(line: str, most: int, cost: Cost) -> str:
     if cost(line) <= most:
         return line
     room = 16 * most  # a token has at most 16 characters
-    while room and cost(line[:room]) > most - _MARK:
+    while room and cost(line[:room]) > most - _MARK_TOKENS:
         room -= room // 8 + 1
     words = line[:room].rstrip() if line[room : room + 1].isspace() else line[:room].rpartition(" ")[0].rstrip()
     return words or line[:room]
 
 
 def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
-    """The lines in which matches begin, one for each match."""
     text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
     return [bisect_right(starts, match.start()) - 1 for match in matches]
 
 
 def tells(line: str) -> bool:
-    """Whether a line may tell of an error or of a status: a quick check that most lines fail."""
+    """True where a line may tell of an error or of a status: a quick check that most lines fail."""
     low = line.lower()
     return any(word in low for word in _TELLING)
 
 
 def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where the parts of a text, of whole lines, begin and end that hold one of the words, in any case."""
     low = "\n" + text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
     words = [word for word in words if word in low]  # nearly always none
     start = 0 if words else len(text)
@@ -184,7 +180,6 @@ def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def mention_counts(lines: Sequence[str], names: Sequence[str]) -> Counter[int]:
-    """How many of the names each line holds."""
     text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     counts: Counter[int] = Counter()
     for name in names:
@@ -200,7 +195,7 @@ def places_of(name: str, text: str) -> Iterator[int]:
 
 
 _ALSO = "also: "
-"""What tells such a list from a line of the text, and from one of all names."""
+"""It tells such a list from a line of the text, and from one of all names."""
 
 
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
@@ -239,7 +234,6 @@ def _whole_name(text: str, name: str) -> str:
 
 
 def ends(count: int, head: float) -> Iterable[int]:
-    """Line numbers from both ends inwards, in the proportion of `head`."""
     front, back = 0, count - 1
     while front <= back:
         if front <= head * (front + count - back):
@@ -251,7 +245,7 @@ def ends(count: int, head: float) -> Iterable[int]:
 
 
 def join_lines(lines: Sequence[str], chosen: Mapping[int, str], sizes: Sequence[int] = ()) -> str:
-    """What is shown of the lines `chosen`, ascending, each gap marked with the characters that it hides: by its lines
+    """The text shown of the lines `chosen`, ascending, each gap marked with the characters that it hides: by its lines
     or `sizes`. The rest of a line belongs to the gap behind it."""
     pieces, start, rest = list[str](), 0, ""
     for i in [*chosen, len(lines)]:

@@ -20,10 +20,9 @@ from policies.tools import RECALL
 Role = Literal["system", "user", "assistant", "tool"]
 
 _REPLY = f"{MARK} earlier messages left out]"
-"""What stands between two messages of people, where nothing of the model's is at hand."""
+"""Between two messages of people, where nothing of the model's is at hand."""
 _GOES_ON = f"{MARK} the messages after these follow]"
-_CLOSING = 200
-"""Characters of the longest last line of a reply that is repeated."""
+_LONGEST_CLOSING = 200
 
 
 class Piece(NamedTuple):
@@ -34,8 +33,7 @@ class Piece(NamedTuple):
 
 
 def call_id(fold: Fold) -> str:
-    """The id of the call of recall that a fold becomes: of a form that every API takes. Mistral wants 9 letters or
-    digits."""
+    """The id of the recall call that a fold becomes; every API takes its form (Mistral: 9 letters or digits)."""
     return sha256(f"{fold.first}{fold.last}".encode()).hexdigest()[:9]
 
 
@@ -50,15 +48,15 @@ def pieces_of(conversation: Conversation, fold: Fold, *, system: bool = True, jo
         is_last = ours == "system" or (ours == "assistant" and after != "user")
         pieces.insert(len(pieces) if is_last else 0, Piece("user", words))
     began, ended = _role(conversation, first, 1), _role(conversation, last, -1)
-    standing, woven = _role(conversation, first - 1, -1), list[Piece]()
+    before, woven = _role(conversation, first - 1, -1), list[Piece]()
     for piece in pieces:
         if piece.role != "system":
             opens = "assistant" if piece.role == "tool" else piece.role
-            if _meet(standing, opens) and (woven or opens != began):
+            if _meet(before, opens) and (woven or opens != began):
                 woven.append(Piece("user", _GOES_ON) if opens == "assistant" else Piece("assistant", _REPLY))
-            standing = piece.role
+            before = piece.role
         woven.append(piece)
-    if _meet(standing, after) and standing != ended and not (joins and after == "assistant"):
+    if _meet(before, after) and before != ended and not (joins and after == "assistant"):
         is_reply = after == "user"
         closing = Piece("assistant", _last_line(conversation, last)) if is_reply else Piece("user", _GOES_ON)
         woven.append(closing)
@@ -79,8 +77,7 @@ def fold_tokens(conversation: Conversation, fold: Fold, count: TokenCounter) -> 
 
 
 def _role(conversation: Conversation, at: int, step: int) -> str:
-    """The role in which a block stands, or the nearest in this direction that is no system text; results are of role
-    tool in every API."""
+    """The role of a block, or of the nearest one in this direction that is no system text; "tool" for results."""
     while 0 <= at < len(conversation.blocks):
         block = conversation.blocks[at]
         role = conversation.messages[block.message].role
@@ -91,12 +88,11 @@ def _role(conversation: Conversation, at: int, step: int) -> str:
 
 
 def _meet(before: str, after: str) -> bool:
-    """Whether two neighbours are of one role; behind results, a person speaks once the model has answered them."""
+    """True where two neighbours are of one role; behind results, a person speaks once the model has answered them."""
     return before == after == "assistant" or (after == "user" and before in ("user", "tool"))
 
 
 def _last_line(conversation: Conversation, last: int) -> str:
-    """The last line of the reply that ends with a block, word for word."""
     block = conversation.blocks[last]
     line = block.text.rstrip().rpartition("\n")[2].strip() if block.kind == "assistant" else ""
-    return line if 0 < len(line) <= _CLOSING and not framed(line) else _REPLY
+    return line if 0 < len(line) <= _LONGEST_CLOSING and not framed(line) else _REPLY

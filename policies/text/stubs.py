@@ -16,14 +16,12 @@ from policies.tools import WayBack, known_by, shell_command
 MARK = "[narrows:"
 
 Frame = Literal["narrows_summary", "agent_summary"]
-"""The tag around a summary."""
 _FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
 _FRAME_WORDS = ("narrows", "agent_summary", "user_message")
 """One of these is in each match, in lower case."""
 
-_NAME = 36
-"""Characters of a call that tell it from others."""
+_NAME_CHARACTERS = 36
 
 
 def omitted(characters: int) -> str:
@@ -81,7 +79,7 @@ def named_call(tool: str, arguments: str, nth: int = 0) -> str:
     """A call as the model remembers it: its command line, or its tool and what that was asked for. Of a long text both
     ends. `nth`: which one, where the same call was made several times."""
     words = known_by(tool, arguments)
-    words = words if len(words) <= _NAME else f"{words[: _NAME - 18]}...{words[-15:]}"
+    words = words if len(words) <= _NAME_CHARACTERS else f"{words[: _NAME_CHARACTERS - 18]}...{words[-15:]}"
     called = f"`{words}`" if shell_command(arguments) or not tool else f"{tool} {words}".rstrip()
     return f"{called} #{nth}" if nth else called
 
@@ -100,27 +98,22 @@ def tidied_output(kind: WayBack, ref: str) -> str:
 
 
 def superseded_output(tool: str, ref: str) -> str:
-    """An output that the same call gave again later."""
     return f"{MARK} old output{_at(ref)}; the same {f'{tool} ' if tool else ''}call was made again below]"
 
 
 def outdated_file(ref: str) -> str:
-    """A file as it was read before it was written again."""
     return f"{MARK} old output{_at(ref)}; the whole file was written again below]"
 
 
 def shortened_prose(ref: str) -> str:
-    """The end of an assistant's prose that was shortened."""
     return f"{MARK} shortened{_at(ref)}]"
 
 
 def recalled_output(ref: str, part: str) -> str:
-    """A text that was recalled some turns ago."""
     return f"{MARK} output: ref {ref}{f', {part}' if part else ''}]"
 
 
 def left_out_turns(turns: int, tools: str, ref: str) -> str:
-    """A run of whole turns that did not fit the window."""
     used = f"; they used: {tools}" if tools else ""
     back = "" if ref or not tools else ". Run a tool again if needed."
     return f"{MARK} {turns} earlier turns left out to fit the window{_at(ref)}{used}{back}]"
@@ -143,13 +136,13 @@ def summarized(messages: int, ref: str) -> str:
 
 
 def words_of_people(messages: Sequence[str]) -> str:
-    """What people wrote in messages that a summary stands for, word for word, behind it."""
+    """The words of people in messages that a summary stands for, word for word, behind it."""
     first = f"{MARK} what the user wrote in the messages left out above, word for word; it still counts]"
     return "\n".join([first, *(f"<user_message>\n{text}\n</user_message>" for text in messages)])
 
 
 def framed(text: str) -> bool:
-    """Whether a text contains a tag of our frames, or our marker."""
+    """True where a text contains a tag of our frames, or our marker."""
     low = text.lower() if text.isascii() else text.casefold()  # nearly always it has no such word: quickly seen
     return any(word in low for word in _FRAME_WORDS) and bool(_FRAME.search(text))
 
@@ -159,18 +152,18 @@ def _at(ref: str) -> str:
 
 
 _CALL = r"(?: lines? [0-9-]{1,15} of [^\n]{1,90}? above)?"
-"""What may stand before a reference and have brackets of its own."""
-_NAMED = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
+"""The name of a call, which may have brackets of its own, before a reference."""
+_REFERENCE = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
 _REF = re.compile(r"\bref \d")
 _RUN_AGAIN = re.compile(rf"\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 
 def refs_named(text: str) -> frozenset[str]:
     """The references of stubs in a text. What only looks like a stub counts too: compare with what is hidden."""
-    return frozenset(_NAMED.findall(text))
+    return frozenset(_REFERENCE.findall(text))
 
 
 def names_way_back(text: str) -> bool:
-    """Whether a stub says which of the client's tools shows the hidden text again."""
+    """True where a stub says which of the client's tools shows the hidden text again."""
     parts = text.split("]")  # in each, what the first stub begins: to look from every stub on could take quadratic time
     return any(MARK in part and _RUN_AGAIN.search(part, part.index(MARK) + len(MARK)) for part in parts)

@@ -10,16 +10,20 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Block, Conversation, Sums
 from policies.model.identifiers import identifiers_in
-from policies.model.indexes import Sums
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
-_CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000, "system": 1_000, "opaque": 4}
-"""Tokens of one text, by the kind of its block."""
-_FRAME = 8
-"""Tokens of a line of the frame, roughly."""
+_MOST_TOKENS: Mapping[str, int] = {
+    "result": 300,
+    "call": 150,
+    "assistant": 600,
+    "user": 1_000,
+    "system": 1_000,
+    "opaque": 4,
+}
+_FRAME_TOKENS = 8
 _HALF = 0.5
 """The share of an excerpt that is from the beginning, for texts that are no output of a tool."""
 _INDENT = "    "
@@ -51,10 +55,10 @@ def transcript(
         if block.kind == "opaque":
             continue
         text = block.text
-        if block.tokens > _CAPS[role]:
+        if block.tokens > _MOST_TOKENS[role]:
             arguments = conversation.blocks[block.answers].text if block.answers is not None else ""
             head = HEAD[kind_of(block.tool, arguments, text)] if role == "result" else _HALF
-            text = excerpt(text, _CAPS[role], head, names, count)
+            text = excerpt(text, _MOST_TOKENS[role], head, names, count)
         lines.append(indented(text))
     return "\n".join(lines)
 
@@ -69,7 +73,7 @@ def size(conversation: Conversation, span: range) -> int:
 
 
 def _size(block: Block) -> int:
-    return _FRAME + min(block.tokens, _CAPS[_role(block)])
+    return _FRAME_TOKENS + min(block.tokens, _MOST_TOKENS[_role(block)])
 
 
 def _is_included(conversation: Conversation, block: Block) -> bool:

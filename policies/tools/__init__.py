@@ -3,7 +3,10 @@
 from policies.tools.arguments import arguments_of as arguments_of
 from policies.tools.arguments import recalled_ref as recalled_ref
 from policies.tools.calls import Toolbox as Toolbox
+from policies.tools.calls import ToolSpec as ToolSpec
+from policies.tools.calls import kind_by_schema as kind_by_schema
 from policies.tools.calls import kind_of as kind_of
+from policies.tools.calls import kinds_by_schema as kinds_by_schema
 from policies.tools.calls import known_by as known_by
 from policies.tools.calls import path_of as path_of
 from policies.tools.calls import paths_of as paths_of
@@ -17,6 +20,3 @@ from policies.tools.kinds import RECALL as RECALL
 from policies.tools.kinds import Kinds as Kinds
 from policies.tools.kinds import ToolKind as ToolKind
 from policies.tools.kinds import WayBack as WayBack
-from policies.tools.specs import ToolSpec as ToolSpec
-from policies.tools.specs import kind_by_schema as kind_by_schema
-from policies.tools.specs import kinds_by_schema as kinds_by_schema

@@ -17,10 +17,8 @@ import msgspec
 from policies.tools import shell
 from policies.tools.kinds import ToolKind, word_set
 
-_MOST = 200
-"""Arguments that are looked at."""
-_SHORT = 2_000
-"""Characters of a call that is cached."""
+_MOST_ARGUMENTS = 200
+_CACHED_CHARACTERS = 2_000
 
 SHELL = ("command", "cmd", "script", "bash", "commandline", "shellcommand", "commands")
 PATHS = word_set(
@@ -68,7 +66,6 @@ _RUN = re.compile(
 )
 
 _REF = re.compile(r"\d{6,24}(\+\d{1,9})?")
-"""A reference to a hidden text, or to a run of blocks."""
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
@@ -84,7 +81,6 @@ _NO_GLOB = re.compile(r"\.\*|[*?]\?|\[\^|\{\d")
 
 
 def arguments_of(text: str) -> Mapping[str, object]:
-    """The arguments of a call as a mapping; empty where they are not a JSON object."""
     try:
         arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -100,7 +96,6 @@ def recalled_ref(arguments: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """The name of an argument in one spelling."""
     return name[:64].replace("_", "").replace("-", "").lower()
 
 
@@ -121,11 +116,10 @@ class CallArguments:
     """The arguments of a call, and what they say about it."""
 
     text: str
-    """As the model wrote them."""
     values: Mapping[str, object]
     """By their names in one spelling."""
     verb: str
-    """What an editor is to do with a path; empty where this is not the call of an editor."""
+    """The task of an editor with a path; empty where this is not the call of an editor."""
     command: str
     """The command line that the call runs; empty where it runs none."""
 
@@ -136,7 +130,6 @@ class CallArguments:
 
     @property
     def changes(self) -> bool:
-        """Whether the arguments say what is to be changed in a file."""
         if self.has(CHANGES) or self.verb in _CHANGING or "*** Begin Patch" in self.text:
             return True
         if self.has({"search", "find"}) and self.has({"replace", "replacement"}):
@@ -145,7 +138,6 @@ class CallArguments:
 
     @property
     def shows(self) -> bool:
-        """Whether the arguments say that nothing is changed."""
         return self.verb == "view" or self.kind not in (None, "file")
 
     @property
@@ -173,11 +165,10 @@ class CallArguments:
 
     @property
     def paths(self) -> Iterator[str]:
-        """All that may be a path, as the model wrote it: in arguments for paths, in patches, and of its command line
-        each word that is no option."""
+        """All that may be a path, as the model wrote it: arguments, patches, and words of the command line."""
         for key, value in self.values.items():
             if key in _NAMING_PATHS:
-                several = islice(value, _MOST) if isinstance(value, list) else (value,)
+                several = islice(value, _MOST_ARGUMENTS) if isinstance(value, list) else (value,)
                 yield from (each for each in several if isinstance(each, str))
         yield from _paths_in_lists(self.values)
         for text in _patches(self.values, self.text):
@@ -216,7 +207,6 @@ class CallArguments:
 
     @property
     def reads_file(self) -> bool:
-        """Whether the arguments name a file and no directory."""
         return bool(shell.SUFFIX.search(basename(_string(self.values, PATHS)[-256:]))) and not self.has(DIRECTORIES)
 
     def has(self, keys: AbstractSet[str]) -> bool:
@@ -224,7 +214,7 @@ class CallArguments:
 
     @property
     def _reads_around(self) -> bool:
-        """Whether a search shows a part of one file, which may be edited next."""
+        """True where a search shows a part of one file, which may be edited next."""
         return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
 
 
@@ -236,8 +226,8 @@ def _string(values: Mapping[str, object], keys: frozenset[str]) -> str:
 def _paths_in_lists(values: Mapping[str, object]) -> Iterator[str]:
     """A list of edits may name the path in each."""
     lists = (value for value in values.values() if isinstance(value, list))
-    entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
-    pairs = chain.from_iterable(islice(entry.items(), _MOST) for entry in entries)
+    entries = (entry for entry in islice(chain.from_iterable(lists), _MOST_ARGUMENTS) if isinstance(entry, dict))
+    pairs = chain.from_iterable(islice(entry.items(), _MOST_ARGUMENTS) for entry in entries)
     return (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
 
 
@@ -249,12 +239,12 @@ def _patches(values: Mapping[str, object], text: str) -> Iterator[str]:
 
 
 def call_of(arguments: str) -> CallArguments:
-    return (_call_of if len(arguments) <= _SHORT else _call_of.__wrapped__)(arguments)
+    return (_call_of if len(arguments) <= _CACHED_CHARACTERS else _call_of.__wrapped__)(arguments)
 
 
 @lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
 def _call_of(arguments: str) -> CallArguments:
-    pairs = islice(arguments_of(arguments).items(), _MOST)
+    pairs = islice(arguments_of(arguments).items(), _MOST_ARGUMENTS)
     values = {spelled(key): value for key, value in pairs}
     verb = _verb_in(values)
     return CallArguments(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import unified_diff
+from functools import partial
 from typing import Literal
 
 from policies.tools import shell
@@ -21,22 +22,18 @@ _NEW = word_set("inserttext newstring newstr newtext newcontent newsource replac
 _SEARCHED = OLD | word_set("search find target targetcontent")
 _DIFFS = word_set("diff patch patchtext")
 _SECTION = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.{1,1000})$", re.M)
-_NUMBERED = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
-"""A number of a line before it, as tools that read files write it."""
+_LINE_NUMBER = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
 _Known = Literal["all", "read", "part", "nothing"]
 _MOST_LINES = 400
 """Lines that are compared one by one: the time for that grows with their square."""
 _MOST_FOLLOWED = 50_000_000
 """Characters of files that are looked at to say what edits make of them, all calls together."""
-_AROUND = 3
-"""Lines that stay around a change."""
+_CONTEXT_LINES = 3
 _HUNK = re.compile(r"\A@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call in its place, and what it returned."""
-
     message: int
     tool: str
     arguments: str
@@ -45,7 +42,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What one call did to a file. `knows`: what is known of the file before: all of it, what a call had read of it,
+    """A change of one call to a file. `knows`: what is known of the file before: all of it, what a call had read of it,
     the part that was changed, or nothing."""
 
     path: str
@@ -60,20 +57,17 @@ class FileChange:
 
 @dataclass(slots=True)
 class _Files:
-    """What is in files, as far as that is known, and how much of it was looked at."""
-
     texts: dict[str, tuple[str, _Known]] = field(default_factory=dict)
     followed: int = 0
 
     def text(self, path: str, edits: int) -> tuple[str | None, _Known]:
-        """What is in a file before so many edits of one call; nothing where that would be too much."""
+        """The text of a file before so many edits of one call; none where that would be too much."""
         text, knows = self.texts.get(path, ("", "nothing"))
         self.followed += len(text) * (1 + edits)
         return (text, knows) if knows != "nothing" and self.followed <= _MOST_FOLLOWED else (None, "nothing")
 
 
 def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCall]]:
-    """The changes that can be seen, in order, and the calls that may have changed files unseen."""
     files = _Files()
     changes: list[FileChange] = []
     unseen: list[ToolCall] = []
@@ -92,10 +86,11 @@ def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCa
 def _changes(each: ToolCall, call: CallArguments, files: _Files) -> Iterator[FileChange]:
     """The changes of one call, after which `files` hold what is in them, as far as that is known."""
     answer, path = each.output.lstrip()[:200].partition("\n")[0], call.path
+    change = partial(FileChange, message=each.message, tool=each.tool, answer=answer)
     patch = _patch(call)
-    for name, text in _sections(patch, path) if patch else ():
+    for name, text in _hunks_by_file(patch, path) if patch else ():
         files.texts.pop(name, None)
-        yield FileChange(name, each.message, each.tool, kind="patch", knows="part", diff=_ended(text), answer=answer)
+        yield change(name, kind="patch", knows="part", diff=text if text.endswith("\n") else f"{text}\n")
     if patch or not path:
         return
     edits = [*_edits(call)]
@@ -105,22 +100,16 @@ def _changes(each: ToolCall, call: CallArguments, files: _Files) -> Iterator[Fil
         after = after.replace(old, new, 1) if after is not None and old and old in after else None
     if after is not None and before is not None:
         files.texts[path] = after, knows
-        yield FileChange(
-            path, each.message, each.tool, kind="edit", knows=knows, diff=_diff(path, before, after), answer=answer
-        )
+        yield change(path, kind="edit", knows=knows, diff=_diff(path, before, after))
     elif edits:
         files.texts.pop(path, None)
-        diffs = [_diff(path, old, new) for old, new in edits]
-        yield FileChange(path, each.message, each.tool, kind="edit", knows="part", diff="".join(diffs), answer=answer)
+        yield change(path, kind="edit", knows="part", diff="".join(_diff(path, old, new) for old, new in edits))
     elif rewrites(each.tool, each.arguments) and (content := _string(call.values, CONTENT | {"text"})) is not None:
         files.texts[path] = content, "all"
-        yield FileChange(
-            path, each.message, each.tool, kind="write", knows=knows, diff=_diff(path, before, content), answer=answer
-        )
+        yield change(path, kind="write", knows=knows, diff=_diff(path, before, content))
 
 
-def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:
-    """Each file that a patch is for, and what the patch says of it."""
+def _hunks_by_file(patch: str, path: str) -> Iterator[tuple[str, str]]:
     heads = [*_SECTION.finditer(patch)]
     ends = [*(head.start() for head in heads[1:]), len(patch)]
     for head, end in zip(heads, ends, strict=False):
@@ -130,16 +119,15 @@ def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _unnumbered(text: str) -> str:
-    """What was read, without the numbers of its lines, where all of them have one."""
+    """The text that was read, without the numbers of its lines, where all of them have one."""
     lines = text.splitlines(keepends=True)
-    heads = [_NUMBERED.match(line) for line in lines]
+    heads = [_LINE_NUMBER.match(line) for line in lines]
     if not lines or any(head is None or int(head[1]) != at for at, head in enumerate(heads, 1)):
         return text
     return "".join(line[head.end() :] for line, head in zip(lines, heads, strict=True) if head)
 
 
 def _edits(call: CallArguments) -> Iterator[tuple[str, str]]:
-    """What is replaced, and by what: one text, or each of a list."""
     lists = (value for name, value in call.values.items() if name in CHANGES and isinstance(value, list))
     rows: list[Mapping[str, object]] = [call.values]
     rows += [
@@ -175,26 +163,21 @@ def _diff(path: str, old: str | None, new: str) -> str:
     last = 0
     while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
         last += 1
-    start, after_it = max(0, first - _AROUND), max(0, last - _AROUND)
+    start, after_it = max(0, first - _CONTEXT_LINES), max(0, last - _CONTEXT_LINES)
     before, after = before[start : len(before) - after_it], after[start : len(after) - after_it]
     if before == after:
         return ""
     if len(before) + len(after) <= _MOST_LINES:
-        lines = [*unified_diff(before, after, *names, n=_AROUND)]
-        return _ended_lines([_HUNK.sub(lambda hunk: _moved(hunk, start), line) for line in lines])
+        lines = [*unified_diff(before, after, *names, n=_CONTEXT_LINES)]
+        # the heads of hunks, whose lines were counted from `start` on
+        moved = (
+            _HUNK.sub(lambda m: f"@@ -{int(m[1]) + start}{m[2]} +{int(m[3]) + start}{m[4]} @@", line) for line in lines
+        )
+        return _ended_lines([*moved])
     here = f"@@ -{start + bool(before)},{len(before)} +{start + bool(after)},{len(after)} @@\n"
     head = [f"--- {names[0]}\n", f"+++ {names[1]}\n", here]
     return _ended_lines([*head, *(f"-{line}" for line in before), *(f"+{line}" for line in after)])
 
 
-def _moved(hunk: re.Match[str], start: int) -> str:
-    """The head of a hunk whose lines were counted from this line on."""
-    return f"@@ -{int(hunk[1]) + start}{hunk[2]} +{int(hunk[3]) + start}{hunk[4]} @@"
-
-
 def _ended_lines(lines: Sequence[str]) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith("\n") else f"{text}\n"

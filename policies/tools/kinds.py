@@ -14,7 +14,6 @@ WayBack = ToolKind | Literal["unchanged"]
 """How an output can be seen again: by a call of its kind, or otherwise where that answers that nothing has changed."""
 
 Kinds = Mapping[str, ToolKind]
-"""Kinds by the name of the tool."""
 
 FILES = frozenset({"file", "instructions"})
 """The kinds of what was read from a file."""
@@ -56,7 +55,6 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def kind_by_look(output: str) -> ToolKind | None:
-    """What kind of output this is; None where it may be anything."""
     start = output[:_LOOKED_AT]
     if _JSON.match(start):
         return "data"

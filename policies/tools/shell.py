@@ -15,22 +15,15 @@ from posixpath import join, normpath
 
 from policies.tools.kinds import ToolKind, word_set
 
-_LOOKED_AT = 16_000
-"""Characters of a command that are read, heredocs apart."""
-_LINES = 2_000
-"""Lines of a command that are read, heredocs apart."""
+_MOST_CHARACTERS = 16_000
+_MOST_LINES = 2_000
 _OF_CODE = 64_000
 """Characters of a program, from either end, in which a file may be opened."""
-_SHORT = 2_000
-"""Characters of a command line whose stages are cached."""
-_MOST = 200
-"""Stages of a command that are looked at."""
-_LONGEST = 1_024
-"""Characters of a path."""
-_SPELLINGS = 8
-"""How many ways a patch may write one path."""
-_NESTED = 3
-"""How many shells may stand one in another."""
+_CACHED_CHARACTERS = 2_000
+_MOST_STAGES = 200
+_LONGEST_PATH = 1_024
+_MOST_SPELLINGS = 8
+_NESTED_SHELLS = 3
 
 _PROGRAMS: Mapping[ToolKind, frozenset[str]] = {
     "file": word_set("cat head tail nl sed less more bat awk view type gc get-content gawk batcat tac"),
@@ -52,20 +45,16 @@ _QUIET = word_set(
     "sleep for done fi esac } [ [[ test"
 )
 """Programs whose output does not decide: the other programs of the command line do."""
-_AHEAD = word_set("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {")
-"""Words before the program that counts."""
+_BEFORE_PROGRAM = word_set("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {")
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "powershell", "pwsh", "cmd"})
 _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "yq"})
-"""Programs whose first argument is a script for the others."""
 _IN_PLACE = re.compile(r"-[nErszpel0]{0,8}i|--in-place")
-_SKIPPED = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
-"""Options, settings of variables and numbers."""
+_NO_OPERAND = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
 _WITH_WORD = frozenset({"-encoding", "-erroraction", "-delimiter", "-value"})
 """Options of PowerShell whose value is a word that is no path."""
 _CHANGES_DIRECTORY = frozenset({"cd", "set-location", "sl", "chdir"})
 
-_AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
-"""Options of a search that shows the lines around what it finds."""
+_SHOWS_LINES_AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
 _EVERYWHERE = re.compile(r"-[a-zA-Z]{0,8}[rR]|--recursive|--(?:files|count)")
 SUFFIX = re.compile(r"\.\w{1,10}$")
 
@@ -96,31 +85,27 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: ([^\n]{1,1024})|^\+\
 
 @dataclass(frozen=True, slots=True)
 class ShellStage:
-    """One program of a command line."""
-
     words: tuple[str, ...]
     """The program and its arguments, without quotes."""
     piped: bool
-    """Whether it reads the output of the stage before it."""
+    """True where it reads the output of the stage before it."""
     overwrites: tuple[str, ...]
     """The files that its output replaces."""
     appends: tuple[str, ...]
     """The files that its output is added to."""
     heredoc: bool
-    """Whether a heredoc is its input."""
+    """True where a heredoc is its input."""
 
     @property
     def program(self) -> str:
-        """The name of the program, in lower case; empty where there is none."""
         if not self.words:
             return ""
         return self.words[0].replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".exe")
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The arguments that are not options."""
         pairs = pairwise(self.words)
-        return tuple(word for before, word in pairs if not (_SKIPPED.match(word) or before.lower() in _WITH_WORD))
+        return tuple(word for before, word in pairs if not (_NO_OPERAND.match(word) or before.lower() in _WITH_WORD))
 
     @property
     def runs(self) -> str:
@@ -131,17 +116,16 @@ class ShellStage:
 
 
 def stages(command: str) -> Sequence[ShellStage]:
-    """The programs that a command line runs; a nested shell is replaced by what it runs."""
-    return (_all_stages if len(command) <= _SHORT else _all_stages.__wrapped__)(command)
+    return (_all_stages if len(command) <= _CACHED_CHARACTERS else _all_stages.__wrapped__)(command)
 
 
 @lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
 def _all_stages(command: str) -> Sequence[ShellStage]:
-    return tuple(islice(_stages(command, _NESTED), _MOST))
+    return tuple(islice(_stages(command, _NESTED_SHELLS), _MOST_STAGES))
 
 
 def _stages(command: str, depth: int) -> Iterator[ShellStage]:
-    for stage in _split(_without_heredocs(command)[:_LOOKED_AT]):
+    for stage in _split(_without_heredocs(command)[:_MOST_CHARACTERS]):
         script = ""
         if depth and stage.program in _SHELLS:
             pairs = zip(stage.words[1:], stage.words[2:], strict=False)
@@ -166,9 +150,9 @@ def _without_heredocs(command: str) -> str:
         if (word := line.strip()) in ends:
             ends[word].append(at)
     rest, at = list[str](), 0
-    while at < len(lines) and len(rest) < _LINES:
+    while at < len(lines) and len(rest) < _MOST_LINES:
         rest.append(lines[at])
-        for word in _HEREDOC.findall(lines[at][:_LOOKED_AT]):
+        for word in _HEREDOC.findall(lines[at][:_MOST_CHARACTERS]):
             after = bisect_right(ends[word], at)
             at = ends[word][after] if after < len(ends[word]) else at
         at += 1
@@ -191,13 +175,13 @@ def _split(command: str) -> Iterator[ShellStage]:
             if ">" in before:
                 if not before.endswith("&") and not text.startswith("/dev/"):
                     (appends if ">>" in before else overwrites).append(word)
-            elif not before.startswith("<<") and (words or not (word in _AHEAD or _SKIPPED.match(word))):
+            elif not before.startswith("<<") and (words or not (word in _BEFORE_PROGRAM or _NO_OPERAND.match(word))):
                 words.append(word)
             before = ""
 
 
 def _takes_script(flag: str) -> bool:
-    """Whether what follows this option of a shell is a script: `-c`, `-lc`, `-Command`, `/c`."""
+    """True where what follows this option of a shell is a script: `-c`, `-lc`, `-Command`, `/c`."""
     return flag.lower() in ("-c", "-lc", "-ic", "-lic", "-command", "/c")
 
 
@@ -229,7 +213,7 @@ def _kind_of_stage(stage: ShellStage) -> ToolKind:
         shows_file = verb == "show" and any(":" in word for word in operands[1:])
         return "file" if shows_file else _OF_GIT.get(verb, "command")
     kind = _KIND_OF.get(stage.runs) or _KIND_OF.get(stage.program, "command")
-    if kind != "search" or not any(map(_AROUND.match, options)) or any(map(_EVERYWHERE.match, options)):
+    if kind != "search" or not any(map(_SHOWS_LINES_AROUND.match, options)) or any(map(_EVERYWHERE.match, options)):
         return kind
     # a search that shows lines around its hits in one file reads a part of it, which may be edited next
     one_file = len(operands) == 1 if stage.piped else len(operands) == 2 and SUFFIX.search(operands[1])
@@ -237,12 +221,10 @@ def _kind_of_stage(stage: ShellStage) -> ToolKind:
 
 
 def changes_files(command: str) -> bool:
-    """Whether a command line writes: a redirection, an edit in place, a heredoc, a script that writes."""
     return _changes(stages(command)) or writes_by_code(command)
 
 
 def writes_by_code(text: str) -> bool:
-    """Whether a program in this text opens a file to write it."""
     return any(_WRITTEN_BY_CODE.search(part) for part in (text[:_OF_CODE], text[_OF_CODE:][-_OF_CODE:]))
 
 
@@ -264,7 +246,6 @@ def _written(stage: ShellStage) -> Iterator[str]:
 
 
 def _read(stage: ShellStage) -> Iterator[str]:
-    """The files that a stage shows."""
     kind = _kind_of_stage(stage)
     if stage.program == "git" and kind == "file":
         yield from (word.rsplit(":", 1)[-1] for word in stage.operands[1:])
@@ -273,7 +254,6 @@ def _read(stage: ShellStage) -> Iterator[str]:
 
 
 def files_read(command: str) -> Iterator[str]:
-    """The files that a command line shows, as it names them; none where it does anything else with files."""
     if kind_of_command(command) == "file":
         yield from chain.from_iterable(map(_read, stages(command)))
 
@@ -292,8 +272,7 @@ def path_in(command: str) -> str:
 
 
 def operands_in(command: str) -> Iterator[str]:
-    """What programs of a command line are given besides options, or write to: paths among other words, from where `cd`
-    leads."""
+    """The operands of programs of a command line, and the files they write to, from where `cd` leads."""
     directory = ""
     for stage in stages(command):
         if stage.program in _CHANGES_DIRECTORY:
@@ -304,7 +283,7 @@ def operands_in(command: str) -> Iterator[str]:
 
 def normal_path(path: str) -> str:
     """A path in one spelling; empty where it is none, or more than one."""
-    is_one = 0 < len(path) <= _LONGEST and path != "-" and not _NOT_ONE_PATH.search(path)
+    is_one = 0 < len(path) <= _LONGEST_PATH and path != "-" and not _NOT_ONE_PATH.search(path)
     return normpath(path.replace("\\", "/")) if is_one else ""
 
 
@@ -317,7 +296,7 @@ def only(paths: Iterable[str]) -> str:
 def patched_in(text: str) -> str:
     """The one file that a patch in this text is for."""
     paths = set(all_patched_in(text))
-    return only(map(normal_path, paths)) if len(paths) <= _SPELLINGS else ""
+    return only(map(normal_path, paths)) if len(paths) <= _MOST_SPELLINGS else ""
 
 
 def all_patched_in(text: str) -> Iterator[str]:
@@ -326,7 +305,7 @@ def all_patched_in(text: str) -> Iterator[str]:
 
 
 def replaces_file(command: str) -> bool:
-    """Whether a command line holds the whole text of a file: a heredoc, a here-string or words redirected into it."""
+    """True where a command line holds the whole text of a file: a heredoc, a here-string or redirected words."""
     may_write = ">" in command or "<<" in command or "@'" in command or '@"' in command
     before = ""
     for stage in stages(command) if may_write else ():  # nearly never
@@ -341,5 +320,4 @@ def replaces_file(command: str) -> bool:
 
 
 def text_adds_file(text: str) -> bool:
-    """Whether a patch in this text makes a new file, and does nothing else."""
     return "*** Add File: " in text and "*** Update File: " not in text and "*** Delete File: " not in text

@@ -18,8 +18,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
+from policies.money.caches import OwnMarks
 from policies.money.catalog import Overrides, check_overrides
-from policies.money.marks import OwnMarks
 from proxy.config.addresses import Url, is_local, whole_url
 from proxy.config.errors import Path as Place
 from proxy.config.errors import Table, refused, refused_at

@@ -19,7 +19,7 @@ from proxy.config.groups.summaries import SAME
 from proxy.config.upstreams import is_public, spoken_at
 from proxy.drawing.figures import bill_in_words
 from proxy.memory import open_store, public_url
-from proxy.usage.query import UsageQuery, read_usage
+from proxy.usage.report import UsageQuery, read_usage
 
 _COLUMNS, _INDENT = 80, " " * 13
 _PATIENCE = 1.0

@@ -20,8 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from policies.context import Aim
-from policies.model.parameters import Parameter, parameters_of
-from policies.model.windows import Trigger, amounts
+from policies.model.parameters import Parameter, Trigger, amounts, parameters_of
 from policies.presets import PRESETS, SMALL_WINDOW, Preset, StaleOptions
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets

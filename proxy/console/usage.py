@@ -23,8 +23,7 @@ from proxy.console.output import (
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store
-from proxy.usage.query import SINCE, UsageQuery, read_usage
-from proxy.usage.report import BY, UsageReport, UsageRow, as_csv
+from proxy.usage.report import BY, SINCE, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
 from proxy.usage.report import as_json as values_of
 
 _LAST_LINE = """

@@ -21,11 +21,11 @@ MARKS: Mapping[str, tuple[str, float]] = {
 """How a word about the prefix is drawn: by the class of its colour, and by its height."""
 _TALL = 100
 _APART = 0.14
-"""Between two columns, of the width of one."""
+"""Space between two columns, as a share of the width of one."""
 _FEWEST = 12
-"""Columns that a picture has room for, so that none is a wall."""
+"""A picture has room for so many columns, so that a single one does not fill it."""
 _EDGE = 0.04
-"""So near to an end, a word would stand out beyond it."""
+"""Words that are nearer to an end of the picture (as a share of its width) are aligned with it."""
 
 
 def bar(before: float, after: float, scale: float, name: str) -> Markup:
@@ -35,7 +35,6 @@ def bar(before: float, after: float, scale: float, name: str) -> Markup:
 
 
 def stack(parts: Iterable[tuple[str, float]], scale: float) -> Markup:
-    """One bar of several parts, each with its class."""
     drawn: list[Markup] = []
     start = 0.0
     for name, size in parts:
@@ -45,19 +44,13 @@ def stack(parts: Iterable[tuple[str, float]], scale: float) -> Markup:
 
 
 def legend(samples: Mapping[str, str]) -> Markup:
-    """What the class of each sample means."""
+    """A legend of the class of each sample."""
     items = [element("li", swatch(name), " ", meaning) for name, meaning in samples.items()]
     return element("ul", items, class_="legend")
 
 
 def swatch(name: str) -> Markup:
-    """A small sample of a class, for a legend."""
     return element("svg", _across(1, 0, 1, name), class_="swatch", aria_hidden="true")
-
-
-def histogram(counts: Sequence[int]) -> Markup:
-    """One column for each count."""
-    return skyline([(count, count, "ink") for count in counts])
 
 
 def skyline(sizes: Sequence[tuple[float, float, str]]) -> Markup:
@@ -93,7 +86,7 @@ def mark(prefix: str) -> tuple[str, float]:
 
 
 def legend_of_prefixes(prefixes: Sequence[str]) -> Markup:
-    """What the marks of these prefixes mean, each colour once, with how often it was so."""
+    """A legend of the marks of these prefixes, each colour once, with how often it was so."""
     items: dict[str, list[str]] = {}
     for word, count in Counter(prefixes).items():
         items.setdefault(mark(word)[0], []).append(f"{word or 'not reported'} {count:,}")
@@ -156,11 +149,11 @@ def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
 # --- the lines of a picture: what each is called, its bar, and its figures ---
 
 FOLDED = 40
-"""A longer list is folded."""
+"""Lines above which a list is folded."""
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """A name from outside, not too long."""
+    """The text, cut after so many characters."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -170,13 +163,7 @@ def figures(before: int, unit: str, after: int | None = None) -> Markup:
     return element("span", left, element("span", f" {unit}", class_="unseen"), class_="n")
 
 
-def asides(notes: Iterable[str]) -> Sequence[Markup]:
-    """What a reader has to know of the figures above, each once."""
-    return [element("p", note, class_="aside") for note in dict.fromkeys(notes)]
-
-
 def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
-    """One line of a picture."""
     return element("li", element("span", place, class_="at"), element("span", label, class_="label"), drawn, *columns)
 
 

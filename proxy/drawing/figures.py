@@ -35,7 +35,6 @@ def percent(share: float) -> str:
 
 
 def counted(count: int, name: str) -> str:
-    """A count, and what it counts in the right number."""
     return f"{count:,} {name if count == 1 else f'{name}s'}"
 
 
@@ -46,7 +45,7 @@ def change_of(before: int, after: int) -> str:
 
 
 def bill_in_words(sums: BillSums) -> tuple[str, str]:
-    """What requests came to, and what was saved, as two sentences without their stops."""
+    """The cost of requests, and the saving, as two sentences without their stops."""
     summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
     less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
     is_in_vain = sums.saved <= 0 < sums.original <= sums.sent

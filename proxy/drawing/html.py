@@ -18,19 +18,15 @@ from html import escape
 from importlib.resources import files
 
 _EMPTY = ("meta", "input")
-"""Elements without an end."""
 _STYLE = (files(__package__) / "page.css").read_text(encoding="utf-8")
 _DIGEST = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
 
 
 class Markup(str):
-    """Text that is markup already."""
-
     __slots__ = ()
 
 
 Node = str | Iterable["Node"]
-"""Text, markup, or several of them."""
 
 
 def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) -> Markup:
@@ -45,7 +41,6 @@ def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) 
 
 
 def together(*inside: Node) -> Markup:
-    """Several nodes, one after the other."""
     markup = ""
     for node in inside:
         text = together(*node) if not isinstance(node, str) else node
@@ -70,13 +65,12 @@ def visible(text: str) -> str:
 
 
 def policy(has_forms: bool = False) -> str:
-    """What a page may do, as the value of Content-Security-Policy."""
+    """The Content-Security-Policy of a page."""
     forms = "'self'" if has_forms else "'none'"
     return f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action {forms}"
 
 
 def document(title: str, *inside: Node, has_forms: bool = False) -> str:
-    """The whole page."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -98,7 +92,7 @@ _LAWS = "The page loads nothing and runs no script. All bars of a chart have the
 
 @dataclass(frozen=True, slots=True)
 class Imprint:
-    """What a page is: drawn when (in seconds since 1970), by which version, and of what."""
+    """The origin of a page: drawn when (in seconds since 1970), by which version, and of what."""
 
     at: float
     version: str
@@ -106,7 +100,6 @@ class Imprint:
 
 
 def framed(title: str, heading: Node, imprint: Imprint, *inside: Node, has_forms: bool = False) -> str:
-    """The whole page."""
     date = element("time", minute(imprint.at), datetime=minute(imprint.at).replace(" UTC", "Z").replace(" ", "T"))
     line = element("p", date, f" · {imprint.covers} · Narrows {imprint.version}", class_="aside imprint")
     words = f"Drawn by Narrows {imprint.version} at {minute(imprint.at)}. {_LAWS}"
@@ -115,7 +108,6 @@ def framed(title: str, heading: Node, imprint: Imprint, *inside: Node, has_forms
 
 
 def section(title: Node, *inside: Node, **attributes: str) -> Markup:
-    """One part of a page, under its heading."""
     return element("section", element("h2", title), *inside, **attributes)
 
 

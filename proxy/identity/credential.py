@@ -1,4 +1,4 @@
-"""What a client shows of who it is: its credential, as the APIs carry it, and what is made of that.
+"""A client's credential, as the APIs carry it, and what is made of that.
 
 Laws
   A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
@@ -67,7 +67,7 @@ def _sign_ins(request: web.BaseRequest) -> dict[str, str]:
 
 
 def is_plain_key(request: web.BaseRequest) -> bool:
-    """Whether the credential is a plain API key, so far as its shape tells, or there is none. What it is used for
+    """True where the credential is a plain API key, so far as its shape tells, or there is none. What it is used for
     beside the client's own requests is then for its owner to pay, and not a use of somebody's subscription."""
     headers = request.headers
     if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
@@ -77,8 +77,8 @@ def is_plain_key(request: web.BaseRequest) -> bool:
 
 
 def is_allowed(credential: str, digests: Collection[str]) -> bool:
-    """Whether the SHA-256 of one of the keys in the credential is among these; `*` stands for all. Whoever has a key of
-    this gateway is let in by that."""
+    """True where the SHA-256 of one of the keys in the credential is among these; `*` stands for all. Whoever has a key
+    of this gateway is let in by that."""
     if credential.startswith(STANDS_FOR):
         return True
     return "*" in digests or not {each.lower() for each in digests}.isdisjoint(digests_of(credential))
@@ -90,7 +90,6 @@ def digests_of(credential: str) -> Collection[str]:
 
 
 def owner_of(secret: bytes, credential: str) -> str:
-    """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
     return hash_of(secret, f"originals\0{credential}")[:24]
 
 
@@ -100,7 +99,6 @@ def name_of(secret: bytes, person: str) -> str:
 
 
 def hash_of(secret: bytes, text: str) -> str:
-    """The keyed hash of a text, in hexadecimal."""
     return (_keyed_hash if len(text) <= _LONGEST_KEY else _keyed_hash.__wrapped__)(secret, text)
 
 
@@ -112,43 +110,45 @@ def _keyed_hash(secret: bytes, text: str) -> str:
 # --- what upstreams last answered to each credential through this process, by a keyed hash of the credential ---
 
 _OWNERS = 65_536
-"""Credentials whose states are remembered."""
 _LIMITED, _LONGEST_LIMIT = 60.0, 86_400.0
 """Seconds in which nothing is asked after a 429 that does not say how long, and at most."""
 
 
 class CredentialStates:
-    """What the upstream last answered to each credential through this process, by a keyed hash of the credential."""
+    """By owner; and by owner and upstream, as a credential that one upstream knows may be unknown to another."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._accepted: LRUCache[str, bool] = LRUCache(_OWNERS)
         self._blocked_until: LRUCache[str, float] = LRUCache(_OWNERS)
 
-    def note(self, owner: str, status: int, retry_after: float | None = None) -> None:
+    def note(self, owner: str, status: int, retry_after: float | None = None, upstream: str = "") -> None:
         """Remember an answer. `retry_after`: the seconds that it asks for."""
-        if 200 <= status < 300:
-            self._accepted[owner] = True
-            if self._blocked_until.get(owner) == math.inf:
-                del self._blocked_until[owner]
-        elif status in (401, 403):
-            self._accepted.pop(owner, None)
-            self._blocked_until[owner] = math.inf
-        elif status == 429:
-            until = self._clock() + min(_LIMITED if retry_after is None else retry_after, _LONGEST_LIMIT)
-            self._blocked_until[owner] = max(until, self._blocked_until.get(owner, 0.0))
+        for name in {owner, _at(owner, upstream)}:
+            if 200 <= status < 300:
+                self._accepted[name] = True
+                if self._blocked_until.get(name) == math.inf:
+                    del self._blocked_until[name]
+            elif status in (401, 403):
+                self._accepted.pop(name, None)
+                self._blocked_until[name] = math.inf
+            elif status == 429:
+                until = self._clock() + min(_LIMITED if retry_after is None else retry_after, _LONGEST_LIMIT)
+                self._blocked_until[name] = max(until, self._blocked_until.get(name, 0.0))
 
-    def is_accepted(self, owner: str) -> bool:
-        """Whether the upstream took the credential, and has not refused it since."""
-        return owner in self._accepted
+    def is_accepted(self, owner: str, upstream: str = "") -> bool:
+        """True where the upstream took the credential, and has not refused it since."""
+        return _at(owner, upstream) in self._accepted
 
-    def is_refused(self, owner: str) -> bool:
-        """Whether the upstream refused the credential, and has not taken it since."""
-        return self._blocked_until.get(owner) == math.inf
+    def is_refused(self, owner: str, upstream: str = "") -> bool:
+        return self._blocked_until.get(_at(owner, upstream)) == math.inf
 
     def is_blocked(self, owner: str) -> bool:
-        """Whether nothing may be asked with it: it was refused, and not accepted since, or is over its rate limit."""
         return self._blocked_until.get(owner, 0.0) > self._clock()
+
+
+def _at(owner: str, upstream: str) -> str:
+    return f"{owner} {upstream}" if upstream else owner
 
 
 def seconds_of(retry_after: str | None) -> float | None:

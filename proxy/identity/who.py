@@ -1,4 +1,4 @@
-"""Who asks, and what that lets it do: the table of guards.
+"""Who asks, from where, and what that lets it do: the table of guards, and what a key of this gateway may ask for.
 
 Laws
   A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
@@ -12,27 +12,33 @@ Laws
   ever; neither says anything about the token.
   Who asks with a key of this gateway's own is its name, whatever the key: it reads and deletes what was sent under that
   name.
+  A web page of another site, opened on this machine, is not this machine.
 """
 
 import hmac
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal, NamedTuple, TypeVar
 
 from aiohttp import web
 from msgspec import Struct
 from pydantic import SecretStr
+from yarl import URL
 
+from policies.dialects import DIALECTS
 from proxy.config import KeyRow, Settings
+from proxy.config.upstreams import is_public
 from proxy.errors import ApiError
 from proxy.identity.credential import digests_of, hash_of, owner_of, received_credential
-from proxy.identity.place import asks_here, is_local
 
 T = TypeVar("T")
 COOKIE = "narrows_admin"
 """The cookie of a browser that has shown the `admin_token`."""
 COOKIE_SECONDS = 12 * 3600
-"""How long it counts."""
 _COOKIE_LENGTH = 96
 Action = Literal[
     "conversations", "figures", "delete anywhere", "originals", "artifacts", "metrics", "reload", "summarize"
@@ -40,19 +46,16 @@ Action = Literal[
 
 
 class Grant(Struct, frozen=True):
-    """What may be seen: of a tenant, or of all (None); in it what this owner sent, or all."""
+    """The part that may be seen: of a tenant, or of all (None); in it what this owner sent, or all."""
 
     tenant: str | None = None
     owner: str | None = None
 
     def visible(self, owned: Iterable[tuple[str, T]]) -> list[T]:
-        """What of this, each with its owner, may be seen."""
         return [each for owner, each in owned if self.owner in (None, owner)]
 
 
 class Identity(Struct, frozen=True):
-    """Who asks."""
-
     credential: str
     """The client's own; with a key of this gateway, what stands for the name of that key; "" for none."""
     tenant: str
@@ -63,9 +66,9 @@ class Identity(Struct, frozen=True):
     """The id that a trusted gateway in front has given the request; "" for none. It may come twice: whoever sends a
     request again keeps it."""
     is_local: bool = False
-    """Whether the client is on this machine, and no proxy that speaks for somebody else."""
+    """True where the client is on this machine, and no proxy that speaks for somebody else."""
     is_here: bool = False
-    """Whether it also means this machine, and no page of another site asks."""
+    """True where it also means this machine, and no page of another site asks."""
     tokens: Collection[str] = ()
     """Which of the operator's tokens it shows: `admin`, `metrics`."""
 
@@ -75,7 +78,7 @@ class Identity(Struct, frozen=True):
         return digests_of(self.credential) if self.key is None else (self.key.sha256,)
 
     def may(self, action: Action, settings: Settings) -> Grant | None:
-        """What an action lets it see; None where it may not do that."""
+        """The part that an action lets it see; None where it may not do that."""
         return GUARDS[action].grant(self, settings)
 
     def permit(self, action: Action, settings: Settings) -> Grant:
@@ -110,7 +113,6 @@ def who(request: web.BaseRequest, settings: Settings, secret: bytes) -> Identity
 
 
 def _tokens(request: web.BaseRequest, credential: str, settings: Settings, secret: bytes) -> Collection[str]:
-    """Which of the operator's tokens a request shows; of the admin token, where it only reads, also the cookie."""
     tokens = (("admin", settings.admin_token), ("metrics", settings.metrics_token))
     shows = [name for name, token in tokens if token is not None and _is_token(token, credential)]
     if "admin" not in shows and settings.admin_token is not None and _has_cookie(request, settings, secret):
@@ -134,7 +136,7 @@ def _has_cookie(request: web.BaseRequest, settings: Settings, secret: bytes) -> 
 
 
 def admin_cookie(settings: Settings, secret: bytes, until: int) -> str:
-    """What stands for the `admin_token` until this time, in seconds since 1970. It ends with the token."""
+    """The cookie that stands for the `admin_token` until this time, in seconds since 1970. It ends with the token."""
     token = settings.admin_token.get_secret_value() if settings.admin_token is not None else ""
     proof = f"cookie\0{until}\0{token}".encode()
     return f"{until}.{hmac.digest(secret, proof, 'sha256').hex()}"
@@ -145,7 +147,7 @@ def admin_cookie(settings: Settings, secret: bytes, until: int) -> str:
 
 class Guard(NamedTuple):
     grant: Callable[[Identity, Settings], Grant | None]
-    """What the action lets this identity see; None where it may not do it."""
+    """The part that the action lets this identity see; None where it may not do it."""
     message: str
 
 
@@ -207,4 +209,115 @@ GUARDS: Mapping[Action, Guard] = {
         "A reload needs the `admin_token`, or a request from this machine, by address and without a credential.",
     ),
 }
-"""Each action that is not everybody's."""
+
+
+# --- where a request comes from: this machine, or another one ---
+
+_FORWARDING = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+    *("x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address"),
+)
+"""Headers by which proxies say that they ask for somebody else; few of them set all."""
+
+
+def is_local(request: web.BaseRequest) -> bool:
+    """True where the client is on this machine, and not a proxy that speaks for somebody else."""
+    if not request.remote or any(name in request.headers for name in _FORWARDING):
+        return False
+    return _is_loopback(request.remote)
+
+
+@lru_cache
+def _is_loopback(remote: str) -> bool:
+    address = ip_address(remote)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def is_here(request: web.BaseRequest, host: str) -> bool:
+    """True where the client is on this machine and has addressed it as such, or by the name that Narrows listens at
+    (`host`): a web page of another site, whose host name resolves to this machine, has not."""
+    if not is_local(request):
+        return False
+    if (authority := request.headers.get("Host")) is None:  # no browser
+        return True
+    name, address = _place(authority)
+    return address is not None or name in ("localhost", host)
+
+
+def asks_here(request: web.BaseRequest, host: str) -> bool:
+    """True where the client is on this machine and means it. Browsers give images, scripts and frames no Origin, but
+    say that another site wants them: by whether they load, it would learn what there is."""
+    headers = request.headers
+    origin, (_, address) = headers.get("Origin"), _place(headers.get("Host", ""))
+    is_asked = headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+    is_asked = is_asked or headers.get("Sec-Fetch-Dest") == "document"  # somebody follows a link
+    # by an address of this machine for others, a proxy here was asked
+    is_asked = is_asked and (address is None or address.is_loopback or address.is_unspecified)
+    return is_here(request, host) and is_asked and (origin is None or origin.partition("://")[2] == request.host)
+
+
+def has_other_name(request: web.BaseRequest, host: str) -> bool:
+    """True where a client on this machine asks by a host name that is not served: a web page may have it resolve to
+    this machine."""
+    return is_local(request) and not is_public(host) and not is_here(request, host)
+
+
+@lru_cache
+def _place(authority: str) -> tuple[str, IPv4Address | IPv6Address | None]:
+    """The host of a Host header, and its address where it is one."""
+    try:
+        name = URL.build(scheme="http", authority=authority).host or ""
+    except ValueError:
+        return "", None
+    try:
+        return name, ip_address(name)
+    except ValueError:
+        return name, None
+
+
+# --- what a key of this gateway may ask for: models, and paths of an account that all keys share ---
+
+_NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
+_APIS = [api.http for api in DIALECTS.values()]
+_SHARED_PATHS = tuple(
+    (method, re.compile(pattern).fullmatch)
+    for method, pattern in (
+        ("GET", r"/models(/[\w.:@%-]+)*"),
+        ("HEAD", r"/models"),
+        ("POST", r"/(embeddings|completions|moderations|rerank|score|tokenize|detokenize)"),
+        ("POST", r"/(audio/(speech|transcriptions|translations)|images/(generations|edits|variations))"),
+        *(("POST", re.escape(api.compact_path)) for api in _APIS if api.compact_path),
+        *(("*", api.stored_path) for api in _APIS if api.stored_path),
+    )
+)
+"""Requests that are relayed for keys that share an account: what stores nothing there, and what is named by a secret
+id."""
+
+
+def may_ask(identity: Identity, model: str) -> bool:
+    """True where the key may ask this model."""
+    patterns = identity.key.models if identity.key is not None else ()
+    return not patterns or (bool(model) and any(fnmatchcase(model, pattern) for pattern in patterns))
+
+
+def check_model(identity: Identity, *models: str) -> None:
+    """Raises ApiError where the key may not ask one of these models; "" for one that could not be read."""
+    refused = [model for model in models if not may_ask(identity, model)]
+    if identity.key is None or not refused:
+        return
+    names, what_to_do = ", ".join(identity.key.models), "" if all(refused) else "; name one of them"
+    message = f"This key may use no other model than {names}{what_to_do}."
+    raise ApiError(403, message, "model_not_allowed", "model", _NO_RETRY)
+
+
+def check_path(method: str, rest: str) -> None:
+    """Raises ApiError for what shows or changes what others have in an account that all keys share. `rest`: the target,
+    after /v1."""
+    path = rest.partition("?")[0]
+    if any(fullmatch(path) for each, fullmatch in _SHARED_PATHS if each in (method, "*")):
+        return
+    message = (
+        "All keys of this gateway share one account at this upstream, so they may not use what is stored there (files, "
+        "batches, lists); send a credential of the upstream itself."
+    )
+    raise ApiError(403, message, "path_not_allowed", headers=_NO_RETRY)

@@ -16,6 +16,7 @@ Laws
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -26,18 +27,19 @@ from policies.money.bills import RequestBill
 from proxy.config.routes import Route
 from proxy.identity.who import IDENTITY, Identity
 from proxy.kernel.admission import VISIT, Visit
-from proxy.kernel.head import RequestHead
 from proxy.kernel.wire.downstream import Upload
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, RequestHead, UpstreamRequest
 from proxy.telemetry import Telemetry
-from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.model_lists import Reach
 from proxy.upstreams.upstream import Upstream
+
+if TYPE_CHECKING:
+    from proxy.telemetry.spans import RequestSpans
 
 # --- an exchange: one request that has reached Narrows, and what became of it ---
 # It is filled in on its way, stage by stage, and complete once the request is over.
 
-_UNKNOWN, _UNTRACED = Route(DEFAULT), RequestTrace()
+_UNKNOWN = Route(DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,6 @@ class RelayedRequest:
     upstream: Upstream | None = None
     body: Upload | bytes | None = None
     model: str = ""
-    """The one that the path names, or the body."""
 
 
 class HeldReply:
@@ -91,11 +92,10 @@ class Exchange:
     path: str = ""
     """Decoded and normalized."""
     is_api: bool = True
-    """Whether it is of an API; anything else can only be answered from here."""
+    """True where it is of an API; anything else can only be answered from here."""
     rest: str = ""
     """The target as it came, after /v1."""
     deployment: str = ""
-    """The model that the path names."""
     kind: str = "other"
     """chat, count, relay, compress or page, once it is let in."""
     answer: Callable[[], Awaitable[web.StreamResponse]] | None = None
@@ -109,61 +109,43 @@ class Exchange:
     raw: bytes = field(default=b"", repr=False)
     """Its body as it was on the wire."""
     relayed: RelayedRequest | None = None
-    """Of any other request that goes upstream."""
     tenant: str = ""
     model: str = ""
     """Of a request that is not planned, where somebody has to know it."""
     received: int = 0
-    """Bytes of the body on the wire."""
 
     # what addons want of it
 
     asks_usage: bool = False
-    """Whether the upstream is to be asked for its usage where the client has not."""
     listener: Callable[[bytes], None] | None = None
     """Hears each event of the reply, or the body of one that is not streamed, as the upstream has sent it."""
     reply: HeldReply | None = None
-    """The reply as the client receives it, where somebody wants it."""
     own_headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that a response has, too, which no upstream begins."""
 
     # what becomes of it
 
     usage_option: UsageOption | None = None
-    """The one by which usage is asked for that the client has not asked for."""
 
-    trace: RequestTrace = field(default=_UNTRACED)
+    trace: "RequestSpans | None" = None
     upstream: str = ""
-    """The name of the upstream that is asked."""
     upstream_request: UpstreamRequest | None = None
-    """What was sent last."""
     upstream_status: int = 0
-    """The status that the upstream answered last; 0 as long as there is none."""
     rounds: list[ReplyRound] = field(default_factory=list)
-    """The rounds of the reply that are over."""
     reader: Reply | None = None
-    """Reads the reply, once there is one."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """What Narrows says of it, in the x-narrows headers of the reply."""
     bill: RequestBill | None = None
     status: int = 0
-    """The client's."""
     is_whole: bool = False
-    """Whether the reply was passed on to its end."""
     replied: int = 0
-    """Bytes of the reply on the wire."""
     added_ms: float = 0.0
-    """Milliseconds for planning."""
     ms: float = 0.0
-    """Milliseconds for all."""
     trouble: str = ""
-    """The code of the error that the client has read, or `client_left`."""
     unread: str = ""
     """Why the reply could not be read while it was forwarded."""
 
     @property
     def access(self) -> Identity | None:
-        """Who asks, where the entrance has looked."""
         return self.request.get(IDENTITY)
 
     @property
@@ -187,10 +169,8 @@ class Exchange:
 
 
 class Addon:
-    """One that wants to know nothing."""
-
     async def admit(self, exchange: Exchange, /) -> None:
-        """Whether its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
+        """True where its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
 
     async def planned(self, exchange: Exchange, /) -> None: ...
 

@@ -64,8 +64,6 @@ class Peer(Struct, frozen=True):
 
 
 class Pool:
-    """An amount of one thing that all clients share."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
@@ -105,7 +103,7 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
 
 
 class Pressure:
-    """Whether anything new is planned. `patience`: seconds that planning may take longer, as requests may wait for a
+    """True where anything new is planned. `patience`: seconds that planning may take longer, as requests may wait for a
     summary."""
 
     def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
@@ -120,11 +118,10 @@ class Pressure:
 
     @property
     def is_late(self) -> bool:
-        """Whether requests wait for the event loop."""
+        """True where requests wait for the event loop."""
         return self._is_late
 
     def apply(self, patience: float) -> None:
-        """Planning may take so many seconds longer."""
         self._slow = _SLOW + patience
 
     def begin(self, visit: object, client: Peer, is_accepted: bool = True) -> bool:
@@ -161,68 +158,58 @@ class Pressure:
 class Visit:
     """A request while it is here, and what of the pools it has."""
 
-    __slots__ = ("_admission", "_bytes", "_client", "_connection", "_receiving", "_requests")
+    __slots__ = ("_bytes", "_client", "_connection", "_receiving", "_requests", "admission")
 
     def __init__(self, admission: "Admission", client: Peer, connection: web.RequestHandler) -> None:
-        self._admission = admission
+        self.admission = admission
         self._client = client
         self._connection = connection
         self._requests = self._bytes = self._receiving = 0
 
     def enter(self) -> None:
-        """Take the place of a request. Raises ApiError where there is none."""
         if not self._requests:
-            whose = self._admission.requests.take(self._client, 1)
+            whose = self.admission.requests.take(self._client, 1)
             if whose:
-                raise self._admission.refusal("requests", whose)
+                raise self.admission.refusal("requests", whose)
             self._requests = 1
 
     def expect(self, size: int) -> None:
         """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
-        admission = self._admission
+        admission = self.admission
         whose = admission.bytes.shortage(self._client, size) or admission.receiving.shortage(self._client, size)
         if whose:
             raise admission.refusal("bytes", whose)
 
     def hold(self, size: int) -> None:
         """So many bytes are in memory, until the end of the request. Raises ApiError where there is no room."""
-        whose = self._admission.bytes.take(self._client, size)
+        whose = self.admission.bytes.take(self._client, size)
         if whose:
-            raise self._admission.refusal("bytes", whose)
+            raise self.admission.refusal("bytes", whose)
         self._bytes += size
 
     def receive(self, size: int) -> None:
         """As `hold`, for bytes of a body of which more is to come."""
-        whose = self._admission.receiving.take(self._client, size)
+        whose = self.admission.receiving.take(self._client, size)
         if whose:
-            raise self._admission.refusal("bytes", whose)
+            raise self.admission.refusal("bytes", whose)
         self._receiving += size
         self.hold(size)
 
     def end_receiving(self) -> None:
         """All of the body has come, or no more does."""
         if self._receiving:
-            self._admission.receiving.count(self._client, -self._receiving)
+            self.admission.receiving.count(self._client, -self._receiving)
             self._receiving = 0
 
-    def is_accepted(self, owner: str) -> bool:
-        """Whether an upstream last accepted the credential of this owner."""
-        return self._admission.states.is_accepted(owner)
-
     def begin_planning(self, is_accepted: bool) -> bool:
-        """Whether anything new may be planned for it. `is_accepted`: its credential was accepted."""
-        return self._admission.pressure.begin(self, self._client, is_accepted)
+        """True where anything new may be planned for it. `is_accepted`: its credential was accepted."""
+        return self.admission.pressure.begin(self, self._client, is_accepted)
 
     def end_planning(self) -> None:
-        self._admission.pressure.end(self)
-
-    def unpacking(self) -> asyncio.Semaphore:
-        """Limits how many bodies become large at once."""
-        return self._admission.unpacking
+        self.admission.pressure.end(self)
 
     def close(self) -> None:
-        """The request is over, and what it had is free."""
-        admission = self._admission
+        admission = self.admission
         admission.pressure.end(self)
         if self._requests:
             admission.requests.count(self._client, -self._requests)
@@ -294,7 +281,6 @@ class Admission:
     # Requests, and the bytes of their bodies
 
     def visit(self, request: web.BaseRequest) -> Visit:
-        """A request has come; its connection is not closed to make room until the visit is."""
         connection = request.protocol
         self._idle.pop(connection, None)
         client = Peer(
@@ -303,7 +289,7 @@ class Admission:
         return Visit(self, client, connection)
 
     def drains(self, size: int) -> bool:
-        """Whether this much of a refused body is still received, so that its client gets to read the refusal."""
+        """True where this much of a refused body is still received, so that its client gets to read the refusal."""
         now = self._clock()
         self._drain = min(_DRAIN, self._drain + (now - self._drain_at) * _DRAIN_RATE)
         self._drain_at = now
@@ -313,7 +299,6 @@ class Admission:
         return True
 
     def refusal(self, pool: Literal["requests", "bytes"], whose: Whose) -> ApiError:
-        """The response to a request for which there is no room."""
         self._telemetry.metrics.count("refused", pool, whose)
         now, name = self._clock(), f"{pool} {whose}"
         if now - self._last_refusals.get(name, -QUIET) >= QUIET:
@@ -331,7 +316,6 @@ class Admission:
     # Connections
 
     def connected(self, connection: web.RequestHandler, address: str) -> None:
-        """A connection was accepted: others are closed where these are too many."""
         network, pool = _network(address), self._connections
         if pool.take(Peer(network), 1):
             pool.count(Peer(network), 1)
@@ -354,7 +338,6 @@ class Admission:
             self._idle.pop(connection, None)
 
     def set_idle(self, connection: web.RequestHandler) -> None:
-        """Nothing runs on a connection any more."""
         if connection in self._addresses:  # else it is closed
             self._idle[connection] = None
 
@@ -366,7 +349,7 @@ class Admission:
 
 @lru_cache
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6 the half that a network gives away as a whole."""
+    """The part that counts as one address: of IPv6 the half that a network gives away as a whole."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:  # a socket file has none

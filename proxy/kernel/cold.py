@@ -17,26 +17,127 @@ import os
 import pickle
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import BufferedReader
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Event
+from time import monotonic, thread_time
 from typing import Any
 
 import msgspec
 
 from policies.dialects import Request
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
 from policies.render import Rendering, render
 from proxy.event_loop import in_thread
-from proxy.kernel.turns import Deadline, LeftError, Turns
 from proxy.warmup import trim, tune
+
+# --- turns of work of which little runs at once, fair between those who ask for it ---
+# Laws
+#   Whoever had the last turn comes after all others who wait; each of them has one turn after the other.
+#   Where some are accepted and some are not, every other turn is for the accepted ones, and half of the places.
+#   Who waits is bounded, in all and of each owner, and each waits for some seconds at most.
+
+_MOST, _MOST_OF_OWNER = 64, 4
+
+_Owner = tuple[bool, str]
+"""True where its credential was accepted, and its name."""
+
+
+class Turns:
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._waiting: dict[_Owner, deque[asyncio.Future[None]]] = {}
+        self._last = False, ""
+
+    async def take(self, name: str, seconds: float, is_accepted: bool = True) -> bool:
+        """Wait for a turn of the owner of this name; False where none comes in time. After True, `give` must follow.
+        `is_accepted`: whether it is more than a name that somebody has made up."""
+        owner = is_accepted, name
+        if self._free:
+            self._free -= 1
+            self._last = owner
+            return True
+        others = sum(len(waiting) for each, waiting in self._waiting.items() if not each[0])
+        is_full = sum(map(len, self._waiting.values())) >= _MOST or (not is_accepted and others >= _MOST // 2)
+        if is_full or len(self._waiting.get(owner, ())) >= _MOST_OF_OWNER:
+            return False
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            async with asyncio.timeout(seconds):
+                await turn
+        except TimeoutError:
+            self._leave(owner, turn)
+            return False
+        except asyncio.CancelledError:
+            self._leave(owner, turn)
+            raise
+        return True
+
+    def give(self) -> None:
+        while self._waiting:
+            other = (each for each in self._waiting if each[0] != self._last[0])
+            another = (each for each in self._waiting if each != self._last)
+            owner = next(other, None) or next(another, self._last)
+            waiting = self._waiting.pop(owner)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[owner] = waiting
+            if not turn.done():
+                self._last = owner
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _leave(self, owner: _Owner, turn: asyncio.Future[None]) -> None:
+        if not turn.cancelled():  # the turn came at the same moment
+            self.give()
+        elif turn in (waiting := self._waiting.get(owner, deque())):
+            waiting.remove(turn)
+            if not waiting:
+                del self._waiting[owner]
+
+
+# --- when planning is to stop: after so many seconds of its own, or once its client has left ---
+
+_SLOWNESS = 5
+"""How many times longer planning may take by the clock than it works: others work beside it."""
+
+
+class LeftError(Exception):
+    """The client has left, and nobody wants the plan any more."""
+
+
+class Deadline:
+    """Says, in the one thread that plans, when that is to stop: after so many seconds of work."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = monotonic() + _SLOWNESS * seconds
+        self._begun: float | None = None
+        self._is_left = False
+
+    def leave(self) -> None:
+        self._is_left = True
+
+    def __call__(self) -> bool:
+        """Raises LeftError."""
+        if self._is_left:
+            raise LeftError
+        now = thread_time()
+        if self._begun is None:
+            self._begun = now
+        return now - self._begun >= self._seconds or monotonic() >= self._until
+
+
+# --- the process, as its parent sees it ---
 
 FEWEST_BYTES = 100_000
 """A smaller body is planned in a thread in the time that it takes to go to another process and back."""
@@ -52,14 +153,11 @@ _PATIENCE = 20.0
 _FAREWELL = 1.0
 """Seconds in which the process must end a replay whose client has left."""
 _DISUSE = 300.0
-"""Seconds without a replay after which the process ends."""
 _PAUSE = 30.0
-"""Seconds without a process after one failed."""
 _LEAVE = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """Tells the process that nobody waits for its answer any more; where there is no such signal, it ends."""
 _PROGRAM = f"from {__name__} import serve; serve()"
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT")
-"""The variables that a Python needs to start."""
 
 
 class ColdProcess:
@@ -145,7 +243,7 @@ class ColdProcess:
             self._count("cold_replays", "failed")
 
     async def _ask(self, process: Popen[bytes] | None, job: bytes) -> Any:
-        """What the process answers. Where the client leaves meanwhile, it stops working on that and goes on."""
+        """The answer of the process. Where the client leaves meanwhile, it stops working on that and goes on."""
         if process is None:
             raise ProcessLookupError
         has_left = Event()
@@ -171,7 +269,7 @@ class ColdProcess:
 
 
 def _exchange(process: Popen[bytes], job: bytes, has_left: Event) -> Any:
-    """What the process answers. One that fails is of no use any more."""
+    """The answer of the process. One that fails is of no use any more."""
     assert process.stdin is not None
     assert process.stdout is not None
     if has_left.is_set():
@@ -191,7 +289,6 @@ def _kill(process: Popen[bytes]) -> None:
 
 
 def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory) -> bytes:
-    """A job for the process."""
     try:  # in a fifth of the time
         packed: bytes | Sequence[Message] = msgspec.msgpack.encode(messages)
     except UnicodeEncodeError:  # there are lone surrogates
@@ -202,7 +299,6 @@ def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory)
 def _rendered(
     dialect: str, request: Request, conversation: Conversation, result: Plan, indexes: Sequence[str]
 ) -> Rendering:
-    """What the plan changes; and worked out of the history what planning had to work out, for the next request."""
     for name in indexes:
         getattr(conversation, name)
     return render(dialect, request, conversation, result)
@@ -235,8 +331,6 @@ def serve() -> None:
 
 
 def _answer(source: BufferedReader, deadline: Deadline) -> bytes:
-    """What planning had to work out of the history, and the plan; nothing where it could not be planned: whoever asked
-    finds out in a thread."""
     signal.signal(_LEAVE, lambda *_: deadline.leave())
     packed, settings, memory = pickle.load(source)  # noqa: S301 - from the process that started this one
     try:

@@ -21,8 +21,6 @@ from proxy.summaries.maker import SummaryMaker
 
 @dataclass(slots=True)
 class Deletion:
-    """Deletes from all that has something of a conversation."""
-
     store: Store
     cached_store: CachedStore
     forgets: ForgetRegistry
@@ -31,7 +29,6 @@ class Deletion:
     delete_recordings: Callable[[str, str | None, str | None], Awaitable[int]] | None = None
     """Deletes those of a tenant, of one conversation, of one owner: how many there were. None where there are none."""
     own: set[str] = field(default_factory=set)
-    """Announcements from here that were not heard yet."""
 
     async def conversation(self, key: Key, owner: str | None) -> bool:
         """Delete a conversation, or what this owner has sent of it. Whether there was any. Raises StoreTrouble."""
@@ -71,7 +68,6 @@ class Deletion:
         await self._recordings(scope)
 
     async def _sent_by(self, tenant: str, owner: str) -> set[Key]:
-        """The conversations that an owner has sent: the store may not have all of them yet."""
         keys = {Key(tenant, name) for name in await self.store.conversations(tenant, owner)}
         return keys | self.maker.written_for(tenant, owner) | self.cached_store.conversations.owned(tenant, owner)
 
@@ -82,13 +78,11 @@ class Deletion:
             await announce(self.store, scope, time.time(), id)
 
     async def _recordings(self, scope: Scope) -> int:
-        """Delete recordings. How many there were."""
         if self.delete_recordings is None:
             return 0
         return await self.delete_recordings(scope.tenant, scope.conversation, scope.owner)
 
     async def _is_its(self, key: Key, owner: str) -> bool:
-        """Whether this owner has sent the conversation: the store may not have it yet."""
         if key in self.maker.written_for(key.tenant, owner) or await self.cached_store.is_owner(key, owner):
             return True
         return owner in await owners_of(self.store, key)

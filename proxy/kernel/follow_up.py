@@ -1,6 +1,8 @@
-"""What follows once the upstream answers a planned request: it is remembered and learned from, and sent again where its
-reply goes on after a recall or where it was too long.
+"""Once the upstream answers a planned request: it is remembered and learned from, and sent again where its
+reply goes on after a recall or where it was too long. Only `next_round` may raise.
 """
+
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -9,9 +11,8 @@ from policies.dialects.overflow import Overflow
 from policies.model.edits import Insert
 from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
-from proxy.kernel.outgoing import in_arm, retried
 from proxy.kernel.plan import step_record
-from proxy.kernel.prepare import Compactor
+from proxy.kernel.prepare import Compactor, in_arm, retried
 from proxy.kernel.understand import RequestParser
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import PlannedRequest, UpstreamRequest
@@ -19,156 +20,155 @@ from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
 
 
+@dataclass(frozen=True, slots=True)
 class FollowUp:
-    def __init__(
-        self,
-        settings: Settings,
-        compactor: Compactor,
-        parser: RequestParser,
-        store: CachedStore,
-        telemetry: Telemetry,
-        writers: BackgroundWriters,
-    ) -> None:
-        self._settings = settings
-        self._compactor = compactor
-        self._parser = parser
-        self._store = store
-        self._writer = StoreWriter(store)
-        self._telemetry = telemetry
-        self._writers = writers
+    settings: Settings
+    compactor: Compactor
+    parser: RequestParser
+    store: CachedStore
+    telemetry: Telemetry
+    writers: BackgroundWriters
 
     async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
+        """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
+        Where another process may serve the next request of the conversation, it finds from then on what was decided for
+        this one."""
         client_request, planned = upstream_request.client_request, upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return upstream_request
         if not client_request.is_accepted:
             tenant, received = client_request.sender.tenant, planned.context.received
-            self._parser.keep(client_request.dialect, received, tenant, client_request.conversation)
+            self.parser.keep(client_request.dialect, received, tenant, client_request.conversation)
         try:
             self._store_sent(upstream_request, planned)
-            await self._store.settle(planned.context.key)
-            summary = self._writers.begin(planned) if upstream_request.left_out else ""
+            await self.store.settle(planned.context.key)
+            summary = self.writers.begin(planned) if upstream_request.notes.left_out else ""
         except Exception as error:  # law 6: the reply has come, and goes to the client
-            self._telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)
+            self.telemetry.log.error("not_stored", error=type(error).__name__, exc_info=True)
             return upstream_request
         if not summary:
             return upstream_request
         return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-summary": summary})
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
-        """Write behind the request what was sent."""
-        client_request, record = upstream_request.client_request, upstream_request.record
-        context, is_sent = planned.context, not client_request.is_dry and record is not None
-        self._writer.own(context.live, client_request.sender.owner)
+        client_request, record = upstream_request.client_request, upstream_request.notes.record
+        context, writer = planned.context, StoreWriter(self.store)
+        is_sent = not client_request.is_dry and record is not None
+        writer.own(context.live, client_request.sender.owner)
         if record is None or not is_sent:
             return
         if planned.is_quiet:
-            self._writer.note_sent(context.live, context.conversation, record, is_quiet=True)
+            writer.note_sent(context.live, context.conversation, record, is_quiet=True)
         else:
-            self._writer.remember(
+            writer.remember(
                 context.live,
                 context.fingerprint,
                 context.conversation,
                 None if planned.plan.shed else planned.plan.state,
                 record,
-                supersedes=upstream_request.supersedes,
+                supersedes=upstream_request.notes.supersedes,
             )
-        first, _ = upstream_request.continues or (None, 0)
-        if first is not None and first.planned is not None and first.record is not None:
-            self._writer.continued(context.live, first.planned.context.fingerprint, first.record, record)
+        first, _ = upstream_request.notes.continues or (None, 0)
+        if first is not None and first.planned is not None and first.notes.record is not None:
+            writer.continued(context.live, first.planned.context.fingerprint, first.notes.record, record)
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
-        """The request of the next round: what the client sent, the recall calls of the model, and the answers."""
+        """The request of the next round, for a choice that is pending: what the client sent, the recall calls of the
+        model, and the answers. `upstream_request` is that of the first one."""
         client_request, first, result = upstream_request.client_request, upstream_request.planned, reply.result(choice)
         assert first is not None
-        in_progress, compactor = ReplyInProgress(result.text, result.rounds), self._compactor
+        in_progress, compactor = ReplyInProgress(result.text, result.rounds), self.compactor
         try:
             planned = await compactor.plan(client_request, in_progress, first)
             prepared = compactor.compacted(planned, None, first) if planned else compactor.unread(client_request)
             following = await prepared
         except Exception as error:  # law 6 again: the model gets its answer all the same
-            self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
+            self.telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             following = await self._unplanned(upstream_request, first, in_progress)
         # no header of the reply can say it any more
-        self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
-        count = await self._parser.counter(first.context.request.model)
+        self.telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
+        count = await self.parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
-        return structs.replace(following, body=body, continues=(upstream_request, spent))
+        return structs.replace(following.noting(continues=(upstream_request, spent)), body=body)
 
     async def _unplanned(
         self, upstream_request: UpstreamRequest, first: PlannedRequest, in_progress: ReplyInProgress
     ) -> UpstreamRequest:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
-        restored, _, answers = await self._compactor.understanding.restored(
+        restored, _, answers = await self.compactor.understanding.restored(
             client_request, context.live, context.received, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.request
-        tool = dialect.recall.tool(request, self._settings.recall == "always")
-        consent = dialect.consent(request) if self._settings.drop_bound_thinking else None
+        tool = dialect.recall.tool(request, self.settings.recall == "always")
+        consent = dialect.consent(request) if self.settings.drop_bound_thinking else None
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
         answered = structs.replace(first, context=structs.replace(context, answers=answers))
-        return structs.replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
+        first_round = upstream_request.noting(record=None)
+        return structs.replace(first_round, body=body, headers=headers, planned=answered, marks="")
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
-        """The request of the first round, smaller: what was decided for it before counts no more."""
-        planned, compactor = upstream_request.planned, self._compactor
+        """Learn that its upstream finds it too long. What may be sent in its place, strictly smaller; None where there
+        is no such thing, or it is the request of a later round. What was decided for it before counts no more."""
+        planned, compactor = upstream_request.planned, self.compactor
         if planned is None or not upstream_request.may_change:
             return None
         try:
             compactor.learned.note_overflow(upstream_request, overflow)
-            if upstream_request.arm == "holdout":
+            if upstream_request.notes.arm == "holdout":
                 return await self._taken_out(upstream_request)
-            smaller = await compactor.planner.plan_smaller(planned) if upstream_request.continues is None else None
-            if smaller is None:
+            if upstream_request.notes.continues is not None:
                 return None
-            if upstream_request.left_out:
+            if (smaller := await compactor.planner.plan_smaller(planned)) is None:
+                return None
+            if upstream_request.notes.left_out:
                 smaller = await compactor.derived(smaller)
             if await compactor.is_verified(smaller):
-                await self._store.supersede(smaller.context.key, step_record(smaller, compactor.clock()))
-            sendable = compactor.sendable(smaller)
-            sendable = structs.replace(sendable, supersedes=True, left_out=upstream_request.left_out)
+                await self.store.supersede(smaller.context.key, step_record(smaller, compactor.clock()))
+            sendable = compactor.sendable(smaller, left_out=upstream_request.notes.left_out, supersedes=True)
         except Exception as error:  # law 6: the client gets the upstream's error then
-            self._telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
+            self.telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             return None
-        return retried(upstream_request, structs.replace(sendable, arm=upstream_request.arm))
+        return retried(upstream_request, sendable.noting(arm=upstream_request.notes.arm))
 
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
         on. None where that does not make it smaller."""
-        planned = await self._compactor.plan(structs.replace(upstream_request.client_request, is_dry=False))
-        compacted = await self._compactor.compacted(planned) if planned is not None else None
+        planned = await self.compactor.plan(structs.replace(upstream_request.client_request, is_dry=False))
+        compacted = await self.compactor.compacted(planned) if planned is not None else None
         if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
             return None
         return retried(upstream_request, in_arm(compacted, "left"))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
-        """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
+        """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
+        reply."""
         result, planned = reply.result(choice), upstream_request.planned
-        if not upstream_request.recalls or planned is None:
+        if not upstream_request.notes.recalls or planned is None:
             return
         context = planned.context
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
         together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
-        complete = context.exchanges_complete  # else nobody may take these for all
+        complete = context.lookup.complete  # else nobody may take these for all
         context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)
         if result.rounds:
-            await self._writer.store_exchange(context.key, exchange)
-        self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
+            await StoreWriter(self.store).store_exchange(context.key, exchange)
+        self.telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
+        """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
         planned = upstream_request.planned
         if planned is not None and 200 <= status < 300 and reply.usage is not None:
-            self._compactor.learned.note_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
-            if sign := self._compactor.learned.caches.note(upstream_request, reply.usage):
+            self.compactor.learned.note_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
+            if sign := self.compactor.learned.caches.note(upstream_request, reply.usage):
                 model, upstream = planned.context.request.model, upstream_request.client_request.upstream
-                self._telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
+                self.telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
 
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
         """The upstream took the request without our marks, and not with them: this model gets none any more."""
-        self._telemetry.log.warning("marks_refused", field=upstream_request.marks)
-        self._compactor.learned.note_refused_marks(upstream_request)
+        self.telemetry.log.warning("marks_refused", field=upstream_request.marks)
+        self.compactor.learned.note_refused_marks(upstream_request)

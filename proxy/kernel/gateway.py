@@ -1,4 +1,4 @@
-"""What answers each request that reaches Narrows: its flow, an addon, or an error.
+"""Each request that reaches Narrows is answered: by its flow, an addon, or an error.
 
 Laws
   Every error has the form of the API that was asked, also before anything of the request was read.
@@ -9,11 +9,11 @@ Laws
 import asyncio
 import re
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Self, cast
 from unicodedata import normalize
 from urllib.parse import unquote
 
@@ -22,16 +22,15 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from policies.dialects import DIALECTS, Reply
 from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
-from proxy.identity.place import has_other_name
+from proxy.identity.who import has_other_name
 from proxy.kernel.addons import Exchange, RelayedRequest
 from proxy.kernel.admission import VISIT
-from proxy.kernel.head import forwarded_headers
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.receive import named_model, receive
+from proxy.kernel.receive import forwarded_headers, named_model, receive
 from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
-from proxy.kernel.wire.responder import Responder, between_events
-from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest, request_id
+from proxy.kernel.services import KernelParts
+from proxy.kernel.wire.downstream import Responder, between_events, request_id
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.upstreams.upstream import READABLE, CutError
 
 PREFIX = "/v1"
@@ -41,12 +40,11 @@ _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _NOT_RELAYED = frozenset({"TRACE", "PURGE"})
 """Methods by which an upstream would return a credential in its reply, or take Narrows for an administrator."""
 _FAREWELL_SECONDS = 2.0
-"""How long requests that are ended at shutdown have to say so to their clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request asks for: `path` decoded and normalized, to choose by, in the API as if it were under /v1; `rest`
+    """The target of a request: `path` decoded and normalized, to choose by, in the API as if it were under /v1; `rest`
     as it came, after /v1 or what stands for that, None for what is not of the API; the model that it names itself."""
 
     path: str
@@ -98,9 +96,7 @@ class Gateway:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         parts, began, task = self._parts, perf_counter(), asyncio.current_task()
         exchange = Exchange(request, request_id(), partial(receive, parts))
-        responder = Responder(
-            exchange, lambda: self._ending, parts.admission, parts.telemetry, parts.settings.body_limit
-        )
+        responder = Responder(exchange, parts, lambda: self._ending)
         assert task is not None
         self._running.add(task)
         self._is_quiet.clear()
@@ -126,7 +122,7 @@ class Gateway:
         await self._is_quiet.wait()
 
     async def drain(self, grace: float) -> None:
-        """What runs has `grace` seconds to finish, is then ended, and says so to its client."""
+        """Running requests have `grace` seconds to finish; then they are ended, and say so to their clients."""
         await self._quiet_within(grace)
         self._ending = True
         for task in self._running:
@@ -135,13 +131,11 @@ class Gateway:
         self._is_quiet.set()
 
     async def _quiet_within(self, seconds: float) -> None:
-        """Wait until nothing runs, for so long at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_quiet.wait()
 
     async def _answer(self, exchange: Exchange, responder: Responder) -> web.StreamResponse:
-        """The answer, or an error response where there is none."""
         try:
             return await self._run(exchange, responder)
         except ApiError as error:
@@ -157,7 +151,6 @@ class Gateway:
         return await responder.refuse(refusal)
 
     async def _run(self, exchange: Exchange, responder: Responder) -> web.StreamResponse:
-        """Let the request in, and answer it. Raises ApiError."""
         addons = self._parts.addons
         _read_target(exchange)
         if not exchange.is_api:
@@ -177,7 +170,6 @@ class Gateway:
 
 
 def _read_target(exchange: Exchange) -> None:
-    """Read what is asked. Raises ApiError."""
     request = exchange.request
     try:
         _check_head(request)
@@ -194,7 +186,6 @@ def _read_target(exchange: Exchange) -> None:
 
 
 def _check_origin(exchange: Exchange, host: str) -> None:
-    """Raises ApiError for what is no request of a client that means this API."""
     request = exchange.request
     if "Origin" in request.headers and has_other_name(request, host):
         message = "This host name is not served: use the address of Narrows, `localhost` or the name in `host`."
@@ -210,7 +201,6 @@ def _check_origin(exchange: Exchange, host: str) -> None:
 
 
 def _check_head(request: web.BaseRequest) -> None:
-    """Raises ApiError for what is refused whatever its target is."""
     if request.version not in (HttpVersion10, HttpVersion11):
         raise ApiError(400, "Narrows speaks only HTTP/1.0 and HTTP/1.1.", "not_http")
     if request.version == HttpVersion10 and "Transfer-Encoding" in request.headers:
@@ -224,7 +214,7 @@ def _check_head(request: web.BaseRequest) -> None:
 
 
 def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    """What is done with a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
+    """The route of a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
     if method == "POST" and path in ROUTES:
         return ROUTES[path]
     while path:
@@ -243,38 +233,34 @@ _RELAY_HEADERS = {"x-narrows-mode": "relayed"}
 
 class Flow:
     def __init__(self, parts: KernelParts, exchange: Exchange, responder: Responder) -> None:
-        self._parts = parts
-        self._exchange = exchange
-        self._responder = responder
+        self._parts, self._exchange, self._responder = parts, exchange, responder
         self._send = Sender(parts, exchange)
 
     async def run(self) -> web.StreamResponse:
-        """Serve the request. Raises ApiError."""
         exchange = self._exchange
         await exchange.receive()
         if exchange.relayed is not None:
             return await self._relay(exchange.relayed)
         assert exchange.client_request is not None
         upstream_request = await self._prepare(exchange.client_request)
-        if exchange.client_request.only_counts:
+        if exchange.client_request.counting is not None:
             return await self._count(upstream_request)
         return await self._chat(upstream_request)
 
     async def _prepare(self, client_request: ClientRequest) -> UpstreamRequest:
-        """What goes upstream. Raises ApiError where a policy wants the request to fail."""
         exchange, responder, settings = self._exchange, self._responder, self._parts.settings
-        tells_waiting = settings.summary_comments and settings.summary_wait > 0 and not client_request.only_counts
+        tells_waiting = settings.summary_comments and settings.summary_wait > 0 and client_request.counting is None
         began = perf_counter()
-        with exchange.trace.plan():
+        with exchange.trace.plan() if exchange.trace is not None else nullcontext():
             waiting = responder.early.waiting if tells_waiting else None
             upstream_request = await self._parts.prepare(client_request, waiting)
         exchange.upstream_request = upstream_request
         if exchange.asks_usage:
-            if upstream_request.planned is None and not client_request.only_counts:
+            if upstream_request.planned is None and client_request.counting is None:
                 exchange.model = await named_model(client_request.body)
             option = DIALECTS[client_request.dialect].usage_option
             is_asked = option is not None and option.ask(client_request.body) is not None
-            exchange.usage_option = option if is_asked and not client_request.only_counts else None
+            exchange.usage_option = option if is_asked and client_request.counting is None else None
         exchange.visit.end_planning()
         exchange.added_ms = ms_since(began)
         exchange.headers = upstream_request.headers
@@ -285,8 +271,10 @@ class Flow:
 
     async def _chat(self, upstream_request: UpstreamRequest) -> web.StreamResponse:
         exchange, responder, send = self._exchange, self._responder, self._send
-        reply = exchange.reader = self._reader(upstream_request)
-        send.is_read = responder.has_begun or upstream_request.recalls or exchange.usage_option is not None
+        rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
+        reader = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
+        reply = exchange.reader = _watched(reader, exchange)
+        send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
         if send.is_read:
             loop = RecallLoop(self._parts.compaction, send, upstream_request, reply, exchange.trace, exchange.rounds)
             return await self._chat_in_rounds(loop)
@@ -297,14 +285,6 @@ class Flow:
                 return await responder.pass_on_observed(upstream_reply, upstream_request.headers, reply)
         finally:
             self._end_round(upstream_request, reply, status)
-
-    def _reader(self, upstream_request: UpstreamRequest) -> Reply:
-        """A fresh reader of the reply."""
-        exchange = self._exchange
-        rounds = self._parts.settings.recall_rounds if upstream_request.recalls else None
-        reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
-        wishes = (exchange.usage_option, exchange.listener, exchange.reply)
-        return WatchedReply(reply, exchange) if any(each is not None for each in wishes) else reply
 
     async def _chat_in_rounds(self, loop: RecallLoop) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
@@ -338,7 +318,6 @@ class Flow:
             self._end_round(loop.upstream_request, loop.reply, loop.status)
 
     def _end_round(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
-        """The last round of a reply is over."""
         if self._parts.compaction is not None:
             self._parts.compaction.learn(upstream_request, reply, status)
         self._exchange.rounds.append(ReplyRound(upstream_request, status, reply.usage))
@@ -363,7 +342,7 @@ class Flow:
                 if exchange.listener is None:
                     response = await responder.begin(upstream_reply, _RELAY_HEADERS)
                     return await responder.pass_on(response, upstream_reply.chunks(), None)
-                reader = WatchedReply(DIALECTS[exchange.route.dialect].reply(None), exchange)
+                reader = _watched(DIALECTS[exchange.route.dialect].reply(None), exchange)
                 try:
                     return await responder.pass_on_observed(upstream_reply, _RELAY_HEADERS, reader)
                 finally:
@@ -377,3 +356,8 @@ class Flow:
 def ms_since(began: float) -> float:
     """Milliseconds from `began`, a reading of `perf_counter`, until now."""
     return (perf_counter() - began) * 1000
+
+
+def _watched(reply: Reply, exchange: Exchange) -> Reply:
+    wishes = (exchange.usage_option, exchange.listener, exchange.reply)
+    return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply

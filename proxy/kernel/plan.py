@@ -12,7 +12,7 @@ Laws
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -21,44 +21,30 @@ from policies.dialects import Request
 from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.planning.plan import plan
+from policies.planning.plan import is_quiet, no_plan, plan
 from policies.planning.prefix import outcome, sent_record, untouched_before
-from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.presets import Preset
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from policies.rules.base import ConfiguredPolicy
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.cold import FEWEST_BYTES, ColdProcess
-from proxy.kernel.learned import Learned
-from proxy.kernel.turns import Deadline, Turns
+from proxy.kernel.cold import FEWEST_BYTES, ColdProcess, Deadline, Turns
 from proxy.kernel.understand import Understanding
 from proxy.memory import UNTOUCHED, Key
-from proxy.memory.cached import NO_LOOKUP, CachedStore
+from proxy.memory.cached import NO_LOOKUP
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import BackgroundWriters
 
 
+@dataclass(frozen=True, slots=True)
 class Planner:
-    def __init__(
-        self,
-        settings: Settings,
-        understanding: Understanding,
-        store: CachedStore,
-        writers: BackgroundWriters,
-        clock: Callable[[], float],
-        *,
-        cold: ColdProcess,
-        learned: Learned,
-    ) -> None:
-        self._settings = settings
-        self._understand = understanding
-        self._store = store
-        self._writers = writers
-        self._clock = clock
-        self._learned = learned
-        self._runs = PlanRuns(cold, settings.planning_timeout)
+    settings: Settings
+    understanding: Understanding
+    writers: BackgroundWriters
+    clock: Callable[[], float]
+    runs: "PlanRuns"
 
     async def plan(
         self,
@@ -70,12 +56,12 @@ class Planner:
         """The plan for a request; None where the body is not one of its dialect's, or may not be edited. `is_dry`: of
         which conversations requests are planned without effect. `in_progress` and `first`: for a later round of a
         reply, that reply so far, and the plan of its first round."""
-        context = await self._understand(client_request, in_progress, first, is_dry)
+        context = await self.understanding(client_request, in_progress, first, is_dry)
         if context is None:
             return None
         if first is None and (unplanned := await self._without_plan(context)):
             return unplanned
-        plan_state, memory = await self._store.history(
+        plan_state, memory = await self.understanding.store.history(
             context.live, context.fingerprint, context.conversation, context.lookup, context.plan_settings.prices
         )
         return await self._with_memory(context, plan_state, memory)
@@ -91,10 +77,11 @@ class Planner:
         is_unknown = conversation.steps > 1 and live.sent_before(conversation) is None
         # another process may have sent it, and shortened
         anchors = [*filter(None, (conversation.beginning, UNTOUCHED, conversation.previous_anchor))]
-        memory = (await self._store.look_up(live.key, anchors)).memory if is_unknown else Memory()
+        memory = (await self.understanding.store.look_up(live.key, anchors)).memory if is_unknown else Memory()
         if conversation.previous_anchor in memory.steps:
             return None
-        context, memory = await self._writers.before_plan(context, None, memory)
+        if _asks_models(context.preset):
+            context, memory = await self.writers.before_plan(context, None, memory)
         can_summarize = context.plan_settings.summarizing is not None
         if memory.summaries or (can_summarize and not is_quiet(conversation, context.plan_settings)):
             return None
@@ -105,18 +92,18 @@ class Planner:
     async def plan_smaller(self, planned: PlannedRequest) -> PlannedRequest | None:
         """The same request planned anew under what its upstream has said of the window since; None where that does not
         make it smaller, or not small enough."""
-        context = self._understand.anew(planned.context)
+        context = self.understanding.anew(planned.context)
         if context is None:
             return None
         client_request = structs.replace(context.client_request, may_plan=True)  # else it cannot be served at all
         context = structs.replace(context, client_request=client_request)
-        plan_state, memory = await self._store.history(
+        plan_state, memory = await self.understanding.store.history(
             context.live, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
         )
         refused = context.conversation.end_anchor(context.conversation.steps - 1)
         steps = {anchor: record for anchor, record in memory.steps.items() if anchor != refused}
         smaller = await self._with_memory(context, plan_state, replace(memory, steps=steps))
-        learned = self._learned.window(client_request, context.request.model)
+        learned = self.understanding.learned.window(client_request, context.request.model)
         room = learned.room(context.request.reserve) if learned else None
         fits = room is None or smaller.context.calibration.estimate(smaller.tokens_sent) <= room
         return smaller if fits and smaller.tokens_sent < planned.tokens_sent else None
@@ -124,17 +111,16 @@ class Planner:
     async def _with_memory(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> PlannedRequest:
-        """The plan, with what the store and the background writers have for it."""
-        if not context.client_request.is_dry:
-            context, memory = await self._writers.before_plan(context, plan_state, memory)
+        if not context.client_request.is_dry and _asks_models(context.preset):
+            context, memory = await self.writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)
         # once the provider has forgotten the prompt, a rewrite costs nothing
         upstream, lifetime = context.client_request.upstream, context.lifetime
-        lifetime = self._settings.cold_seconds or self._learned.caches.lifetime(
+        lifetime = self.settings.cold_seconds or self.understanding.learned.caches.lifetime(
             context.request.model, upstream, lifetime
         )
-        cold = previous is not None and self._clock() - previous.at > lifetime
-        factor = context.calibration.ratio if self._settings.calibrate else 1.0
+        cold = previous is not None and self.clock() - previous.at > lifetime
+        factor = context.calibration.ratio if self.settings.calibrate else 1.0
         if cold or factor != 1.0:
             plan_settings = replace(context.plan_settings, cold=cold, factor=factor)
             context = structs.replace(context, plan_settings=plan_settings)
@@ -144,7 +130,7 @@ class Planner:
         return await self._planned(planned.context, planned.plan_state, memory)
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
-        result, rendering = await self._runs.run(context, plan_state, memory)
+        result, rendering = await self.runs.run(context, plan_state, memory)
         if result.reached is not None:
             context.live.add_reached(context.fingerprint, context.conversation, result.reached)
         return self._planned_request(context, plan_state, memory, result, rendering)
@@ -162,17 +148,22 @@ class Planner:
             rendering=rendering,
             tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
+            is_quiet=result.state.step == 0,
             previous=memory.steps.get(before) or context.live.sent_before(conversation),
-            sent_last=not context.exchanges_complete
-            and context.live.sent_last(before, self._store.announcements.foreign()),
+            sent_last=not context.lookup.complete
+            and context.live.sent_last(before, self.understanding.store.announcements.foreign()),
         )
+
+
+def _asks_models(preset: Preset) -> bool:
+    """True where it has a model write summaries or digests."""
+    return preset.summarizes or preset.digests is not None
 
 
 # --- where a plan is made, and what is read ahead once a reply is on its way ---
 
 
 Work = tuple[str, Request, Conversation, PlanSettings, Memory]
-"""A request in its API, its conversation, and what it is planned under."""
 
 
 class PlanRuns:
@@ -184,7 +175,6 @@ class PlanRuns:
         self._turns = Turns(1)
         """Of large replays in threads: the interpreter works on one at a time anyway."""
         self._ahead: asyncio.Task[None] | None = None
-        """Reads what a later request may ask of a history that is new here."""
 
     async def run(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
@@ -244,7 +234,8 @@ _INDEX = vars(Conversation)["index"]
 
 
 def is_new(conversation: Conversation) -> bool:
-    """Whether much has to be worked out of a history because no request that it continues was planned here lately."""
+    """True where much has to be worked out of a history because no request that it continues was planned here
+    lately."""
     return len(conversation.blocks) > _MANY_NEW_BLOCKS and _INDEX not in conversation.carried.values
 
 
@@ -256,7 +247,7 @@ def read_ahead(conversation: Conversation, settings: PlanSettings) -> None:
 
 
 def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:
-    """Whether planning may take so long that others would wait."""
+    """True where planning may take so long that others would wait."""
     ends, done, spans = context.conversation.ends, plan_state.step if plan_state else 0, context.request.spans
     new_blocks = ends[-1] - (ends[done - 1] if done else 0)
     if len(ends) - done > _MANY_STEPS or new_blocks > _MANY_NEW_BLOCKS:
@@ -271,7 +262,6 @@ def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memor
 
 
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:
-    """What is remembered of this step. `at`: when it was served, in seconds since 1970."""
     context, result = planned.context, planned.plan
     anchor = context.conversation.end_anchor(context.conversation.steps - 1)
     return StepRecord(
@@ -294,7 +284,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
-    """What becomes of the prompt's prefix when this is sent: the value of x-narrows-prefix."""
+    """The fate of the prompt's prefix when this is sent: the value of x-narrows-prefix."""
     context, newest = planned.context, planned.context.live.newest
     if context.conversation.steps < 2 or record.sent is None:
         return "first"
@@ -309,7 +299,7 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):
         return "checkpoint:recall"
     # where neither the store nor this process can say all, there may be an exchange that is missing here
-    certain = context.exchanges_complete or planned.sent_last
+    certain = context.lookup.complete or planned.sent_last
     return "checkpoint:replayed" if word == "extended" and not certain else word
 
 
@@ -323,7 +313,7 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
         "x-narrows-tokens-before": str(context.calibration.estimate(planned.tokens_received)),
         "x-narrows-tokens-after": str(context.calibration.estimate(planned.tokens_sent)),
         "x-narrows-edits": ";".join(f"{name}={policies[name]}" for name in sorted(policies)),
-        "x-narrows-conversation": context.key.conversation,
+        "x-narrows-conversation": context.live.key.conversation,
         **({} if prices.listed else {"x-narrows-prices": prices.origin}),
         **({"x-narrows-preset": preset} if preset else {}),
     }

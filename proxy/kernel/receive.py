@@ -1,24 +1,41 @@
-"""The first stage: what a client sends becomes a request that can be planned, or one that is relayed."""
+"""The first stage: what a client sends becomes a request that can be planned, or one that is relayed.
+
+Laws
+  By its mode, and by what is to stay as it is, a request can only lessen what is done with it. By its preset it can
+  choose among those that `request_presets` names, and no other, and by its aim and size only where `request_aim`
+  allows that; these count before the rules. A key of this gateway may name presets beside those, and a mode beside its
+  client's own.
+  What was read of one head counts for the next one of its connection only where both have the same lines.
+"""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
+from aiohttp import web
+from multidict import CIMultiDict
+
+from policies.context import Aim
 from policies.dialects.common import decoded, member
-from policies.dialects.limits import TooManyError, check_size
-from policies.keep import joined
+from policies.dialects.splitting import TooManyError, check_size
+from policies.keep import Patterns, joined, patterns_of
+from policies.model.parameters import MOST
 from policies.model.rawjson import UnreadableError, members
-from proxy.config import Settings
+from proxy.config import KeyRow, Settings
+from proxy.config.keys import KEY_SHAPE
 from proxy.config.routes import spoken
-from proxy.config.rules import first_fitting
+from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
+from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.identity.permissions import check_model, check_path
-from proxy.identity.who import Identity, who
+from proxy.identity.credential import auth_of, is_plain_key
+from proxy.identity.who import IDENTITY, Identity, check_model, check_path, who
 from proxy.kernel.addons import Exchange, RelayedRequest
-from proxy.kernel.head import MODES, RequestHead
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.wire.downstream import Upload, read_head
-from proxy.requests import ClientRequest, Proof, RequestOptions
+from proxy.kernel.services import KernelParts
+from proxy.kernel.wire.downstream import Connection, Upload
+from proxy.requests import ClientRequest, Proof, RequestHead, RequestOptions
 from proxy.upstreams.model_lists import Reach
+from proxy.upstreams.upstream import readable_encodings, request_headers
 
 
 async def receive(parts: KernelParts, exchange: Exchange) -> None:
@@ -37,30 +54,29 @@ async def receive(parts: KernelParts, exchange: Exchange) -> None:
 
 
 async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestHead, body: bytes) -> ClientRequest:
-    """The request, how it is to be served and by which upstream. Raises ApiError."""
     settings, upstreams, route, deployment = parts.settings, parts.upstreams, exchange.route, exchange.deployment
     access, named, others = head.access, "", list[str]()
     has_models = access.key is not None and bool(access.key.models)
     is_ruled = any(rule.model for rule in settings.rules)
-    if deployment or has_models or is_ruled or upstreams.needs_model(route.dialect):
+    if deployment or has_models or is_ruled or route.dialect in upstreams.need_model:
         named, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
     model = deployment or named
     options = options_of(head.wishes, settings, route.dialect, access, model)
     if has_models:
         check_model(access, model, *others)
     allowed = access.key.upstreams if access.key is not None else ()
-    spends = _spends(parts, exchange)
+    spends = _spends(parts, access)
     upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
-    if deployment and not upstream.has_deployments:
+    if deployment and MODEL not in upstream.url:
         check_named(deployment, named)
-    is_accepted = exchange.visit.is_accepted(access.owner)
+    is_accepted = parts.admission.states.is_accepted(access.owner)
     return ClientRequest(
         dialect=route.dialect,
         body=body,
         sender=access,
         conversation=head.conversation,
         options=options,
-        proof=Proof(head.auth, head.is_plain_key),
+        proof=head.proof,
         counting=route.implied if route.kind == "count" else None,
         is_accepted=is_accepted,
         upstream=upstream.name,
@@ -87,11 +103,10 @@ def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: I
 
 
 async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
-    """Find where a request goes that is relayed. Raises ApiError."""
     request, settings = exchange.request, parts.settings
     upload = Upload(request, settings.body_timeout) if request.body_exists else None
     access = who(request, settings, parts.secret)
-    reach = Reach(parts.upstreams, settings.rules, access, spoken(request.headers), _spends(parts, exchange))
+    reach = Reach(parts.upstreams, settings.rules, access, spoken(request.headers), _spends(parts, access))
     if lists := reach.lists(request.method, exchange.rest):
         exchange.relayed = RelayedRequest(reach, upload, lists)
         return
@@ -106,7 +121,7 @@ async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
     exchange.upstream = upstream.name
     if access.key is not None and upstream.row.has_key:
         check_path(request.method, exchange.rest)
-    if exchange.deployment and not upstream.has_deployments and named:
+    if exchange.deployment and MODEL not in upstream.row.url and named:
         check_named(exchange.deployment, named)
     exchange.relayed = RelayedRequest(reach, upload, (), upstream, body, model)
 
@@ -120,7 +135,7 @@ async def _body_and_model(
     has_models = access.key is not None and bool(access.key.models)
     if deployment:
         check_model(access, deployment)
-    depends = parts.upstreams.needs_model(dialect) and not deployment
+    depends = dialect in parts.upstreams.need_model and not deployment
     depends = depends or any(rule.upstream and rule.model for rule in settings.rules)
     depends = depends or exchange.listener is not None
     is_json = "json" in exchange.request.headers.get("Content-Type", "").lower()
@@ -134,13 +149,12 @@ async def _body_and_model(
     return raw, named
 
 
-def _spends(parts: KernelParts, exchange: Exchange) -> bool:
-    """Whether a key of the gateway's own may go with the request: for holders of keys of this gateway; where there are
-    none, for this machine."""
-    access = exchange.access
-    if not parts.upstreams.has_keys or (access is not None and access.key is not None):
+def _spends(parts: KernelParts, access: Identity) -> bool:
+    """True where a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
+    are none, for this machine."""
+    if not parts.upstreams.has_keys or access.key is not None:
         return True
-    return parts.settings.auth == "passthrough" and who(exchange.request, parts.settings, parts.secret).is_here
+    return parts.settings.auth == "passthrough" and access.is_here
 
 
 # --- which models a request names, before anything else is read of it ---
@@ -169,11 +183,9 @@ _FALLBACKS = frozenset(
 _UNREADABLE = frozenset({"route", "preset", "user_config", "router_settings_override", "litellm_params"})
 """OpenRouter's, where the upstream alone knows which models they mean; LiteLLM's, which can give a name another one."""
 _AROUND = frozenset({"extra_body", "provideroptions", "provider_options", "gateway", "plugins", "orq"})
-"""Objects in which these fields may stand."""
 _ROUTING = _FALLBACKS | _UNREADABLE | _AROUND
 _ROUTING_HEADERS = ("x-portkey-config", "helicone-fallbacks", "x-litellm-model")
 _LONGEST = 10_000
-"""Bytes of such a field that are read."""
 
 
 async def named_model(body: bytes) -> str:
@@ -244,7 +256,6 @@ def _others(value: object) -> Iterator[str]:
 
 
 def _names(value: object) -> Iterator[str]:
-    """The models in the value of such a field."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -258,3 +269,123 @@ def _names(value: object) -> Iterator[str]:
             yield from _names(each)
     elif value is not None:
         yield ""
+
+
+# --- the head: who it is, how it wants to be served, and the headers that go upstream ---
+
+MODES: tuple[Mode, ...] = ("on", "observe", "off")
+"""From the mode that does most to the one that does least."""
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_FRAMING = frozenset({b"content-length"})
+_KEY_SHAPE, _PUNCTUATION = re.compile(KEY_SHAPE.pattern.encode()), re.compile("[^a-z0-9]")
+
+
+_WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens", "x-narrows-keep")
+_NO_WISHES, _MODES = RequestOptions("on"), {str(mode): mode for mode in MODES}
+
+
+def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> RequestHead:
+    connection = request.protocol if isinstance(request.protocol, Connection) else None
+    before = connection.head if connection is not None else None
+    lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
+    access: Identity | None = request.get(IDENTITY)
+    if before is not None and before.lines == lines and before.settings is settings and access in (None, before.access):
+        return before
+    access = who(request, settings, secret)
+    asks = _wishes(request, settings, access.key)
+    conversation = request.headers.get("x-narrows-conversation")
+    if conversation is not None and not is_name(conversation):
+        message = "x-narrows-conversation must have 1 to 200 printable characters."
+        raise ApiError(400, message, "bad_header", "x-narrows-conversation")
+    forwarded = forwarded_headers(request, lines, settings, _FRAMING)
+    readable_encodings(forwarded)
+    head = RequestHead(
+        lines=lines,
+        wishes=asks,
+        conversation=conversation or session_of(request.headers),
+        access=access,
+        settings=settings,
+        proof=Proof(auth_of(request, has_key=access.key is not None), is_plain_key(request)),
+        forwarded=forwarded,
+    )
+    if connection is not None:
+        connection.head = head
+    return head
+
+
+def forwarded_headers(
+    request: web.BaseRequest, lines: Iterable[tuple[bytes, bytes]], settings: Settings, but: Collection[bytes] = ()
+) -> CIMultiDict[str]:
+    """The headers that go upstream, without those in `but`: no key of this gateway, and no name of a person."""
+    if settings.auth != "passthrough":
+        lines = [line for line in lines if not _KEY_SHAPE.search(line[1])]
+    if IDENTITY in request:
+        but = {*but, *(_PUNCTUATION.sub("-", name.lower()).encode() for name in settings.tenant_headers)}
+    return request_headers(lines, but)
+
+
+def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) -> RequestOptions:
+    headers, least = request.headers, (key and key.mode) or "on"
+    if not any(name in headers for name in _WISHES):
+        return _NO_WISHES if least == "on" else RequestOptions(least)
+    values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
+    modes = [_MODES[value] for value in values if value in _MODES]
+    if len(modes) != len(values):
+        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
+    presets, allowed = headers.getall("x-narrows-preset", ()), settings.request_presets
+    if presets and key is not None:
+        allowed += tuple(name for name in key.presets if name in settings.all_presets())
+    preset = presets[0].strip() if presets else ""
+    if len(presets) > 1 or (presets and preset not in allowed):
+        may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
+        raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
+    aims = [value.strip().lower() for value in headers.getall("x-narrows-aim", ())]
+    sizes = [value.strip() for value in headers.getall("x-narrows-context-tokens", ())]
+    for name, values in (("x-narrows-aim", aims), ("x-narrows-context-tokens", sizes)):
+        if values and not settings.request_aim:
+            raise ApiError(400, f"The header {name} is not allowed: `request_aim` is off.", "bad_header", name)
+    aim = next((each for each in get_args(Aim) if [each] == aims), None)
+    if aims and aim is None:
+        raise ApiError(400, "The header x-narrows-aim must be bill or context.", "bad_header", "x-narrows-aim")
+    size = int(sizes[0]) if sizes and _NUMBER.fullmatch(sizes[0]) else 0
+    if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
+        message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."
+        raise ApiError(400, message, "bad_header", "x-narrows-context-tokens")
+    keep = _patterns(headers.getall("x-narrows-keep", ()))
+    return RequestOptions(max([least, *modes], key=MODES.index), preset, aim, size or None, keep=keep)
+
+
+def _patterns(lines: Sequence[str]) -> Patterns:
+    try:
+        return patterns_of(pattern for line in lines for pattern in line.split(",") if pattern.strip())
+    except ValueError as error:
+        raise ApiError(400, f"The header x-narrows-keep: {error}.", "bad_header", "x-narrows-keep") from error
+
+
+# --- names that clients give their conversations in headers of their own ---
+# Laws
+#   A name that is given to Narrows, as in `x-narrows-conversation`, counts before these.
+#   A header only names. Histories that share a name stay apart, because each is recognized by its own messages.
+
+LONGEST = 200
+SESSIONS: tuple[tuple[str, str | None], ...] = (
+    ("x-claude-code-session-id", "x-claude-code-agent-id"),  # Claude Code
+    ("x-openwebui-chat-id", None),  # Open WebUI
+    ("x-session-affinity", None),  # opencode
+)
+"""The header that names a session, and the one that names an agent within it, which has a history of its own."""
+
+
+def is_name(value: str) -> bool:
+    return 0 < len(value) <= LONGEST and value.isprintable()
+
+
+def session_of(headers: Mapping[str, str]) -> str | None:
+    """The name that a client in this table gives its conversation; values that cannot be names are ignored."""
+    for header, within in SESSIONS:
+        name = headers.get(header)
+        if name is None or not is_name(name):
+            continue
+        agent = headers.get(within) if within else None
+        return f"{name}:{agent}" if agent and is_name(agent) else name
+    return None

@@ -11,20 +11,22 @@ Laws
   A round that fails is reported as if the first one had failed; no end is invented.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from policies.dialects import ChoiceResult, Reply
-from policies.dialects.events import is_plain
-from policies.dialects.overflow import Overflow
-from policies.money.prices import Usage
+from policies.dialects import Reply
+from policies.dialects.replies import is_plain
 from proxy.errors import FailedError, RefusedError
 from proxy.kernel.addons import Exchange
+from proxy.kernel.follow_up import FollowUp
 from proxy.requests import ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
-from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.upstream import CutError, UpstreamReply
+
+if TYPE_CHECKING:
+    from proxy.telemetry.spans import RequestSpans
 
 STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20
@@ -42,31 +44,6 @@ Send = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[SentRequest]
 """Sends a request upstream, as the round of this number of its reply."""
 
 
-class Compaction(Protocol):
-    """What follows up a request that was planned. Only `next_round` may raise."""
-
-    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """The request of the next round, for a choice that is pending. `upstream_request` is that of the first one."""
-
-    async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow, /) -> UpstreamRequest | None:
-        """Learn that its upstream finds it too long. What may be sent in its place, strictly smaller; None where there
-        is no such thing, or it is the request of a later round."""
-
-    async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
-        """Store the recall exchange of a choice that is over, or that there is none."""
-
-    async def answered(self, upstream_request: UpstreamRequest, status: int, /) -> UpstreamRequest:
-        """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
-        Where another process may serve the next request of the conversation, it finds from then on what was decided for
-        this one."""
-
-    def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
-
-    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
-        """That upstream took the request without cache marks of ours, and not with them."""
-
-
 class WatchedReply:
     """A reader around the one of the dialect, for an exchange of which somebody wants to know the reply: it is heard as
     it comes, and held as the client receives it, without a usage that this has not asked for."""
@@ -74,26 +51,6 @@ class WatchedReply:
     def __init__(self, reply: Reply, exchange: Exchange) -> None:
         self._reply = reply
         self._exchange = exchange
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._reply.usage
-
-    @usage.setter
-    def usage(self, usage: Usage | None) -> None:
-        self._reply.usage = usage
-
-    @property
-    def pending(self) -> Sequence[int]:
-        return self._reply.pending
-
-    @property
-    def over(self) -> Sequence[int]:
-        return self._reply.over
-
-    @property
-    def completion(self) -> int:
-        return self._reply.completion
 
     def feed(self, event: bytes, /) -> list[bytes]:
         exchange = self._exchange
@@ -115,46 +72,34 @@ class WatchedReply:
             exchange.reply.add(pieces)
         return pieces
 
-    def resume(self, choice: int, /) -> None:
-        self._reply.resume(choice)
-
-    def result(self, choice: int, /) -> ChoiceResult:
-        return self._reply.result(choice)
-
-    def last_event(self, failure: bytes, /) -> bytes:
-        return self._reply.last_event(failure)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reply, name)
 
 
+@dataclass(slots=True, eq=False)
 class RecallLoop:
-    def __init__(
-        self,
-        compaction: Compaction | None,
-        send: Send,
-        upstream_request: UpstreamRequest,
-        reply: Reply,
-        trace: RequestTrace,
-        ended: list[ReplyRound],
-    ) -> None:
-        self._compaction = compaction
-        self._send = send
-        self._trace = trace
-        self._first = upstream_request
-        self._remembered: set[int] = set()
-        self.upstream_request = upstream_request
-        """The request that was sent last."""
-        self.reply = reply
-        self.status = 0
-        """The upstream's status in the current round; 0 as long as it has not replied."""
-        self._ended = ended
-        """The rounds that another one followed."""
+    compaction: FollowUp | None
+    send: Send
+    upstream_request: UpstreamRequest
+    """The one that was sent last."""
+    reply: Reply
+    trace: "RequestSpans | None"
+    ended: list[ReplyRound]
+    status: int = 0
+    """The upstream's in the current round; 0 as long as it has not replied."""
+    _first: UpstreamRequest = field(init=False)
+    _remembered: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._first = self.upstream_request
 
     def begin(self, sent: SentRequest) -> None:
-        """The first round was answered."""
         self._first = self.upstream_request = sent.request
         self.status = sent.reply.status
 
     async def events(self, upstream_reply: UpstreamReply, continues: bool = False) -> AsyncGenerator[bytes, None]:
-        """What the client receives of a streamed reply, as it comes. `continues`: it has received events before."""
+        """The bytes that the client receives of a streamed reply, as it comes. `continues`: it has received events
+        before."""
         byte_order_mark = BOM if continues else b""  # only at the very beginning is it no part of a line
         async for piece in self._round(upstream_reply):
             yield piece.removeprefix(byte_order_mark)
@@ -214,7 +159,6 @@ class RecallLoop:
             yield piece
 
     def _feed(self, body: bytes) -> list[bytes]:
-        """What the client receives of a body: JSON, or events whose media type does not say so."""
         if body.removeprefix(BOM).lstrip()[:1] == b"{":
             return self.reply.feed(body)
         events = Events()
@@ -225,26 +169,27 @@ class RecallLoop:
         """Store exchanges before the client knows that a choice is over, and comes back with it."""
         for choice in set(self.reply.over) - self._remembered:
             self._remembered.add(choice)
-            if self._compaction is not None:
-                await self._compaction.remember_recalls(self._first, self.reply, choice)
+            if self.compaction is not None:
+                await self.compaction.remember_recalls(self._first, self.reply, choice)
 
     @asynccontextmanager
     async def _next_round(self) -> AsyncIterator[UpstreamReply]:
-        compaction, choice = self._compaction, self.reply.pending[0]
+        compaction, choice = self.compaction, self.reply.pending[0]
         assert compaction is not None  # else nothing is recalled
         try:
-            self._trace.round_over(self.reply.usage)
-            with self._trace.recall():
+            if self.trace is not None:
+                self.trace.round_over(self.reply.usage)
+            with self.trace.recall() if self.trace is not None else nullcontext():
                 following = await compaction.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error
         compaction.learn(self.upstream_request, self.reply, 200)
-        self._ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
+        self.ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
         self.reply.resume(choice)
         self.upstream_request = following
         self.status = 0
-        async with self._send(following, len(self._ended)) as sent:
+        async with self.send(following, len(self.ended)) as sent:
             self.upstream_request = sent.request
             self.status = sent.reply.status
             yield sent.reply
@@ -264,7 +209,7 @@ async def _read(upstream_reply: UpstreamReply) -> bytes:
 
 
 def is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:
-    """Whether the reply is one of events, whatever its media type says."""
+    """True where the reply is one of events, whatever its media type says."""
     planned = upstream_request.planned
     asked_for = planned is not None and planned.context.request.streams
     return upstream_reply.kind == STREAM or (asked_for and upstream_reply.kind != "application/json")

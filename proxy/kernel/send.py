@@ -6,8 +6,9 @@ Laws
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from multidict import CIMultiDict
 
@@ -16,9 +17,10 @@ from policies.dialects.overflow import STATUSES, Overflow, overflow_in
 from proxy.errors import ApiError
 from proxy.identity.credential import seconds_of
 from proxy.kernel.addons import Exchange
-from proxy.kernel.outgoing import without_marks
-from proxy.kernel.parts import KernelParts
-from proxy.kernel.reply import STREAM, Compaction, SentRequest
+from proxy.kernel.follow_up import FollowUp
+from proxy.kernel.prepare import without_marks
+from proxy.kernel.reply import STREAM, SentRequest
+from proxy.kernel.services import KernelParts
 from proxy.requests import UpstreamRequest
 from proxy.sse import Copy, data, decoded
 from proxy.telemetry import Telemetry
@@ -29,43 +31,61 @@ _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 _REFUSALS = (400, 422)
 
 
+@dataclass(slots=True, eq=False)
 class Sender:
-    """Sends the requests of one exchange. `is_read`: whether the reply is read on its way, so that it is to come
-    uncompressed."""
+    """Sends the requests of one exchange."""
 
-    def __init__(self, parts: KernelParts, exchange: Exchange) -> None:
-        self._parts = parts
-        self._exchange = exchange
-        self.is_read = False
+    parts: KernelParts
+    exchange: Exchange
+    is_read: bool = False
+    """True where the reply is read on its way, so that it is to come uncompressed."""
 
-    def __call__(self, upstream_request: UpstreamRequest, round_: int) -> "Sending":
-        """Send the request of a round; changed, once more, where the upstream refuses it for that."""
-        compaction = self._parts.compaction if upstream_request.planned is not None else None
-        return Sending(self._send, self._note, compaction, self._parts.telemetry, upstream_request, round_)
+    @asynccontextmanager
+    async def __call__(self, upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
+        """Send the request of a round; changed, once more, where the upstream refuses it for that. Every reply is
+        closed in the end."""
+        compaction = self.parts.compaction if upstream_request.planned is not None else None
+        replies = list[UpstreamReply]()
+
+        async def attempt(request: UpstreamRequest, suffix: str) -> SentRequest:
+            reply = await self._send(request, suffix)
+            replies.append(reply)
+            return SentRequest(await self._note(request, reply), reply)
+
+        try:
+            sent = await attempt(upstream_request, f"-{round_}" if round_ else "")
+            if compaction is not None and (sent.reply.status >= 400 or upstream_request.notes.may_overflow):
+                sent = await settled(compaction, self.parts.telemetry, sent, round_, attempt)
+            yield sent
+        finally:
+            for reply in replies:
+                reply.close()
 
     async def call(
         self, upstream: Upstream, method: str, headers: CIMultiDict[str], body: Body, model: str = ""
     ) -> UpstreamReply:
         """The reply to a request. Raises ApiError where none came."""
-        exchange = self._exchange
-        trace, is_chat = exchange.trace, exchange.kind == "chat"
-        trace.call(upstream.host, exchange.route.dialect if is_chat else "", model, headers)
+        exchange = self.exchange
+        trace = exchange.trace
+        if trace is not None:
+            trace.call(upstream.host, exchange.route.dialect if exchange.kind == "chat" else "", model, headers)
         try:
             reply = await upstream.send(method, exchange.rest, headers, body, model)
         except ApiError as error:
-            trace.replied(0, error.code)
+            if trace is not None:
+                trace.replied(0, error.code)
             raise
-        trace.replied(reply.status)
+        if trace is not None:
+            trace.replied(reply.status)
         exchange.upstream_status = reply.status
-        await self._parts.addons.answered(exchange, reply.status, reply.headers)
+        await self.parts.addons.answered(exchange, reply.status, reply.headers)
         return reply
 
     async def _send(self, upstream_request: UpstreamRequest, suffix: str) -> UpstreamReply:
-        """Send one request. Headers that name a request end with the suffix."""
-        exchange, client_request = self._exchange, upstream_request.client_request
+        exchange, client_request = self.exchange, upstream_request.client_request
         exchange.upstream_request, body, planned = upstream_request, upstream_request.body, upstream_request.planned
         model = client_request.model or (planned.context.request.model if planned else exchange.model)
-        upstream = self._parts.upstreams[client_request.upstream]
+        upstream = self.parts.upstreams.by_name[client_request.upstream]
         option = exchange.usage_option if model not in upstream.without_usage else None
         asking = option.ask(body) if option is not None else None
         unchanged = asking is None and (body is client_request.body or body == client_request.body)
@@ -82,9 +102,8 @@ class Sender:
         return reply
 
     def _headers(self, upstream_request: UpstreamRequest, suffix: str, unchanged: bool) -> CIMultiDict[str]:
-        """The headers that go upstream."""
-        assert self._exchange.head is not None
-        headers = self._exchange.head.forwarded.copy()
+        assert self.exchange.head is not None
+        headers = self.exchange.head.forwarded.copy()
         for name in () if unchanged else _DESCRIBES_BYTES:
             headers.popall(name, None)
         for name, value in upstream_request.upstream_headers.items():
@@ -98,16 +117,16 @@ class Sender:
 
     async def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with what the reply's headers say now."""
-        client_request, states = upstream_request.client_request, self._parts.admission.states
-        for name in (client_request.sender.owner, client_request.owner_there):
-            states.note(name, reply.status, seconds_of(reply.headers.get("Retry-After")))
-        if upstream_request.planned is not None and self._parts.compaction is not None:
-            upstream_request = await self._parts.compaction.answered(upstream_request, reply.status)
+        client_request, states = upstream_request.client_request, self.parts.admission.states
+        retry_after = seconds_of(reply.headers.get("Retry-After"))
+        states.note(client_request.sender.owner, reply.status, retry_after, client_request.upstream)
+        if upstream_request.planned is not None and self.parts.compaction is not None:
+            upstream_request = await self.parts.compaction.answered(upstream_request, reply.status)
         return upstream_request
 
 
 async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:
-    """Whether the upstream does not take the option by which usage is asked for."""
+    """True where the upstream does not take the option by which usage is asked for."""
     return reply.status in _REFUSALS and reply.received_encoding in READABLE and option.name in await error_of(reply)
 
 
@@ -120,66 +139,20 @@ async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:
 #   Only the beginning of a reply is waited for, only where its prompt may be too long, and not for long.
 
 _LONGEST_ERROR = 2**20
-"""Bytes of an error that are read to learn what the upstream refuses."""
 _LONGEST_BEGINNING = 64 * 2**10
-"""Bytes of a reply that succeeds by its head, read to learn whether it holds an error alone."""
 _PATIENCE = 5.0
 """Seconds for that."""
 _EMPTY = (b'"response.created"', b'"response.queued"', b'"response.in_progress"', b'"ping"')
-"""Types of events that come before the prompt was looked at."""
 _TYPE_WITHIN = 200
-"""Bytes of an event in which its type is looked for."""
 
 Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 """Sends a request once; the suffix tells its name from those of others of the same reply."""
 
 
-class Sending:
-    """A request sent upstream, as a context that closes every reply to it; changed, and sent once more, where the
-    upstream refuses it for that."""
-
-    def __init__(
-        self,
-        send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
-        note: Callable[[UpstreamRequest, UpstreamReply], Awaitable[UpstreamRequest]],
-        compaction: Compaction | None,
-        telemetry: Telemetry,
-        upstream_request: UpstreamRequest,
-        round_: int,
-    ) -> None:
-        self._send = send
-        self._note = note
-        self._compaction = compaction
-        self._telemetry = telemetry
-        self._upstream_request = upstream_request
-        self._round = round_
-        self._replies: list[UpstreamReply] = []
-
-    async def __aenter__(self) -> SentRequest:
-        compaction = self._compaction
-        try:
-            sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
-            if compaction is not None and (sent.reply.status >= 400 or self._upstream_request.may_overflow):
-                sent = await settled(compaction, self._telemetry, sent, self._round, self._attempt)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return sent
-
-    async def __aexit__(self, *_: object) -> None:
-        for reply in self._replies:
-            reply.close()
-
-    async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
-        reply = await self._send(request, suffix)
-        self._replies.append(reply)
-        return SentRequest(await self._note(request, reply), reply)
-
-
 async def settled(
-    compaction: Compaction, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
+    compaction: FollowUp, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
 ) -> SentRequest:
-    """What counts of a request that was sent, and of those that were sent in its place."""
+    """The request and the reply that count, of one that was sent and of those that were sent in its place."""
     marked: UpstreamRequest | None = None
     too_long: SentRequest | None = None
     first: Overflow | None = None
@@ -222,7 +195,7 @@ def _report(telemetry: Telemetry, outcome: str, overflow: Overflow | None, *requ
 
 
 async def _refuses_marks(sent: SentRequest) -> bool:
-    """Whether the upstream answers 400 and names the field of our cache marks."""
+    """True where the upstream answers 400 and names the field of our cache marks."""
     marks, reply = sent.request.marks, sent.reply
     if not marks or reply.status != 400 or reply.received_encoding not in READABLE:
         return False
@@ -230,19 +203,17 @@ async def _refuses_marks(sent: SentRequest) -> bool:
 
 
 async def _overflow_of(sent: SentRequest) -> Overflow | None:
-    """What the reply says of a prompt that is too long."""
     request, reply = sent
     is_ours = request.planned is not None and request.may_change
     if not is_ours or reply.status not in STATUSES or reply.received_encoding not in READABLE:
         return None
     if reply.status != 200:
         return overflow_in(reply.status, await error_of(reply))
-    may_be = reply.kind in (STREAM, "application/json") and request.may_overflow
+    may_be = reply.kind in (STREAM, "application/json") and request.notes.may_overflow
     return overflow_in(200, await _beginning(reply)) if may_be else None
 
 
 async def error_of(reply: UpstreamReply) -> bytes:
-    """The body of an error; empty where it does not come in time."""
     body = b""
     with suppress(ValueError, TimeoutError):
         async with asyncio.timeout(_PATIENCE):
@@ -276,6 +247,5 @@ async def _beginning(reply: UpstreamReply) -> bytes:
 
 
 def _substance(event: bytes) -> bytes:
-    """The data of an event; empty where it says nothing of the prompt."""
     text = data(event) or b""
     return b"" if any(empty in text[:_TYPE_WITHIN] for empty in _EMPTY) else text

@@ -1,4 +1,4 @@
-"""What addons are opened with: what the kernel of one generation has."""
+"""The parts of the kernel of one generation: those that addons are opened with, and those that every exchange needs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -8,10 +8,11 @@ from typing import Any, Protocol
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
 from proxy.config import Settings
+from proxy.kernel.addons import Addons
 from proxy.kernel.admission import Admission
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
-from proxy.kernel.prepare import Compactor
+from proxy.kernel.prepare import Compactor, Prepare
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Key, Store
 from proxy.memory.audit_log import AuditLog
@@ -28,12 +29,8 @@ from proxy.upstreams.table import Upstreams
 
 @dataclass(slots=True)
 class Controls:
-    """What a running Narrows lets its pages do, as long as it runs."""
-
     ready: bool = True
-    """Whether new requests are welcome: false from the beginning of a shutdown."""
     scrape: Callable[[], Awaitable[bytes]] | None = None
-    """The metrics of all workers, where there are several."""
     reload: Callable[[], Awaitable[str]] | None = None
     """Has the settings read anew; the digest of those that count then, or "" where other workers take over. Raises
     ConfigurationError. None where that cannot be asked for."""
@@ -41,8 +38,6 @@ class Controls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionServices:
-    """What there is where requests are compacted."""
-
     access: StoreAccess
     compactor: Compactor
     follow_up: FollowUp
@@ -59,7 +54,7 @@ class SiblingWorker(Protocol):
     """This process, where it is one of several workers."""
 
     async def ask_parent(self, question: bytes, /) -> bytes:
-        """What the parent of the workers answers, whenever that is. Raises OSError where it takes no question."""
+        """The answer of the parent of the workers, whenever it comes. Raises OSError where it takes no question."""
 
     def tell_parent(self, message: bytes, /) -> None:
         """Say something that the parent may miss."""
@@ -70,7 +65,6 @@ class Services:
     settings: Settings
     telemetry: Telemetry
     secret: bytes = field(repr=False)
-    """The key of the hashes that name tenants and owners."""
     admission: Admission
     upstreams: Upstreams
     price_book: PriceBook
@@ -79,14 +73,22 @@ class Services:
     store: Store | None
     """As requests use it; None where nothing is stored."""
     compaction: CompactionServices | None = None
-    """None where nothing is compacted."""
     worker: SiblingWorker | None
     """None where there is one process."""
     before: Mapping[str, Any]
-    """The addons of the generation before, by name."""
     parts: AsyncExitStack
     """Closes what is opened, the last first."""
     opened: dict[str, Any] = field(default_factory=dict)
-    """The addons that are open, by name."""
     billed: list[Callable[[Key, Labels, SummaryCost], None]] = field(default_factory=list)
-    """Are told what each summary has cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParts:
+    settings: Settings
+    upstreams: Upstreams
+    prepare: Prepare
+    compaction: FollowUp | None
+    telemetry: Telemetry
+    secret: bytes
+    admission: Admission
+    addons: Addons

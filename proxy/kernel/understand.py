@@ -16,26 +16,27 @@ Laws
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from itertools import takewhile
 
+from cachetools import LRUCache, TTLCache
 from msgspec import structs
 
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Consent
+from policies.dialects.overflow import Overflow
 from policies.keep import joined
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
-from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import BudgetLimits
+from policies.model.conversation import Conversation, Message, converse
+from policies.model.tokens import Calibration, Counter, encoding_for
+from policies.money.caches import MINUTE
+from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices, Usage
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, restore
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.learned import Learned, LearnedWindow
 from proxy.memory import Key, conversation_id
 from proxy.memory.cached import NO_LOOKUP, CachedStore
 from proxy.memory.conversation import (
@@ -48,7 +49,7 @@ from proxy.memory.conversation import (
     ParsedRequest,
     restored_weight,
 )
-from proxy.requests import ClientRequest, PlannedRequest, RequestContext
+from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook
 
@@ -66,28 +67,19 @@ _HUGE_NEW_BYTES = 4_000_000
 """Of bodies in which more is new, one is worked on at once: it takes some five times as much memory meanwhile."""
 _UNPROVEN_BYTES = 2**20
 """A larger request is only remembered for a credential that an upstream has accepted."""
-
 _RESTORED_BYTES = 8 * 2**20
-"""What is remembered of what was put back in one conversation."""
 
 _Kind = tuple[str, str, str | None, bool]
 """API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
 
 
+@dataclass(frozen=True, slots=True)
 class Understanding:
-    def __init__(
-        self,
-        parser: "RequestParser",
-        store: CachedStore,
-        assembler: "Assembler",
-        price_book: PriceBook,
-        learned: Learned,
-    ) -> None:
-        self._parser = parser
-        self._store = store
-        self._assembler = assembler
-        self._price_book = price_book
-        self._learned = learned
+    parser: "RequestParser"
+    store: CachedStore
+    assembler: "Assembler"
+    price_book: PriceBook
+    learned: "Learned"
 
     async def __call__(
         self,
@@ -100,30 +92,29 @@ class Understanding:
         edited. `is_dry`: of which conversations requests are planned without effect. For a later round of a reply,
         `in_progress` is that reply so far and `first` the plan of its first round, whose recall exchanges count,
         whatever the store says by now."""
-        dialect, body, tenant = client_request.dialect, client_request.body, client_request.sender.tenant
-        named, is_accepted = client_request.conversation, client_request.is_accepted
-        received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
+        received = await self.parser.parse_of(client_request)
         if received is None:
             return None
-        await self._price_book.settle(received.request.model, client_request.upstream)
-        live = self._store.conversations.of(received.key)
+        if client_request.upstream in self.price_book.local:
+            await self.price_book.settle(received.request.model, client_request.upstream)
+        live = self.store.conversations.of(received.key)
         if is_dry is not None and is_dry(live.key):
             client_request = structs.replace(client_request, is_dry=True)
-        assembly = self._assembler.assemble(client_request, live, received)
+        assembly = self.assembler.assemble(client_request, live, received)
         if assembly is None:
             return None
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
         if first is None and not client_request.is_dry and assembly.tool is not None:
-            exchanges, lookup = await self._store.exchanges(live, dialect, received.conversation)
+            exchanges, lookup = await self.store.exchanges(live, client_request.dialect, received.conversation)
         parsed, is_lost, answers = received, False, tuple[RecallAnswer, ...]()
         if exchanges or in_progress is not None:
             parsed, is_lost, answers = await self.restored(client_request, live, received, exchanges, in_progress)
-            assembly = self._assembler.assemble(client_request, live, parsed, restored=True)
+            assembly = self.assembler.assemble(client_request, live, parsed, restored=True)
             if assembly is None:
                 return None
         return RequestContext(
             client_request=client_request,
-            dialect=DIALECTS[dialect],
+            dialect=DIALECTS[client_request.dialect],
             live=live,
             received=received,
             request=parsed.request,
@@ -136,7 +127,7 @@ class Understanding:
             tool=assembly.tool,
             consent=assembly.consent,
             lifetime=assembly.lifetime,
-            calibration=self._learned.calibration(live, received.request.model),
+            calibration=self.learned.calibration(live, received.request.model),
             preset=assembly.preset,
             policy=assembly.policy,
             fingerprint=assembly.fingerprint,
@@ -144,13 +135,12 @@ class Understanding:
         )
 
     def anew(self, context: RequestContext) -> RequestContext | None:
-        """The same request under what its upstream has said since."""
         is_restored = context.request is not context.received.request
         parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
-        assembly = self._assembler.assemble(context.client_request, context.live, parsed, restored=is_restored)
+        assembly = self.assembler.assemble(context.client_request, context.live, parsed, restored=is_restored)
         if assembly is None:
             return None
-        calibration = self._learned.calibration(context.live, parsed.request.model)
+        calibration = self.learned.calibration(context.live, parsed.request.model)
         return structs.replace(context, plan_settings=assembly.settings, calibration=calibration)
 
     async def restored(
@@ -171,10 +161,7 @@ class Understanding:
         live.restored = remembered if restored_weight(remembered) < _RESTORED_BYTES else {}
         parsed = received
         if whole.body is not received.request.body:
-            named, tenant = client_request.conversation, client_request.sender.tenant
-            kind = (client_request.dialect, whole.body, tenant)
-            is_accepted = client_request.is_accepted
-            parsed = await self._parser.parse(*kind, named, restored=True, is_accepted=is_accepted) or received
+            parsed = await self.parser.parse_of(client_request, whole.body) or received
         return parsed, whole.lost, whole.answers
 
 
@@ -215,6 +202,17 @@ class RequestParser:
             self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
 
+    async def parse_of(self, client_request: ClientRequest, restored: bytes | None = None) -> ParsedRequest | None:
+        """The request of a client; or the body that recall exchanges were put back in."""
+        return await self.parse(
+            client_request.dialect,
+            client_request.body if restored is None else restored,
+            client_request.sender.tenant,
+            client_request.conversation,
+            restored=restored is not None,
+            is_accepted=client_request.is_accepted,
+        )
+
     def keep(self, dialect: str, parsed: ParsedRequest, tenant: str, named: str | None) -> None:
         """The credential of this request has been accepted: it is remembered, if it was not yet."""
         if parsed.size > _UNPROVEN_BYTES:
@@ -226,7 +224,6 @@ class RequestParser:
 
     @asynccontextmanager
     async def _turn(self, new: int, is_accepted: bool) -> AsyncIterator[None]:
-        """Wait for others, where so many bytes are new."""
         unproven = self._unproven_large if new > _LARGE_BYTES else self._unproven
         async with (
             unproven if new > _NEW_BYTES and not is_accepted else nullcontext(),
@@ -282,27 +279,22 @@ class RequestParser:
 
 
 class Assembler:
-    """Assembles what requests are planned under."""
-
-    def __init__(self, settings: Settings, price_book: PriceBook, learned: Learned) -> None:
-        self._settings, self.prices_of, self._learned = settings, price_book.prices, learned
+    def __init__(self, settings: Settings, price_book: PriceBook, learned: "Learned") -> None:
+        self._settings, self._price_book, self._learned = settings, price_book, learned
         self._rows = {row.name: row for row in settings.upstream_rows}
         limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
-        """By upstream; also for a request of which no upstream is known."""
         self._presets, self._stale = settings.all_presets(), settings.stale
 
     def assemble(
         self, client_request: ClientRequest, live: LiveConversation, parsed: ParsedRequest, *, restored: bool = False
     ) -> Assembly | None:
-        """What the request is planned under; None where its history may not be edited. `restored`: whether recall
-        exchanges were put back."""
         request, dialect = parsed.request, DIALECTS[client_request.dialect]
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else Consent()
         if consent is None:
             return None
         learned, reserve = self._learned.window(client_request, request.model), request.reserve
-        if client_request.only_counts:  # it has no field for it: what the newest other one said counts
+        if client_request.counting is not None:  # it has no field for it: what the newest other one said counts
             reserve = reserve or live.reserve
         else:
             live.reserve = reserve
@@ -322,21 +314,20 @@ class Assembler:
         return assembly if is_same else replace(assembly, tool=tool, consent=consent, end=end)
 
     def context_tokens_of(self, client_request: ClientRequest) -> int | None:
-        """The size that the request's prompt is kept below; None where that follows from the window alone."""
         return client_request.options.context_tokens or self._settings.context_tokens
 
     def needs_room(self, planned: PlannedRequest) -> bool:
-        """Whether room would have to be made for the request as the client wrote it, whatever a price tier says."""
+        """True where room would have to be made for the request as the client wrote it, whatever a price tier says."""
         context, client_request = planned.context, planned.context.client_request
         request, upstream = context.received.request, client_request.upstream
         model, reserve, learned = request.model, request.reserve, self._learned.window(client_request, request.model)
         limits = replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request))
-        prices = replace(self.prices_of(model, upstream), tiers=())
+        prices = replace(self._price_book.prices(model, upstream), tiers=())
         budget = learned.budget(limits, prices, reserve, has_floor=False) if learned else limits.budget(prices, reserve)
         return context.calibration.estimate(planned.tokens_received) > budget.high
 
     def _origin(
-        self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: LearnedWindow | None
+        self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: "LearnedWindow | None"
     ) -> tuple[object, ...]:
         """All that an assembly follows from, where no message has cache marks: the request but for its history, and
         the few properties of that which count."""
@@ -347,13 +338,13 @@ class Assembler:
         return (
             *(client_request.is_dry, options.preset, options.aim, options.context_tokens),
             *(options.keep, options.stale, reserve, learned, upstream),
-            *(self._learned.refuses_marks(upstream, request.model), self.prices_of(request.model, upstream)),
+            *(self._learned.refuses_marks(upstream, request.model), self._price_book.version),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
 
     def _assembled(
-        self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: LearnedWindow | None
+        self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: "LearnedWindow | None"
     ) -> Assembly:
         request, dialect = parsed.request, DIALECTS[client_request.dialect]
         options = self._options(client_request, request.model, reserve)
@@ -383,7 +374,7 @@ class Assembler:
         own_marks = (row and row.own_marks) or settings.own_marks
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
-            prices=self.prices_of(model, upstream),
+            prices=self._price_book.prices(model, upstream),
             aim=client_request.options.aim or settings.aim,
             limits=replace(self._limits[upstream], context_tokens=self.context_tokens_of(client_request)),
             reserve=reserve,
@@ -405,13 +396,11 @@ def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation
 
 
 def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
-    """The same for no more than this window."""
     windows = [each for each in (window, limits.window) if each is not None]
     return replace(limits, window=min(windows, default=None))
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
-    """A digest of everything besides the history that decisions follow from."""
     values = (
         settings.prices,
         settings.aim,
@@ -430,3 +419,176 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     effect = "observe" if client_request.is_dry else "on"
     parts = (values, ways, settings.exceptions, tools, preset, effect, *keep, *sight)
     return sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+# --- what upstreams have shown: how large a model's window is, where a prompt was too long; which models take no cache
+# marks of ours; what their caches forget; and how far our counts of tokens are off. Only this process knows.
+# Laws
+#   A learned window only makes a budget smaller.
+#   It counts for an hour, and no longer once the upstream takes a prompt that is larger.
+
+_SECONDS = 3_600.0
+"""Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""
+_MODELS = 1_024
+_STREAK = 5
+"""Replies in a row that must show the same of a cache before it is believed."""
+SHARE = 0.7
+"""Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
+_NEAR = 0.5
+"""The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWindow:
+    """In the upstream's own tokens."""
+
+    window: int | None = None
+    prompt: int | None = None
+    """The most tokens of a prompt; None where that follows from the window."""
+    with_answer: bool = False
+
+    def after(self, overflow: Overflow, sent: int) -> "LearnedWindow":
+        """With what is said of a prompt that had about so many tokens. The newest word on the window counts."""
+        with_answer = self.with_answer or overflow.with_answer
+        if overflow.window is not None:
+            return LearnedWindow(overflow.window, None, with_answer)
+        return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
+
+    def above(self, prompt: int) -> "LearnedWindow":
+        """The window that is left after a prompt of so many tokens was taken: a smaller window was never the
+        model's."""
+        window = None if self.window is not None and self.window < prompt else self.window
+        return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))
+
+    def budget(self, limits: BudgetLimits, prices: Prices, answer: int | None, *, has_floor: bool) -> Budget:
+        """The budget for this model: at most what the upstream takes beside an answer of so many tokens."""
+        limits = _within(limits, self.window)
+        budget = limits.budget(prices, answer, has_floor=has_floor)
+        caps = [self.prompt or 0, int((self.room(answer) or 0) * limits.high)]  # where no prompt fits, none is made to
+        high = min([budget.high, *filter(None, caps)])
+        low, floor = budget.low * high // budget.high, budget.floor * high // budget.high
+        if budget.high == NO_MARK:
+            floor = min(budget.floor, high // 3)
+        return budget if high == budget.high else replace(budget, high=high, low=low, floor=floor, mark="window")
+
+    def room(self, answer: int | None) -> int | None:
+        """The most tokens that a prompt may have beside an answer of so many; None where nobody has said."""
+        beside = answer if self.with_answer and answer else 0
+        return None if self.window is None else max(0, self.window - beside)
+
+
+class Learned:
+    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+        self._calibrates = settings.calibrate
+        self.caches = LearnedCaches()
+        self._ratios: LRUCache[str, float] = LRUCache(_MODELS)
+        self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
+        """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
+        moves what is sent for another."""
+        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
+
+    def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
+        return self._windows.get(_served_by(client_request, model)) if self._windows else None
+
+    def calibration(self, live: LiveConversation, model: str) -> Calibration:
+        return live.calibration or Calibration(self._ratios.get(model, 1.0))
+
+    def refuses_marks(self, upstream: str, model: str) -> bool:
+        return (upstream, model) in self._refused_marks
+
+    def note_refused_marks(self, upstream_request: UpstreamRequest) -> None:
+        assert upstream_request.planned is not None
+        model = upstream_request.planned.context.request.model
+        self._refused_marks[upstream_request.client_request.upstream, model] = True
+
+    def note_overflow(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
+        """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""
+        planned, client_request = upstream_request.planned, upstream_request.client_request
+        assert planned is not None
+        model, counted = planned.context.request.model, upstream_request.tokens_sent
+        sent = self.calibration(planned.context.live, model).estimate(counted)
+        least = overflow.prompt or (0 if overflow.with_answer else overflow.window) or 0
+        if least > sent and self._calibrates:
+            self.calibrate(planned, counted, least)
+        elif least > sent and overflow.window:  # in our own count, where nothing may be calibrated
+            overflow = replace(overflow, window=overflow.window * sent // least)
+        before = self.window(client_request, model) or LearnedWindow()
+        self._windows[_served_by(client_request, model)] = before.after(overflow, sent)
+
+    def note_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
+        client_request, model = planned.context.client_request, planned.context.request.model
+        if (learned := self.window(client_request, model)) is not None:
+            left = learned.above(reported if self._calibrates else sent)
+            if left != learned:  # else its hour would begin anew
+                self._windows[_served_by(client_request, model)] = left
+        if self._calibrates:
+            self.calibrate(planned, sent, reported)
+
+    def calibrate(self, planned: PlannedRequest, sent: int, reported: int) -> None:
+        live, model = planned.context.live, planned.context.request.model
+        learned = live.calibration = self.calibration(live, model).learn(sent, reported)
+        self._ratios[model] = learned.ratio
+
+    def may_overflow(self, context: RequestContext, tokens: int) -> bool:
+        """True where it is worth to look whether the upstream takes a prompt of so many tokens."""
+        learned = self.window(context.client_request, context.request.model)
+        window = (learned and learned.window) or context.plan_settings.prices.window
+        return window is None or context.calibration.estimate(tokens) > _NEAR * window
+
+    def fits(self, planned: PlannedRequest) -> bool:
+        """True where the window takes the prompt beside its answer; true where nobody has said how large it is."""
+        context, request = planned.context, planned.context.request
+        tokens, window = context.calibration.estimate(planned.tokens_sent), context.plan_settings.prices.window
+        learned = self.window(context.client_request, request.model)
+        room = learned.room(request.reserve) if learned else None
+        return (window is None or tokens + (request.reserve or 0) <= window) and (room is None or tokens <= room)
+
+
+def _served_by(client_request: ClientRequest, model: str) -> tuple[str, str, str]:
+    return client_request.sender.tenant, client_request.upstream, model
+
+
+class LearnedCaches:
+    """Where the usage of replies is not what the table of caches has foretold, by model and upstream."""
+
+    def __init__(self) -> None:
+        self._streaks: LRUCache[tuple[str, str, str], int] = LRUCache(_MODELS)
+        self._seconds: LRUCache[tuple[str, str], float] = LRUCache(_MODELS)
+        self._pauses: LRUCache[tuple[str, str, str], float] = LRUCache(_MODELS)
+        self._reporting: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
+        """Those that have reported cached tokens: of others nobody knows what they have forgotten."""
+
+    def lifetime(self, model: str, upstream: str, usual: float) -> float:
+        return self._seconds.get((model, upstream), usual)
+
+    def note(self, upstream_request: UpstreamRequest, usage: Usage) -> str:
+        """Take notice of a reply. Returns what it shows where that has now been seen often enough: `longer` or
+        `shorter` (the lifetime), `uncached`, `unmarked` (read without marks) or `least` (read below it); else ""."""
+        planned, record = upstream_request.planned, upstream_request.notes.record
+        is_extended = upstream_request.headers.get("x-narrows-prefix") == "extended"
+        if planned is None or planned.previous is None or record is None or not is_extended:
+            return ""
+        context = planned.context
+        name = (context.request.model, upstream_request.client_request.upstream)
+        if usage.cached > 0:
+            self._reporting[name] = True
+        rule, pause = context.plan_settings.cache, record.at - planned.previous.at
+        kind, differs = "uncached", usage.cached == 0
+        if rule.mark and not context.plan_settings.prices.breakpoints:  # it has none, and so has the one before
+            kind, differs = "unmarked", usage.cached > 0
+        elif usage.prompt < rule.least:
+            kind, differs = "least", usage.cached > 0
+        elif context.conversation.steps < 3:  # the first request gets no mark of ours
+            return ""
+        elif pause > self.lifetime(*name, context.lifetime):
+            kind, differs = "longer", usage.cached > 0
+        elif pause > MINUTE:
+            kind, differs = "shorter", differs and name in self._reporting
+        streak = self._streaks[*name, kind] = self._streaks.get((*name, kind), 0) + 1 if differs else 0
+        if streak > 1:
+            pause = min(pause, self._pauses.get((*name, kind), pause))
+        if streak:
+            self._pauses[*name, kind] = pause
+        if streak >= _STREAK and kind in ("longer", "shorter"):
+            self._seconds[name] = pause
+        return kind if streak == _STREAK else ""

@@ -7,7 +7,7 @@ Law: what cannot be meant raises ValueError, whose text says what is allowed ins
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -59,52 +59,14 @@ TextProtocol = Annotated[
     bool,
     typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
 ]
-Refetch = Annotated[
-    float,
-    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
-]
-SummaryModel = Annotated[
-    str,
-    typer.Option(metavar="MODEL", help="Who writes summaries. Default: the small sibling; `same`: the model itself."),
-]
 Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...", help="Sessions, as `narrows serve --record FOLDER` writes them. Skips *.usage.json."
     ),
 ]
-PriceTables = Annotated[
-    list[str] | None,
-    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
-]
-Cache = Annotated[
-    Literal["prefix", "breakpoint", "none"] | None,
-    typer.Option(
-        metavar="prefix|breakpoint|none",
-        help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model.",
-    ),
-]
-Upstream = Annotated[
-    str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")
-]
 CredentialEnv = Annotated[
     str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-]
-Chain = Annotated[
-    bool,
-    typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
-]
-NoMarks = Annotated[
-    bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
-]
-ShowNeeds = Annotated[
-    bool,
-    typer.Option("--needs", help="Print each text that a next action needed and that was out of sight, and its stub."),
-]
-AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
 ]
 Html = Annotated[
     str | None,
@@ -118,7 +80,6 @@ def custom_presets(config: Path | None) -> Mapping[str, CustomPreset]:
 
 
 def check_preset(name: str, custom: Iterable[str]) -> None:
-    """Refuse a name that is no preset's."""
     presets = {*PRESETS, *custom}
     if name not in presets:
         raise ValueError(unknown("preset", name, presets))
@@ -133,17 +94,9 @@ def presets_named(names: Sequence[str], custom: Iterable[str]) -> Sequence[str]:
 
 
 def check_prices(models: Iterable[str]) -> None:
-    """Refuse models whose prices are not in the catalog."""
     for model in models:
         if not prices_for(model).listed:
             raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")
-
-
-def check_billed(models: Iterable[str], upstream: str, refetch: float) -> None:
-    """Refuse what only the built-in provider can do where there is a real upstream, which has prices of its own."""
-    if upstream and refetch:
-        raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
-    check_prices(() if upstream else models)
 
 
 def credential(variable: str) -> str:

@@ -9,26 +9,30 @@ an edit of an old message makes the summary stale, and another one is made.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import openai
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from policies.dialects import DEFAULT, DIALECTS
-from proxy.console.output import console, progress, refusing
+from proxy.console.output import plain_table, printable, progress, refusing
+from proxy.drawing.figures import dollars, money, percent
 from proxy.lab import sessions
 from proxy.lab.arguments import Html, check_prices
-from proxy.lab.breakdown import Breakdown, break_down
+from proxy.lab.breakdown import BeforeAfter, Breakdown, break_down
 from proxy.lab.generators.chats import chat
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.replay.bills import SessionBill
+from proxy.lab.replay.display import against_nothing, summaries
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import ClientEdit, Json, Session, requests
-from proxy.lab.replay.report import Report
+from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.replay.runs import ClientReply, Progress, replay, replay_all
-from proxy.lab.reports.page_file import open_page, print_place
+from proxy.lab.terminal import columns, kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
 SHOWN = ("write_once", "long_day")
 CHAT_SEED, CHAT_TURNS, CHAT_ANSWER = 5, 60, 780
@@ -49,12 +53,11 @@ class DemoResult:
 
     @property
     def is_held(self) -> bool:
-        """Whether the prefix held: every request was answered, and every change of the prefix was declared."""
+        """True where the prefix held: every request was answered, and every change of the prefix was declared."""
         return self.report.requests > 0 and not self.report.faults
 
 
 async def demonstrate(model: str, progress: Progress = lambda: None) -> list[DemoResult]:
-    """Drive the shipped sessions at the prices of a model."""
     async with environment_for(model, Options()) as environment:
         return [await _drive(recorded(name), environment, progress) for name in SHOWN]
 
@@ -70,7 +73,6 @@ async def chat_at_length(model: str, store: str = "", progress: Progress = lambd
 
 
 def recorded(name: str) -> Session:
-    """A session that is shipped."""
     session = sessions.load(name)
     return Session(name, session["model"], tuple(session["messages"]), tuple(session["tools"]))
 
@@ -108,7 +110,7 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
 
 
 def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:
-    """What the session costs where each request carries only the newest messages."""
+    """The bill of the session where each request carries only the newest messages."""
     bill, rule = SessionBill(environment.prices), rule_for(environment.prices.model, environment.prices)
     read, cache = PromptReader(environment.count, APIS[DEFAULT]), PromptCache(environment.count)
     for body, completion in zip(requests(session, environment.model, environment.marks), completions, strict=False):
@@ -128,13 +130,124 @@ def newest_only(body: Json) -> Json:
 
 
 def total() -> int:
-    """How many requests it makes."""
     return sum(len(recorded(name).turns) for name in SHOWN) + CHAT_TURNS
 
 
-# --- the command ---
+# --- the report ---
 
-NAME = "narrows-demo"
+PLOT = "Two recorded sessions of a coding agent, by way of Narrows, to a provider that is built in:"
+MORAL = (
+    "Short sessions gain little: most of their tokens are new when they are sent. The sliding window sends the fewest "
+    "tokens of a long one and pays for most of them in full, because its beginning is never the same twice."
+)
+
+
+def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
+    console.print(Text(PLOT))
+    for result in results:
+        tokens, messages = result.sizes.tokens, result.sizes.messages
+        name, requests = result.report.session, result.report.requests
+        head = f"{name}: the last of {requests} requests, {tokens.before:,} -> {tokens.after:,} tokens"
+        console.print(Text(f"{head}   {legend(console.options.ascii_only)}", style="bold"))
+        few = len(messages) <= 2 * WINDOW
+        print_bars(console, message_bars(messages) if few else kind_bars(result.sizes.kinds), min(console.width, 100))
+    first = results[0].report
+    heads = ("session", "tokens", "cached", "peak", "input bill", "ratio", "whole bill", "ratio")
+    table = plain_table(*heads, title=f"\nThe bill at the prices of {printable(first.prices)}")
+    for result in results:
+        baseline = result.report.baseline
+        name = f"{result.report.session} as it is"
+        rows = ((name, baseline), ("  by Narrows", result.report.bill), (f"  last {WINDOW} messages", result.window))
+        for name, bill in rows:
+            table.add_row(
+                name,
+                f"{bill.tokens:,}",
+                percent(bill.share_cached),
+                f"{bill.peak:,}",
+                f"${dollars(bill.input)}",
+                f"{bill.input / baseline.input if baseline.input else 1.0:.2f}",
+                f"${dollars(bill.total)}",
+                f"{bill.total / baseline.total if baseline.total else 1.0:.2f}",
+            )
+    console.print(table)
+    print_notes(console, first.notes)
+    for result in results:
+        report, is_held = result.report, result.is_held
+        words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
+        changed, followers = report.prefix_changes, report.requests - 1
+        declared = changed - report.undeclared_prefix_changes
+        verdict = "The prefix held" if is_held else f"THE PREFIX DID NOT HOLD ({report.faults} faults)"
+        refusal = f"\n  first refusal: {printable(report.first_refusal)}" if report.first_refusal else ""
+        proof = (
+            f"{verdict} in {report.session}: {words}.\n"
+            f"  The provider itself saw {followers - changed} of {followers} requests begin with all of the one "
+            f"before;\n  {declared} of the {changed} others were declared in the reply.{refusal}"
+        )
+        console.print(Text(proof, style="" if is_held else "red"))
+    console.print(Text(MORAL, style="dim"))
+
+
+# --- the demo's long chat on a terminal: its prompts and its bill over time, and what became of its summaries ---
+
+_HEIGHT = 5
+_MILLIONTHS = 1_000_000
+_MARKS = {"pending": "?", "adopted": "^", "stale": "!"}
+"""Below the columns: a summary is asked for, stands from here on, may no longer be used."""
+
+
+def print_long_chat(console: Console, report: Report) -> None:
+    """Two charts over its requests, what happened to its summaries, and what all of it cost."""
+    plain, results = console.options.ascii_only, report.each_request
+    prompts = [BeforeAfter(int(each.tokens_sent.without), int(each.tokens_sent.with_)) for each in results]
+    bills = [_so_far(each) for each in results]
+    title = f"\n{report.session}: {report.requests} requests by the preset {report.preset}, made by rule"
+    console.print(Text(f"{title}   {legend(plain)}", style="bold"))
+    _print_columns(console, "tokens of each prompt", f"{prompts[-1].after:,} of {prompts[-1].before:,}", prompts)
+    console.print(Text("".join(_marks(results)).rstrip()))
+    console.print(Text("(a summary: ? asked for  ^ adopted  ! stale)", style="dim"))
+    bill = report.input_bill
+    _print_columns(
+        console, "the input bill so far", f"{money(bill.dollars_with)} of {money(bill.dollars_without)}", bills
+    )
+    for number, each, word in _events(results):
+        console.print(Text(f"request {number:>3}  {word}: {each.tokens_sent.with_:,} tokens, {each.prefix}"))
+    for line in (*summaries([report]), *against_nothing([report])):
+        console.print(Text(line))
+    if report.faults:
+        console.print(Text(f"THE PREFIX DID NOT HOLD ({report.faults} faults)", style="red"))
+
+
+def _print_columns(console: Console, title: str, last: str, sizes: Sequence[BeforeAfter]) -> None:
+    console.print(Text(f"{title}; at the end {last}", style="dim"))
+    for line in columns(sizes, _HEIGHT, console.options.ascii_only):
+        console.print(Text(line))
+
+
+def _so_far(result: RequestResult) -> BeforeAfter:
+    """Both bills up to a request, in millionths, which columns can be drawn of."""
+    bill = result.input_bill
+    return BeforeAfter(int(bill.without * _MILLIONTHS), int(bill.with_ * _MILLIONTHS))
+
+
+def _marks(results: Sequence[RequestResult]) -> list[str]:
+    marks = [" "] * len(results)
+    for number, _, word in _events(results):
+        marks[number - 1] = _MARKS[word.partition(":")[0]]
+    return marks
+
+
+def _events(results: Sequence[RequestResult]) -> Iterator[tuple[int, RequestResult, str]]:
+    """The requests at which something became of summaries, and what their replies said."""
+    before = ""
+    for number, result in enumerate(results, 1):
+        word = result.summary
+        is_new = word != before or (word == "adopted" and result.prefix.startswith("checkpoint:"))
+        if is_new and word.partition(":")[0] in _MARKS:
+            yield number, result, word
+        before = word
+
+
+# --- the command ---
 
 
 def demo(
@@ -143,40 +256,24 @@ def demo(
         str, typer.Option(metavar="URL", help="Where the long chat's summaries are stored. Default: nowhere for long.")
     ] = "",
     html: Html = None,
-    is_opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Run two shipped sessions and a long chat through Narrows.
 
     With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Then a
     chat whose old turns are summed up: a summary, an edit that makes it stale, another one. Needs no network and no
     key, and ends by itself; exit code 1 where the prefix did not hold.
-
-    All of it is on a page, too: narrows-demo.html in this folder, unless --html names another file. No file that is
-    there already is changed: the page then has a number in its name.
     """
-    from proxy.lab import demo
-    from proxy.lab.replay.comparison import averages, preset_results
-    from proxy.lab.reports import page
-    from proxy.lab.reports.page_file import new_page, writable, write
-    from proxy.lab.reports.text import print_demo, print_long_chat
-
     with refusing():
         check_prices([prices])
         path = writable(html)
-    with refusing(), progress(demo.total()) as advance:
-        results = asyncio.run(demo.demonstrate(prices, advance))
-        report = asyncio.run(demo.chat_at_length(prices, store, advance))
-    print_demo(console(), results)
-    print_long_chat(console(), report)
-    reports = [*(result.report for result in results), report]
-    drawn = page.replayed(reports, averages(reports), preset_results(reports))
-    with refusing():
-        if path is None:
-            path = new_page(NAME, drawn)
-        else:
-            write(path, drawn)
-    print_place(path)
+    with refusing(), progress(total()) as advance:
+        results = asyncio.run(demonstrate(prices, advance))
+        report = asyncio.run(chat_at_length(prices, store, advance))
+
+    def draw(paper: Console) -> None:
+        print_demo(paper, results)
+        print_long_chat(paper, report)
+
+    print_report(draw, dict, as_json=False, path=path)
     print("With a client of your own: narrows run -- COMMAND")
-    if is_opened:
-        open_page(path)
     raise typer.Exit(int(not all(result.is_held for result in results) or report.faults > 0))

@@ -1,4 +1,4 @@
-"""What Narrows would do to one request, and why: a dry run, as plain values.
+"""A dry run: how Narrows would change one request, and why, as plain values.
 
 The request is planned as the proxy plans it where its store knows nothing: by replaying its history. Nothing is sent.
 
@@ -9,16 +9,16 @@ Laws
   session costs lies between and depends on its past; that is what a replay is for.
 """
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
@@ -26,22 +26,20 @@ from policies.context import Aim
 from policies.dialects import DIALECTS
 from policies.keep import Patterns, names, patterns_of
 from policies.model.edits import Replace
+from policies.model.parameters import Trigger, is_large
 from policies.model.rawjson import UnreadableError, members, replaced
-from policies.model.tokens import HIGHEST, LOWEST
-from policies.model.windows import Trigger, is_large
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
-from policies.money.prices import Prices, Usage
+from policies.money.prices import BudgetLimits, Prices, Usage
 from policies.presets import Preset
-from policies.recall import answer, original, read
+from policies.recall import original, read
 from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
-from policies.text.stubs import MARK
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, explains_columns, print_json, progress, refusing
+from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
+from proxy.drawing.figures import change_of, money
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.arguments import (
     PRESET,
@@ -55,17 +53,13 @@ from proxy.lab.arguments import (
     check_prices,
     custom_presets,
 )
-from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
-from proxy.lab.reports.page_file import print_page, writable
+from proxy.lab.breakdown import BeforeAfter, MessageSize, break_down, span
+from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
-from proxy.lab.results import notes_on
-
-if TYPE_CHECKING:  # they load all that a replay needs
-    from proxy.lab.replay.environment import Options
-    from proxy.lab.replay.report import Report
+from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
 _SOME_PLACES = 3
-"""So many places of what a pattern names are in a sentence."""
+"""Places of a pattern that a sentence lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +75,7 @@ class EditSummary:
     new_in_this_request: bool
     becomes: str
     ref: str | None
-    """What the recall tool knows the hidden text by, where the edit's text names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class OriginalText:
-    """What a reference stands for; where it stands for nothing, `error` says so."""
-
-    JSON: ClassVar = ("ref", "found", "text")
-
-    ref: str
-    text: str | None
-    error: str = ""
-
-    @property
-    def found(self) -> bool:
-        """Whether it stands for anything."""
-        return self.text is not None
+    """The reference of the hidden text, where the edit's text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +91,6 @@ class InputBill:
 
 @dataclass(frozen=True, slots=True)
 class PatternEffect:
-    """What a pattern of `keep` names in a request: none of it is edited."""
-
     blocks: int
     tokens: int
     where: Sequence[str]
@@ -122,13 +98,10 @@ class PatternEffect:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about the dry run that a person may ask."""
-
     model: str
     prices: str
     prices_known: bool
     notes: Sequence[str]
-    """What a reader has to know of the figures."""
     preset: str
     aim: Aim
     requests_in_history: int
@@ -136,19 +109,13 @@ class Explanation:
     verdict: str
     tokens: BeforeAfter
     tokens_of_recall_tool: int
-    """Part of the tokens after; 0 where it is not added."""
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
-    layers: Sequence[PolicyEffect]
-    """What each policy leaves of the request, in the preset's order."""
     foretold: Sequence[str]
     """Which summaries and digests a model would be asked for, and when: nobody is asked here."""
-    idle_policies: Sequence[str]
-    """Those that change nothing in it."""
     edits: Sequence[EditSummary]
     keep: Mapping[str, PatternEffect]
-    """By pattern."""
 
 
 def request_from(name: str, model: str = "") -> bytes:
@@ -179,15 +146,13 @@ def explained(
     *,
     prices: Prices | None = None,
     text_protocol: bool = False,
-    calibration: float = 1.0,
     own: Preset | None = None,
     aim: Aim | None = None,
     context_tokens: int | None = None,
     keep: Patterns = (),
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
-    Narrows; `calibration` the number of tokens that the provider reports for each one counted; the aim is that of the
-    preset where none is given. Raises ValueError where the body is not a request."""
+    Narrows; the aim is that of the preset where none is given. Raises ValueError where the body is not a request."""
     result = compact(
         body,
         policies=own or preset,
@@ -197,13 +162,12 @@ def explained(
         text_protocol=text_protocol,
         recall=True,
         own_marks="auto",
-        calibration=calibration,
         keep=keep,
     )
     plan, settings = result.plan, result.settings
     tool = tool_tokens(result.tool, settings.count)
-    before, order = settings.head - tool + plan.before, order_of(settings.policies)
-    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
+    before = settings.head - tool + plan.before
+    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool)
     tokens = BeforeAfter(before, settings.head + plan.after)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
@@ -221,16 +185,13 @@ def explained(
         input_bill_of_this_request=input_bills(settings.prices, tokens),
         messages=sizes.messages,
         kinds=sizes.kinds,
-        layers=sizes.layers,
         foretold=tuple(foretold(result)),
-        idle_policies=tuple(name for name in order if name not in {layer.after for layer in sizes.layers}),
         edits=tuple(_edits(result, sizes.edits)),
         keep=effects,
     )
 
 
 def _effect(result: Compacted, pattern: str) -> PatternEffect:
-    """What a pattern names in a request."""
     conversation, history = result.conversation, DIALECTS[result.dialect].fields.history
     places = [at for at in range(len(conversation.blocks)) if names((pattern,), conversation, at)]
     tokens = sum(conversation.blocks[at].tokens for at in places)
@@ -252,7 +213,7 @@ def _place(history: str, path: Sequence[str | int]) -> str:
 
 
 def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
-    """What this input costs where the provider has nothing of it in its cache, and where it has all."""
+    """The cost of this input where the provider has nothing of it in its cache, and where it has all."""
 
     def bill(share_cached: int) -> InputBill:
         usages = (Usage(size, size * share_cached, 0, 0) for size in (tokens.before, tokens.after))
@@ -261,27 +222,13 @@ def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
     return {"nothing_cached": bill(0), "all_cached": bill(1)}
 
 
-def original_text(body: bytes, ref: str, part: str = "") -> OriginalText:
-    """What a reference stands for in this request: all of it, or a part as the recall tool understands it.
-
-    Raises ValueError where the body is not a request.
-    """
-    conversation = compact(body, policies=()).conversation
-    arguments = json.dumps({"ref": ref, "part": part})
-    text = original(conversation, read(arguments).ref)
-    if text is None:
-        error = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
-        return OriginalText(ref, None, error)
-    if part:
-        result = answer(conversation, arguments)
-        if not result.succeeded:
-            return OriginalText(ref, None, result.text.removeprefix(MARK).strip(" ]"))
-        text = result.text
-    return OriginalText(ref, text)
+def original_text(body: bytes, ref: str) -> str | None:
+    """The text behind a reference in this request; None where it has none. Raises ValueError where the body is no
+    request."""
+    return original(compact(body, policies=()).conversation, read(json.dumps({"ref": ref})).ref)
 
 
 def _verdict(result: Compacted) -> str:
-    """Why there is something to shorten, or why not."""
     plan, settings = result.plan, result.settings
     tokens, pending = settings.head + plan.before, plan.state.offers
     if plan.edits:
@@ -348,11 +295,64 @@ def _moment(result: Compacted, trigger: Trigger) -> str:
     if trigger.holds(conversation, step, tokens, budget.window, budget.high):
         return ""
     limits = (
-        ("tokens", int(trigger.least(budget.window, budget.high)), tokens),
+        ("tokens", int(trigger.lowest_tokens(budget.window, budget.high)), tokens),
         ("messages", trigger.messages, conversation.blocks[-1].message + 1),
         ("turns", trigger.turns, step),
     )
     return " and ".join(f"at {limit:,} {unit} ({count:,} so far)" for unit, limit, count in limits if limit)
+
+
+# --- the report ---
+
+_LAST_LINE = """
+    where: the place in the body; before, after: tokens; since now: decided in this request, earlier: in one before it;
+    `narrows explain FILE --ref REF` prints what a ref stands for, --json lists all edits.
+"""
+MOST_EDITS = 20
+
+
+def print_explanation(console: Console, explanation: Explanation) -> None:
+    plain = console.options.ascii_only
+    head = f"{printable(explanation.model)}, preset {explanation.preset}, aim {explanation.aim}"
+    head = f"{head}: request {explanation.requests_in_history}"
+    console.print(Text(f"{head}, tokens per message   {legend(plain)}", style="bold"))
+    print_bars(console, message_bars(explanation.messages), console.width)
+    console.print(Text("\nby kind", style="bold"))
+    print_bars(console, kind_bars(explanation.kinds), console.width)
+    console.print()
+    if explanation.edits:
+        table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
+        table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"  # the widest, so that no other is cut
+        largest = sorted(explanation.edits, key=lambda edit: edit.tokens.after - edit.tokens.before)
+        for edit in largest[:MOST_EDITS]:
+            what = printable(f"{edit.kind} {edit.tool}".strip(), 24)
+            sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
+            since = "now" if edit.new_in_this_request else "earlier"
+            table.add_row(
+                edit.policy, printable(edit.where.removesuffix(".content"), 60), what, edit.ref or "", *sizes, since
+            )
+        if others := largest[MOST_EDITS:]:
+            sizes = (f"{sum(e.tokens.before for e in others):,}", f"{sum(e.tokens.after for e in others):,}")
+            table.add_row("", f"{len(others)} smaller ones", "", "", *sizes, "")
+        console.print(table)
+    for policy in sorted({edit.policy for edit in explanation.edits}):
+        count = sum(edit.policy == policy for edit in explanation.edits)
+        console.print(Text(f"{policy:<8} {count:>4}  {WHY.get(policy, '')}"))
+    console.print(Text(f"\n{'why now' if explanation.edits else 'nothing to shorten'}: {explanation.verdict}"))
+    before, after = explanation.tokens.before, explanation.tokens.after
+    tokens = f"{before:>10,} -> {after:>10,}  ({change_of(before, after)})"
+    console.print(Text(f"\ntokens of the input              {tokens}"))
+    for end, bill in explanation.input_bill_of_this_request.items():
+        words = f"{end.removesuffix('_cached')} of it cached"
+        costs = f"{money(bill.before):>10} -> {money(bill.after):>10}"
+        console.print(Text(f"its bill, {words:<22} {costs}"))
+    note = (
+        f"Prices of {printable(explanation.prices)}, for the input of this one request; its true bill lies between the "
+        "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
+    )
+    print_notes(console, [*explanation.foretold, note, *explanation.notes])
+    if explanation.edits:
+        print_last_line(console, _LAST_LINE)
 
 
 # --- the command ---
@@ -385,75 +385,45 @@ def explain(
     keep: Keep = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
-    calibration: Annotated[
-        float,
-        typer.Option(
-            min=LOWEST, max=HIGHEST, metavar="RATIO", help="Tokens that the provider reports for each one counted."
-        ),
-    ] = 1.0,
     html: Html = None,
     ref: Annotated[str, typer.Option(metavar="REF", help="Print what this reference stands for, unchanged.")] = "",
-    part: Annotated[
-        str, typer.Option(metavar="PART", help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')
-    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what would become of one saved request.
 
     What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
-    With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
-    if ref or part:
-        return _print_original(file, model, ref, part, html, as_json)
-    from proxy.lab.reports.text import print_explanation
-
+    if ref:
+        return _print_original(file, model, ref, html, as_json)
     with refusing():
         own = custom_presets(config)
         check_preset(preset, own)
         check_prices([prices] if prices else [])
         path, body = writable(html, [file]), request_from(file, model)
-        table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
-        choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
-        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ())}
-        explanation = explained(body, prices=table, calibration=calibration, own=chosen, **choices)
-    if as_json:
-        print_json(values_of(explanation))
-    else:
-        print_explanation(console(), explanation)
-    if path is not None:
-        from proxy.lab.replay.environment import Options
-        from proxy.lab.reports import page
-
-        options = Options((prices,) if prices else (), own=own, **choices)
-        name = "a request" if file == "-" else Path(file).name
-        print_page(path, page.explained(name, explanation, _past(body, name, options)), as_json)
+        explanation = explained(
+            body,
+            preset,
+            prices=prices_for(prices) if prices else None,
+            text_protocol=text_protocol,
+            own=own[preset].preset if preset in own else None,
+            aim=aim,
+            context_tokens=context_tokens,
+            keep=patterns_of(keep or ()),
+        )
+    print_report(lambda paper: print_explanation(paper, explanation), lambda: values_of(explanation), as_json, path)
     return None
 
 
-def _past(body: bytes, name: str, options: "Options") -> "Report | str":
-    """What the history of a request has cost so far; a sentence why that cannot be said."""
-    from proxy.lab.replay.runs import replay_all, session_until
-
-    session = session_until(body, name)
-    if isinstance(session, str):
-        return session
-    with progress(options.requests([session])) as advance:
-        (report,) = asyncio.run(replay_all([session], options, advance))
-    return report
-
-
-def _print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:
-    """What a reference stands for in a request: the bytes, and no more."""
+def _print_original(file: str, model: str, ref: str, html: str | None, as_json: bool) -> None:
+    """Print the text behind a reference in a request: the bytes, and no more."""
     with refusing():
-        if not ref:
-            raise ValueError("--part is a part of what --ref names; give that too")
         if html is not None:
             raise ValueError("--html shows the whole request; give it without --ref")
-        original = original_text(request_from(file, model), ref, part)
+        text = original_text(request_from(file, model), ref)
         if as_json:
-            print_json(values_of(original))
-        if original.text is None:
-            raise ValueError(original.error)
+            print_json({"ref": ref, "found": text is not None, "text": text})
+        if text is None:
+            raise ValueError(f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has")
     if not as_json:
-        sys.stdout.buffer.write(original.text.encode("utf-8", "surrogatepass"))
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""What the next step of a recorded session needs and does not have before it, judged without a model.
+"""Needs of the next step of a recorded session that are out of its sight, judged without a model.
 
 An action is what the model answers a request with. It needs the paths, names and numbers that it uses, in its calls and
 in its prose, and the old text that its edits quote. What of that the client had sent, and what stands nowhere in the
@@ -43,7 +43,7 @@ _ESCAPES = ("\\n", "\\t", "\\r")
 _PATCHED = re.compile(r"\*\*\* (?:Add|Update|Delete) File: ([^\s\\\"]+)")
 _FOLDERS, _LONGEST_PATH = re.compile(r"[\w./~-]*\Z"), 300
 _CHANGES_FOLDER = re.compile(r"\A\s*cd [^\s;&|]+\s*?(?:&&|;|\n)\s*")
-"""What many commands begin with, so that it tells none from another."""
+"""The beginning of many commands, so that it tells none from another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,19 @@ class HiddenNeed:
 
     request: int
     items: tuple[str, ...]
-    """Names, numbers and lines of old text."""
     in_calls: bool
-    """Whether a call needs it, and not prose alone."""
+    """True where a call needs it, and not prose alone."""
     quoted: bool
-    """Whether an edit quotes it."""
     place: str
     """The call that it is the output of, or the kind of text."""
     turns_ago: int
     stub: str
-    """What stands in its place: its first 300 characters."""
+    """The first 300 characters of what stands in its place."""
     connects: bool
 
 
 @dataclass(slots=True)
 class Needs:
-    """What the actions of a session needed and had not before them."""
-
     JSON: ClassVar = (
         *("actions", "out_of_sight", "out_of_sight_in_calls", "edits", "edits_out_of_sight"),
         *("share_out_of_sight", "share_out_of_sight_in_calls", "share_edits_out_of_sight"),
@@ -79,7 +75,6 @@ class Needs:
 
     actions: int = 0
     out_of_sight: int = 0
-    """Actions that need something out of sight."""
     out_of_sight_in_calls: int = 0
     edits: int = 0
     """Calls that quote old text which the history holds."""
@@ -106,12 +101,10 @@ class Needs:
 
     @property
     def share_edits_out_of_sight(self) -> float | None:
-        """None where nothing was edited."""
         return self.edits_out_of_sight / self.edits if self.edits else None
 
     @property
     def share_connected(self) -> float | None:
-        """None where nothing was needed that was out of sight."""
         return self.connected / len(self.each) if self.each else None
 
     @property
@@ -205,7 +198,6 @@ class _Request:
             )
 
     def _call(self, at: int) -> int | None:
-        """The block of the call that a block is, or answers."""
         return at if self._blocks[at].kind == "call" else self._blocks[at].answers
 
     def _place(self, at: int) -> str:
@@ -227,7 +219,7 @@ class _Request:
 
 
 def _names_in(part: Part) -> frozenset[str]:
-    """What an action names, as `identifiers_in`, but for short and round numbers."""
+    """The names in an action, as `identifiers_in`, but for short and round numbers."""
     names = identifiers_in(_NO_NAME.sub(" ", _readable(part.kind, part.text)))
     return frozenset(name for name in names if not name.isdigit() or (len(name) >= _DIGITS and name[-3:] != "000"))
 
@@ -246,7 +238,7 @@ def _flat(text: str) -> str:
 
 
 def _names_call(text: str, call: Block) -> bool:
-    """Whether a text names a call so that a model knows which one it was."""
+    """True where a text names a call so that a model knows which one it was."""
     command, paths = _known_by(call)
     if any(_names_path(text, path) for path in paths):
         return True
@@ -258,7 +250,7 @@ def _names_call(text: str, call: Block) -> bool:
 
 
 def _names_path(text: str, path: str) -> bool:
-    """Whether a text names a path, or the end of it that is known."""
+    """True where a text names a path, or the end of it that is known."""
     last = path.rstrip("/").rpartition("/")[2]
     for match in re.finditer(rf"(?<![\w-]){re.escape(last)}(?![\w-])", text) if last and last in text else ():
         folders = _FOLDERS.search(text[max(0, match.start() - _LONGEST_PATH) : match.start()])
@@ -275,12 +267,10 @@ def _decoded(text: str) -> str:
 
 
 def _readable(kind: str, text: str) -> str:
-    """A text as the model means it: of arguments the values, decoded."""
     return _decoded(text) if kind == "call" else text
 
 
 def _leaves(value: object) -> Iterator[str]:
-    """The texts and numbers in arguments."""
     if isinstance(value, Mapping | list):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(each)
@@ -289,7 +279,7 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 def _holds(text: str, name: str) -> bool:
-    """Whether a name stands in a text as a whole word."""
+    """True where a name stands in a text as a whole word."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -305,5 +295,5 @@ def _is_word(character: str) -> bool:
 
 
 def _quotes(text: str, line: str) -> bool:
-    """Whether a line stands in a text, as it is or as JSON."""
+    """True where a line stands in a text, as it is or as JSON."""
     return line in text or ((escaped := json.dumps(line, ensure_ascii=False)[1:-1]) != line and escaped in text)

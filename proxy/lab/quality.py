@@ -55,8 +55,6 @@ _SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d))[^\\\n])+)(?
 
 @dataclass(slots=True)
 class Tally:
-    """Where the items stood that turns used."""
-
     JSON: ClassVar = ("used", *get_args(Where), "share_visible")
 
     used: int = 0
@@ -69,7 +67,6 @@ class Tally:
     lost: int = 0
 
     def add(self, where: Where) -> None:
-        """Count one item."""
         self.used += 1
         setattr(self, where, getattr(self, where) + 1)
 
@@ -86,8 +83,6 @@ class Tally:
 
 @dataclass(slots=True)
 class Visibility:
-    """The tallies of a session."""
-
     JSON: ClassVar = ("all", "rare", "at_risk_rare", "quoted", "quoted_lines", "at_risk_quoted_lines")
 
     all: Tally = field(default_factory=Tally)
@@ -104,8 +99,6 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class _Hidden:
-    """The text that one edit took out of sight; `ref` is empty where the stub does not name its reference."""
-
     text: str
     ref: str
     where: Where
@@ -155,7 +148,7 @@ class _View:
         self.old_lines = [line for line in lines if len(line) >= SHORTEST and line in self.history]
 
     def is_at_risk(self, item: str) -> bool:
-        """Whether an item of the history last stood more than `RECENT` turns ago."""
+        """True where an item of the history last stood more than `RECENT` turns ago."""
         return item not in self._recent
 
     def where_by_line(self, name: str) -> Where:
@@ -179,7 +172,6 @@ class _View:
         return frozenset(line.strip() for text in self._texts.values() for line in text.split("\n"))
 
     def where(self, item: str) -> Where:
-        """Where an item of the history stands."""
         if item in self._visible:
             return "visible"
         return self._out_of_sight(item)
@@ -193,11 +185,11 @@ class _View:
         brings = {
             at: {item for item in away if item in hidden.text} for at, hidden in enumerate(self._hidden) if hidden.ref
         }
-        left = set[str]().union(*brings.values())
-        while left:
-            best = max(brings, key=lambda at: (len(brings[at] & left), at))
-            yield Need(self._hidden[best].ref, tuple(sorted(brings[best] & left)))
-            left -= brings[best]
+        missing = set[str]().union(*brings.values())
+        while missing:
+            best = max(brings, key=lambda at: (len(brings[at] & missing), at))
+            yield Need(self._hidden[best].ref, tuple(sorted(brings[best] & missing)))
+            missing -= brings[best]
 
 
 def tally(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[Part], visibility: Visibility) -> None:
@@ -274,7 +266,7 @@ def _json_list(text: str) -> list[object]:
 
 
 def _searched(text: str) -> Iterator[str]:
-    """What SEARCH blocks look for, each up to its divider."""
+    """The texts that SEARCH blocks look for, each up to its divider."""
     lines: list[str] | None = None
     for line in text.split("\n") if " SEARCH" in text else ():
         if _SEARCH.fullmatch(line):

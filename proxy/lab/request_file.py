@@ -22,7 +22,7 @@ _OTHERS: Mapping[str, str] = {
     "choices": "it is a reply of a model, not what was asked",
     "output": "it is a reply of a model, not what was asked",
 }
-"""What else a person may have, by a field that shows it."""
+"""Other files that a person may have, by a field that shows it."""
 
 
 def content_of(name: str) -> bytes:
@@ -52,7 +52,6 @@ def request_in(content: bytes, place: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def refusal(place: str, fault: str) -> str:
-    """The sentence for a file that has this fault."""
     return f"{place} is neither a request nor a session: {fault}; {_WISH}"
 
 

@@ -26,8 +26,7 @@ import zstandard
 from msgspec import Struct
 
 from policies.dialects import Added, Consent, Dialect, Request
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord

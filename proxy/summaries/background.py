@@ -32,8 +32,8 @@ from policies.context import Summarizing
 from policies.model.conversation import Block
 from policies.model.edits import Replace
 from policies.model.memory import Memory, ModelDigest
+from policies.model.parameters import is_large
 from policies.model.summary_record import Criteria, SummaryRecord, reply_word, stale
-from policies.model.windows import is_large
 from policies.money.prices import Prices
 from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described

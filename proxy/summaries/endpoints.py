@@ -16,7 +16,7 @@ import httpx2
 import msgspec
 
 from policies.dialects import DEFAULT, Dialect
-from policies.dialects.writing import Writing
+from policies.dialects.dialect import Writing
 from policies.model.tokens import well_formed
 from policies.money.prices import Usage
 from policies.presets import AS_CONFIGURED, WritingOptions

@@ -21,8 +21,7 @@ from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, sources_of
 from policies.money.bills import Labels
 from policies.rules.digest import section, source_text
-from policies.text.quotations import Quotations
-from policies.text.summary_checks import End, verdict
+from policies.text.summary_checks import End, Quotations, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
 from proxy.memory import Key

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import httpx2
 
 from policies.dialects import DIALECTS, Dialect
-from policies.dialects.writing import is_completion_limited, limit
+from policies.dialects.dialect import is_completion_limited, limit
 from policies.model.summary_record import Criteria, SummaryCost
 from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions

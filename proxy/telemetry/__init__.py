@@ -1,24 +1,31 @@
-"""What Narrows reports about itself: one log line for each request, metrics, and traces.
+"""Reports of Narrows about itself: one log line for each request, metrics, and traces.
 
 Laws
   Only named fields are logged: never a body, never a header, never a credential, and of what a client wrote only the
   names of its model and its conversation, both bounded.
   Labels are bounded: whatever comes from outside is one of a few words or "other".
   No request waits for the log (log.py).
+  A span has the attributes that spans.py names, and no others. Where nothing asks for traces nothing is imported.
 """
 
 import os
 import sys
 from collections.abc import Mapping
-from time import monotonic, time
-from typing import Any, TextIO
+from time import monotonic
+from typing import TYPE_CHECKING, TextIO
+
+import structlog
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Usage
 from proxy.telemetry.log import LogWriter, logger
 from proxy.telemetry.metrics import Metrics
-from proxy.telemetry.tracing import Tracing, open_tracing
 
+if TYPE_CHECKING:
+    from proxy.telemetry.spans import Tracing
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 QUIET = 60.0
 """Seconds without another of its kind after which a line is logged again that stands for a series."""
 
@@ -28,29 +35,21 @@ class Telemetry:
 
     def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
         self.metrics = Metrics()
-        self.tracing = Tracing()
-        self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
-        self.log = logger(level, self._writer)
+        self.tracing: Tracing | None = None
+        self.writer = LogWriter(format_, sys.stderr if stream is None else stream)
+        self.log = logger(level, self.writer)
         self._last_shed: dict[str, float] = {}
         self._last_write_trouble = -QUIET
-        self._logs_info, self._logs_debug = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
 
     def start(self) -> None:
         """Write lines in a thread from now on, until `close`, and send traces where these are asked for."""
-        self._writer.start()
+        self.writer.start()
         self.tracing = open_tracing(os.environ, self.log)
 
     def close(self) -> None:
-        """Write what waits, and send it."""
-        self.tracing.close()
-        self._writer.close()
-
-    def request(self, fields: Mapping[str, Any]) -> None:
-        """Log one request that was answered, or whose client left."""
-        is_page = fields["route"] not in ("chat", "count", "relay")
-        if self._logs_debug if is_page else self._logs_info:
-            level = "debug" if is_page else "info"
-            self._writer.put({**fields, "event": "request", "level": level, "timestamp": time()})
+        if self.tracing is not None:
+            self.tracing.close()
+        self.writer.close()
 
     def shed(self, reason: str, **fields: int) -> None:
         """Count a request for which nothing new was planned, and log the first of a series."""
@@ -85,3 +84,25 @@ class Telemetry:
 
 def _tokens(usage: Usage) -> dict[str, int]:
     return {"input": usage.uncached, "cached": usage.cached, "written": usage.written, "output": usage.completion}
+
+
+def open_tracing(environment: Mapping[str, str], log: structlog.typing.FilteringBoundLogger) -> "Tracing | None":
+    """The traces that the variables ask for: spans by OTLP over HTTP, or nothing."""
+    names = {name: environment.get(name, "").strip() for name in (*_ENDPOINTS, *_PROTOCOLS)}
+    exporters = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    is_disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if is_disabled or not ("otlp" in exporters.split(",") if exporters else any(names[name] for name in _ENDPOINTS)):
+        return None
+    protocol = next(filter(None, (names[name] for name in _PROTOCOLS)), "http/protobuf")
+    if protocol != "http/protobuf":
+        log.warning("tracing_off", protocol=protocol[:40], effect="set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf")
+        return None
+    try:
+        from proxy.telemetry.spans import Tracing
+
+        return Tracing(log)
+    except ImportError:
+        log.warning("tracing_off", effect='pip install "narrows[otel]", or set OTEL_SDK_DISABLED to true')
+    except ValueError:  # its text may quote what a variable holds
+        log.warning("tracing_off", effect="OpenTelemetry rejects the value of one of the OTEL_* variables; correct it")
+    return None

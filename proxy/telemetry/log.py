@@ -7,7 +7,7 @@ import select
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,9 @@ from typing import Any, TextIO
 
 import structlog
 
-from proxy.telemetry.record import DOLLARS, in_words
-
 Line = MutableMapping[str, Any]
-"""The fields of a log line."""
 _BATCH_SECONDS = 0.1
-"""How long a line may wait for others to be written with."""
 _MOST_LINES = 10_000
-"""Lines that wait while nobody reads the log; later ones are lost, and counted."""
 _FULL_SECONDS = 0.02
 """How long anybody but the thread waits for a log that is full."""
 _CLOSING_SECONDS = 1.0
@@ -53,7 +48,6 @@ class LogWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, as far as somebody reads it."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._has_trouble.set()
@@ -62,7 +56,6 @@ class LogWriter:
         self.flush()
 
     def put(self, line: Line) -> None:
-        """Take a line in: the fields of an event."""
         if len(self._lines) >= _MOST_LINES:
             self._lost += 1
             return
@@ -120,7 +113,6 @@ def _for_people(line: Line, console: structlog.dev.ConsoleRenderer) -> str:
 
 
 def _file(stream: TextIO) -> int | None:
-    """The file of a stream; None where it is in memory."""
     try:
         return stream.fileno()
     except io.UnsupportedOperation:
@@ -166,3 +158,50 @@ def _readable(line: Line) -> Line:
         elif isinstance(value, str) and not value.isprintable():
             line[key] = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
     return line
+
+
+# --- the line of a request, for people at a terminal ---
+
+DOLLARS = frozenset({"baseline", "dollars", "paid", "saved"})
+_LEAST = 0.0005
+"""Dollars that are none on a terminal."""
+_DIGEST = 32
+
+
+def in_words(line: Mapping[str, Any]) -> str:
+    """A line for people, from its fields that are not empty:
+    `chat gpt-5.4  27.2k -> 11.0k  extended  $0.014 less  24 ms  conv b026`."""
+    return "  ".join(_words(line))
+
+
+def _words(line: Mapping[str, Any]) -> Iterator[str]:
+    is_chat = line["route"] == "chat"
+    yield f"{line['route']} {line.get('model', '' if is_chat else line['method'])}".rstrip()
+    if line.get("before") or line.get("after"):
+        yield " -> ".join(dict.fromkeys(_thousands(line[name]) for name in ("before", "after")))
+    if "prefix" in line:
+        yield line["prefix"]
+    if line.get("mode") == "observed":  # the tokens behind the arrow are those that would have been sent
+        yield line["mode"]
+    if "paid" in line:
+        yield _money(line["paid"], line["saved"])
+    if line.get("rounds"):
+        yield f"{line['rounds']} recall{'' if line['rounds'] == 1 else 's'}"
+    yield f"{line['added_ms' if is_chat else 'ms']:.0f} ms"
+    if line.get("conversation"):
+        name = line["conversation"]
+        yield f"conv {name[:4] if len(name) == _DIGEST else name}"
+    if line["status"] // 100 != 2:
+        yield f"status {line['status']}"
+    if "trouble" in line:
+        yield line["trouble"]
+
+
+def _thousands(tokens: int) -> str:
+    return str(tokens) if tokens < 1_000 else f"{tokens / 1_000:.1f}k"
+
+
+def _money(paid: float, saved: float) -> str:
+    if abs(saved) < _LEAST:
+        return f"${paid:.3f}"
+    return f"${abs(saved):.3f} {'less' if saved > 0 else 'more'}"

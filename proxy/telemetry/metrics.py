@@ -23,7 +23,6 @@ from policies.money.bills import BillSums, RequestBill
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:/\[\]-]{0,63}")
 _VALUES = {"tenant": 100, "code": 48}
 _FEW_VALUES = 24
-"""How many values a label may have, by its name, and where it is not named."""
 _MOST_OWNERS = 300
 """Combinations of tenant, model, preset and API; beyond it new ones are of an "other" tenant, model and preset."""
 
@@ -118,7 +117,7 @@ MINUTES = 5
 
 
 class BreakerState(Protocol):
-    """What is read of a breaker, which stands above this."""
+    """The part of a breaker, which stands above this, that is read here."""
 
     @property
     def is_open(self) -> bool: ...
@@ -131,7 +130,6 @@ class AnswerCounts(NamedTuple):
     """How many requests were answered how."""
 
     well: int = 0
-    """1xx to 3xx."""
     client_errors: int = 0
     server_errors: int = 0
     none: int = 0
@@ -139,8 +137,6 @@ class AnswerCounts(NamedTuple):
 
 
 class UpstreamHealth:
-    """One upstream. `host`: where it is, by its URL."""
-
     def __init__(
         self, name: str, host: str, breaker: BreakerState, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -153,7 +149,6 @@ class UpstreamHealth:
 
     @property
     def is_up(self) -> bool:
-        """Whether its breaker is closed."""
         return not self._breaker.is_open
 
     @property
@@ -169,7 +164,6 @@ class UpstreamHealth:
         self._minutes[-1][1][min(status // 100, 5)] += 1
 
     def answers(self) -> AnswerCounts:
-        """Those of the last minutes."""
         first = int(self._clock() // 60) - MINUTES + 1
         recent = [counts for minute, counts in self._minutes if minute >= first]
         none, *well, client, server = (sum(counts[digit] for counts in recent) for digit in range(6))
@@ -200,7 +194,6 @@ class Metrics:
         self._upstreams: list[UpstreamHealth] = []
         """Those that are in use; while one generation of settings follows another, there may be two of a name."""
         self.billed = BillSums()
-        """What all bills of this process come to."""
         self._values: dict[str, BoundedLabel] = {}
         self._whose: set[tuple[str, ...]] = set()
         self._sums: dict[str, dict[tuple[str, ...], float]] = {
@@ -297,11 +290,9 @@ class Metrics:
         return self._upstreams[-1]
 
     def remove_upstream(self, health: UpstreamHealth) -> None:
-        """Report it no more."""
         self._upstreams.remove(health)
 
     def upstreams(self) -> list[UpstreamHealth]:
-        """The newest of each name, in the order of the settings."""
         return list({health.name: health for health in list(self._upstreams)}.values())
 
     def store_trouble(self, operation: str) -> None:

@@ -25,7 +25,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from policies.dialects import DIALECTS
 from policies.money.prices import Usage
 from policies.tools.kinds import RECALL
-from proxy.telemetry.tracing import RequestTrace, Tracing
 
 METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
 ERROR, SCHEME, SERVER, PORT = "error.type", "url.scheme", "server.address", "server.port"
@@ -46,17 +45,16 @@ OWN = {
     "narrows.cost.baseline.usd": "baseline",
     CONVERSATION: "conversation",
 }
-"""What the span of a request says of it, by the fields of its line in the log."""
+"""The attributes of the span of a request, by the fields of its line in the log."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _W3C = TraceContextTextMapPropagator()
 _PARENTS = ("traceparent", "tracestate")
 _LONGEST = 100
-"""Characters of a name that a client has chosen."""
 _CLOSING_SECONDS = 2.0
 _QUIET = 60.0
 
 
-class OpenTelemetry(Tracing):
+class Tracing:
     """Spans go out in batches, from a thread; what waits is bounded, and trouble with it is one line a minute."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
@@ -69,8 +67,8 @@ class OpenTelemetry(Tracing):
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("narrows", version("narrows"))
 
-    def request(self, method: str, route: str, headers: MultiMapping[str]) -> RequestTrace:
-        return _Spans(self._tracer, method if method in _METHODS else "_OTHER", route, headers)
+    def request(self, method: str, route: str, headers: MultiMapping[str]) -> "RequestSpans":
+        return RequestSpans(self._tracer, method if method in _METHODS else "_OTHER", route, headers)
 
     def close(self) -> None:
         closing = Thread(target=self._provider.shutdown, name="tracing", daemon=True)
@@ -78,7 +76,7 @@ class OpenTelemetry(Tracing):
         closing.join(_CLOSING_SECONDS)
 
 
-class _Spans(RequestTrace):
+class RequestSpans:
     def __init__(self, tracer: Tracer, method: str, route: str, headers: MultiMapping[str]) -> None:
         carrier = {name: ",".join(headers.getall(name)) for name in _PARENTS if name in headers}
         self._tracer = tracer
@@ -96,6 +94,7 @@ class _Spans(RequestTrace):
         return self._part("narrows.plan", {})
 
     def recall(self) -> AbstractContextManager[object]:
+        """A recall of the model is answered within."""
         return self._part(f"execute_tool {RECALL}", {OPERATION: "execute_tool", TOOL: RECALL, TOOL_KIND: "datastore"})
 
     @contextmanager
@@ -110,6 +109,8 @@ class _Spans(RequestTrace):
             span.end()
 
     def call(self, host: str, api: str, model: str, headers: CIMultiDict[str]) -> None:
+        """The upstream is asked, with these headers, which from now on name this call as their parent. `api`: ""
+        where the request is relayed or counted."""
         self.round_over(None)
         address, _, port = host.rpartition(":")
         attributes: dict[str, str | int] = {METHOD: self._method, SERVER: address or host}
@@ -130,6 +131,7 @@ class _Spans(RequestTrace):
             _note(self._client, status, error, status >= 400)
 
     def round_over(self, usage: Usage | None) -> None:
+        """The upstream's reply is over, and was billed so."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -162,7 +164,7 @@ def _note(span: Span, status: int, error: str, failed: bool) -> None:
 
 
 class _Troubles(logging.Handler):
-    """What the library says of its own troubles, in the log: where it is from, and nothing that it quotes."""
+    """Logs the library's own troubles: where they are from, and nothing that they quote."""
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
         super().__init__(logging.WARNING)

@@ -8,7 +8,6 @@ Laws
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -17,16 +16,14 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS
-from policies.dialects.http import Model
+from policies.dialects.dialect import Model
 from proxy.config.headers import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of
-from proxy.identity.permissions import check_model, may_ask
-from proxy.identity.who import Identity
-from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
+from proxy.identity.who import Identity, check_model, may_ask
 from proxy.upstreams.table import Upstreams, row_for
-from proxy.upstreams.upstream import Upstream
+from proxy.upstreams.upstream import Upstream, document, models_in
 
 _PATH = "/models"
 _SECONDS = 2.0
@@ -42,8 +39,8 @@ def model_in(path: str) -> str:
 
 
 class Reach(NamedTuple):
-    """What one client may reach. `apis`: those that its request may be in; `spends`: whether a key of the gateway's own
-    may go with it."""
+    """The upstreams that one client may reach. `apis`: those that its request may be in; `spends`: whether a key of the
+    gateway's own may go with it."""
 
     upstreams: Upstreams
     rules: Sequence[Rule]
@@ -54,7 +51,7 @@ class Reach(NamedTuple):
     def upstream_of(self, api: str, model: str) -> Upstream:
         """Where a request in this API to this model goes; "" where no model is known. Raises ApiError."""
         row = row_for(self.upstreams.rows, self.rules, self.access, api, model, spends=self.spends)
-        return self.upstreams[row.name]
+        return self.upstreams.by_name[row.name]
 
     def _api_of(self, model: str) -> str:
         """The first of the APIs in which this model is served; the first one where none is."""
@@ -133,31 +130,21 @@ async def _ask(upstream: Upstream, target: str, headers: CIMultiDict[str]) -> li
     """The models of one upstream; what went wrong, or the status, where it lists none."""
     try:
         async with asyncio.timeout(_SECONDS):
-            with closing(await upstream.send("GET", target, headers, None)) as reply:
-                raw = await reply.read_ahead(_MOST_BYTES) if reply.status == 200 else b""
-        if reply.status != 200:
-            return reply.status
-        return await asyncio.to_thread(_models_in, raw, reply.encoding)
+            status, content = await document(upstream, "GET", target, headers, most=_MOST_BYTES)
+        if status != 200:
+            return status
+        models = models_in(content)[:_MOST_MODELS]
+        return [each for each in models if isinstance(each, dict) and isinstance(each.get("id"), str)]
     except TimeoutError:
         message = f"The upstream {upstream.host} did not list its models in {_SECONDS:g} s."
         return ApiError(504, message, "upstream_timeout")
     except ApiError as error:
         return error
-    except (msgspec.DecodeError, RecursionError, TooLargeError, UndecodableError):
+    except (ValueError, RecursionError):
         return ApiError(502, f"The upstream {upstream.host} sent no list of models.", "upstream_garbled")
 
 
-def _models_in(raw: bytes, encoding: str) -> list[Model]:
-    """The models of a list, as they came; some upstreams send them bare."""
-    body = msgspec.json.decode(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
-    models = body.get("data") if isinstance(body, dict) else body
-    if not isinstance(models, list):
-        raise msgspec.DecodeError
-    return [each for each in models[:_MOST_MODELS] if isinstance(each, dict) and isinstance(each.get("id"), str)]
-
-
 def _no_list(upstreams: Sequence[Upstream], answers: Sequence[list[Model] | ApiError | int]) -> ApiError:
-    """The error where no upstream lists its models: that of the first one."""
     first = answers[0]
     if isinstance(first, ApiError):
         return first

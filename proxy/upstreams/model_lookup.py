@@ -10,7 +10,7 @@ Laws
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -23,10 +23,9 @@ from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
 from proxy.config.headers import VERSIONS
 from proxy.errors import ApiError
-from proxy.sse import ENCODINGS, TooLargeError, decoded
 from proxy.telemetry import Telemetry
 from proxy.upstreams.price_book import PriceBook
-from proxy.upstreams.upstream import Upstream
+from proxy.upstreams.upstream import Upstream, document, models_in
 
 _TARGETS = ("/models", "/model/info")
 """Asked in this order until one says something of use; LiteLLM's list of models says nothing but names."""
@@ -83,15 +82,11 @@ SHAPES: Sequence[Shape] = (
 """A model is read in the first shape in which it says anything. OpenAI's and Ollama's lists hold names alone."""
 
 
-def overrides_in(body: bytes) -> dict[str, Fields]:
-    """What a list says of each model, in the form of the setting `models`. Raises msgspec.DecodeError where it is no
-    list. Of several entries for one model the smallest window and the highest prices count."""
-    content = msgspec.json.decode(body)
-    models = content.get("data") if isinstance(content, dict) else content
-    if not isinstance(models, list):
-        raise msgspec.DecodeError
+def overrides_in(content: Any) -> dict[str, Fields]:
+    """The window and prices of each model of a list, in the form of the setting `models`. Raises ValueError where it is
+    no list. Of several entries for one model the smallest window and the highest prices count."""
     listed: dict[str, Fields] = {}
-    for model in models[:_MOST_MODELS]:
+    for model in models_in(content)[:_MOST_MODELS]:
         for shape in SHAPES:
             name, fields = _member(model, shape.name), _fields(model, shape)
             if fields and isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME:
@@ -101,7 +96,6 @@ def overrides_in(body: bytes) -> dict[str, Fields]:
 
 
 def _fields(model: object, shape: Shape) -> Fields:
-    """What of it is said, and can be."""
     window = _window(_member(model, shape.window))
     fields: Fields = {} if window is None else {"window": window}
     paid = _price(_member(model, shape.input))
@@ -173,7 +167,6 @@ class ModelLookup:
         price_book.ask_window = self.ask_window
 
     async def open(self) -> None:
-        """Look up once, and go on in the background."""
         await asyncio.gather(*map(self._look_up, self._upstreams))
         self._following = [asyncio.create_task(self._follow(each)) for each in self._upstreams]
 
@@ -220,7 +213,7 @@ class ModelLookup:
             fault = f"it did not answer in {_SECONDS:g} s"
         except ApiError as error:
             fault = error.message
-        except (msgspec.DecodeError, RecursionError, ValueError):
+        except (RecursionError, ValueError):
             fault = f"it sent something that is no list, or more than {_MOST_BYTES} bytes"
         if fault and upstream.name not in self._failing:
             self._log.warning("models_not_looked_up", upstream=upstream.name, reason=fault)
@@ -229,33 +222,26 @@ class ModelLookup:
             self._log.info("models_looked_up", upstream=upstream.name, models=len(models))
 
     async def _listed(self, upstream: Upstream) -> Mapping[str, Fields]:
-        """What its lists say; nothing where they say nothing of use. Raises ApiError where there is none."""
         whole = [api.http.models.whole for api in DIALECTS.values() if api.label in upstream.row.apis]
         page = f"?{whole[0]}" if whole and all(whole) else ""
         for target in _TARGETS:
-            with closing(await upstream.send("GET", target + page, CIMultiDict(_HEADERS), None)) as reply:
-                raw = await reply.read_ahead(_MOST_BYTES + 1) if reply.status == 200 else b""
-            if reply.status != 200 and target == _TARGETS[0]:
-                raise ApiError(502, f"it answered {reply.status}", "no_models")
-            if len(raw) > _MOST_BYTES:
-                raise TooLargeError
-            models = await asyncio.to_thread(_read, raw, reply.encoding) if raw else {}
+            headers = CIMultiDict(_HEADERS)
+            status, content = await document(upstream, "GET", target + page, headers, most=_MOST_BYTES)
+            if status != 200 and target == _TARGETS[0]:
+                raise ApiError(502, f"it answered {status}", "no_models")
+            models = await asyncio.to_thread(overrides_in, content) if content is not None else {}
             self._answered.add(upstream.name)
             if models:
                 return models
         return {}
 
 
-def _read(raw: bytes, encoding: str) -> dict[str, Fields]:
-    return overrides_in(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
-
-
 async def _window_at(upstream: Upstream, model: str) -> int | None:
     """The tokens that a local server has loaded a model with; those that it was trained with where it says no more.
     Raises ApiError where it cannot be reached."""
-    listed = await _answer(upstream, "GET", "/models")
-    models = listed.get("data") if isinstance(listed, dict) else None
-    entries = models if isinstance(models, list) else []
+    entries: list[Any] = []
+    with suppress(ValueError):
+        entries = models_in(await _answer(upstream, "GET", "/models"))
     same = [each for each in entries if _member(each, "id") == model] or entries[:1] * (len(entries) == 1)
     entry = same[0] if same and _member(same[0], "pricing") is None else None
     loaded = next((window for way in _LOADED if (window := _window(_member(entry, way)))), None)
@@ -273,17 +259,8 @@ async def _window_at(upstream: Upstream, model: str) -> int | None:
 
 
 async def _answer(upstream: Upstream, method: str, target: str, body: bytes | None = None, beside: bool = False) -> Any:
-    """What a local server answers; None where that is an error, or no JSON. `beside`: at a path outside its API."""
+    """The JSON that a local server answers; None where there is none. `beside`: at a path outside its API."""
     headers = CIMultiDict({**_HEADERS, **({"Content-Type": "application/json"} if body else {})})
-    with closing(await upstream.send(method, target, headers, body, beside=beside)) as reply:
-        raw = await reply.read_ahead(_MOST_BYTES + 1) if reply.status == 200 else b""
-    if not raw or len(raw) > _MOST_BYTES:
-        return None
-    return await asyncio.to_thread(_document, raw, reply.encoding)  # a long one would hold up all others
-
-
-def _document(raw: bytes, encoding: str) -> Any:
-    try:
-        return msgspec.json.decode(decoded(raw, encoding, _MOST_BYTES) if encoding in ENCODINGS else raw)
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return None
+    with suppress(ValueError, RecursionError):
+        return (await document(upstream, method, target, headers, body, most=_MOST_BYTES, beside=beside))[1]
+    return None

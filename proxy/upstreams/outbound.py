@@ -1,4 +1,4 @@
-"""What the row of an upstream makes of a request: its target, its headers, the key that goes with it, and whom it
+"""A request as the row of its upstream wants it: its target, its headers, the key that goes with it, and whom it
 trusts.
 
 Laws
@@ -10,16 +10,21 @@ import asyncio
 import os
 import re
 import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 from multidict import CIMultiDict
 
+from policies.dialects import DIALECTS
 from proxy.config import ConfigurationError, UpstreamRow
+from proxy.config.addresses import names_no_version, usual_address
 from proxy.config.headers import ACCOUNTS, CREDENTIALS, drop_sign_ins
 from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
 from proxy.errors import ApiError
+from proxy.telemetry import Telemetry
 
 _OF_CLIENTS = {
     *map(str.lower, (*CREDENTIALS, *ACCOUNTS)),
@@ -27,13 +32,12 @@ _OF_CLIENTS = {
 }
 """Headers by which clients say who they are, with hyphens alone between words."""
 _PARAMETERS = frozenset({"key", "api-key", "api_key", "apikey", "access_token", "token", "subscription-key", "sig"})
-"""Parameters by which clients may say it."""
 _NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
-"""What a part of a path can be made of."""
 
 
 class Outbound:
-    """What goes out to one upstream. Raises ConfigurationError where its row has no key that can be sent."""
+    """The requests to one upstream, as its row wants them. Raises ConfigurationError where its row has no key that can
+    be sent."""
 
     def __init__(self, row: UpstreamRow) -> None:
         self.row = row
@@ -46,7 +50,7 @@ class Outbound:
             raise ConfigurationError(f"upstreams: {row.name}: {error}") from error
         self._stamp = _stamp(row.key_file) if row.key_file else None
         self.changes = bool(row.has_key or row.headers or row.query or MODEL in parts.path)
-        """Whether it changes anything but the place."""
+        """True where it changes anything but the place."""
 
     def target(self, rest: str, model: str = "") -> str:
         """The path and query of a request to what stands at `rest` below the row's URL. Raises ApiError where the URL
@@ -65,7 +69,6 @@ class Outbound:
         return (path + way or "/") + (f"?{query}" if query else "")
 
     def dress(self, headers: CIMultiDict[str]) -> None:
-        """Put the row's headers and its key in the place of the client's."""
         if self.row.has_key:
             for name in [name for name in headers if re.sub("[^a-z0-9]", "-", name.lower()) in _OF_CLIENTS]:
                 headers.popall(name, None)
@@ -115,7 +118,6 @@ def _trust(file: Path | None, _: tuple[int, int, int] | None) -> ssl.SSLContext:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes with a file; None where there is none."""
     try:
         state = os.stat(path)
     except OSError:
@@ -124,5 +126,48 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _name_in(field: str) -> str:
-    """The name of a parameter."""
     return unquote_plus(field.partition("=")[0]).lower()
+
+
+# --- whether the URL of an upstream is that of its API, as far as the URL itself and the first answers tell ---
+# Laws
+#   It is a warning, once in a process: some APIs are below other paths than /v1.
+#   No request waits for it, and no credential is sent for it.
+
+_SECONDS = 5.0
+"""For both looks together."""
+_CHATS = {api.http.path for api in DIALECTS.values()}
+
+
+class AddressCheck:
+    def __init__(self, row: UpstreamRow, telemetry: Telemetry) -> None:
+        self._row = row
+        self._telemetry = telemetry
+        self.is_doubtful = names_no_version(row.url) and MODEL not in row.url and not row.query
+
+    def note(self, target: str, status: int) -> None:
+        """Take notice of an answer to what was asked below the URL."""
+        path = target.partition("?")[0]
+        if path not in _CHATS:
+            return
+        if status == 404:
+            remedy = f"unless that is about the model, set its address to {self._row.url}/v1"
+            self._warn(f"it answered 404 at {path}", remedy)
+        self.is_doubtful = self.is_doubtful and status >= 400
+
+    async def look(self, ask: Callable[[str], Awaitable[int]]) -> None:
+        """Find out whether the API is elsewhere. `ask`: the status of the answer to a GET without a credential."""
+        if usual := usual_address(self._row.url):
+            self._warn(f"the API of this host is at {usual}", f"set its address to {usual}")
+        if not self.is_doubtful or self._row.has_key or self._row.headers:  # which go along with all that is asked
+            return
+        with suppress(ApiError, TimeoutError):  # a request will say it
+            async with asyncio.timeout(_SECONDS):
+                if await ask("/models") == 404 and await ask("/v1/models") in (200, 401, 403):
+                    self._warn("it has no models here, but below /v1", f"set its address to {self._row.url}/v1")
+
+    def _warn(self, fault: str, remedy: str) -> None:
+        self.is_doubtful = False  # once is enough
+        self._telemetry.log.warning(
+            "upstream_address", upstream=self._row.name, url=self._row.url, reason=fault, remedy=remedy
+        )

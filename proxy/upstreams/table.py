@@ -6,7 +6,7 @@ Law: the first row that fits counts, of those that the request may use.
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, closing
-from functools import partial
+from functools import lru_cache, partial
 from typing import Self
 
 from multidict import CIMultiDict
@@ -22,22 +22,23 @@ from proxy.upstreams.upstream import Upstream
 
 _LOOK = 2.0
 """Seconds between two looks at a file with a key."""
+_CHOICES = 1_024
 _LONGEST_MODEL = 128
-"""Characters of a model's name in an error."""
 
 
 class Upstreams:
-    """All upstreams, each with its row."""
-
     def __init__(self, upstreams: Sequence[Upstream], telemetry: Telemetry) -> None:
-        self._upstreams = {upstream.name: upstream for upstream in upstreams}
+        self.by_name = {upstream.name: upstream for upstream in upstreams}
         self.rows = rows = [upstream.row for upstream in upstreams]
         self._telemetry = telemetry
         self.has_keys = any(row.has_key for row in rows)
-        """Whether a key of the gateway's own may go with requests."""
-        self._need_model = {
-            api: any(row.models or MODEL in row.url for row in rows if row.fits(api, None)) for api in DIALECTS
+        """True where a key of the gateway's own may go with requests."""
+        self.need_model = {
+            api for api in DIALECTS if any(row.models or MODEL in row.url for row in rows if row.fits(api, None))
         }
+        """The APIs in which it depends on the model where requests go."""
+        self.choose = lru_cache(_CHOICES)(partial(chosen, tuple(rows)))
+        """`chosen` of these rows, remembered."""
         self._following = [asyncio.create_task(self._follow(each)) for each in self if each.row.key_file is not None]
 
     @classmethod
@@ -61,25 +62,9 @@ class Upstreams:
         return opened
 
     def __iter__(self) -> Iterator[Upstream]:
-        return iter(self._upstreams.values())
-
-    def __getitem__(self, name: str) -> Upstream:
-        return self._upstreams[name]
-
-    def choose(
-        self, dialect: str, model: str | None, allowed: Collection[str] = (), rule: str = "", *, spends: bool = True
-    ) -> Upstream:
-        """Where a request in this API to this model goes; None where no model is known. `allowed`: the names of those
-        it may use, where not all; `rule`: the one that a rule names, which serves any model then; `spends`: whether a
-        key of the gateway's own may go with it. Raises ApiError where none fits."""
-        return self[chosen(self.rows, dialect, model, allowed, rule, spends=spends).name]
-
-    def needs_model(self, dialect: str) -> bool:
-        """Whether it depends on the model where requests in this API go."""
-        return self._need_model[dialect]
+        return iter(self.by_name.values())
 
     async def _follow(self, upstream: Upstream) -> None:
-        """Look at the file with its key now and then; what is wrong with it is logged once."""
         trouble = ""
         while True:
             await asyncio.sleep(_LOOK)
@@ -129,7 +114,9 @@ def chosen(
     *,
     spends: bool = True,
 ) -> UpstreamRow:
-    """The first row that fits. Raises ApiError."""
+    """Where a request in this API to this model goes: the first row that fits. `model`: None where none is known;
+    `allowed`: the names of those it may use, where not all; `rule`: the one that a rule names, which serves any model
+    then; `spends`: whether a key of the gateway's own may go with it. Raises ApiError where none fits."""
     needs_key = False
     for row in rows:
         is_allowed = not allowed or row.name in allowed
@@ -144,7 +131,6 @@ def chosen(
 
 
 def _no_upstream(dialect: str, model: str | None, allowed: Collection[str], rule: str) -> ApiError:
-    """The error for a request that no upstream serves."""
     name = ascii(model)[1:-1][:_LONGEST_MODEL] if model else ""
     what = f"The model `{name}` is" if name else "This request is"
     api = DIALECTS[dialect].label

@@ -12,13 +12,15 @@ Laws
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from math import ceil
 from string import ascii_lowercase, ascii_uppercase
 from time import perf_counter
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import msgspec
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
 from cachetools import LRUCache
@@ -27,13 +29,20 @@ from yarl import URL
 
 from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings, UpstreamRow
-from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
-from proxy.sse import ENCODINGS
+from proxy.sse import ENCODINGS, TooLargeError, decoded
 from proxy.telemetry import Telemetry
-from proxy.upstreams.connector import TRIAL_MARGIN, AddressCheck, PausedError, UpstreamConnector, trouble
-from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
-from proxy.upstreams.outbound import Outbound, trust
+from proxy.upstreams.connections import (
+    HEADER_LIMIT,
+    LINE_LIMIT,
+    TRIAL_MARGIN,
+    PausedError,
+    UnreceivedError,
+    UpstreamConnector,
+    only_fresh_connections,
+    trouble,
+)
+from proxy.upstreams.outbound import AddressCheck, Outbound, trust
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Body = bytes | AsyncIterable[bytes | memoryview] | None
@@ -56,6 +65,11 @@ class CutError(Exception):
     """The upstream stopped in the middle of its reply."""
 
 
+def text(raw: bytes) -> str:
+    """Header text, from which the writer of heads makes the same bytes again."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
 def end_to_end(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMultiDict[str]:
     """The headers meant for the other end, without our own and those in `but` (lower case)."""
     pairs, connection = [], ""
@@ -74,7 +88,6 @@ def end_to_end(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMulti
 
 
 def request_headers(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMultiDict[str]:
-    """The headers of a client's request that go upstream."""
     headers = end_to_end(raw, _NOT_FORWARDED.union(but))
     if len(headers) == len(set(map(str.lower, headers))):
         return headers
@@ -91,8 +104,6 @@ def readable_encodings(headers: CIMultiDict[str]) -> None:
 
 
 class UpstreamReply:
-    """The upstream's reply: its head, and the bytes of its body as they come."""
-
     def __init__(self, response: "aiohttp.ClientResponse | DirectReply", host: str) -> None:
         self._response = response
         self._host = host
@@ -100,6 +111,7 @@ class UpstreamReply:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = end_to_end(response.raw_headers)
+        self.kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         self.received_encoding = self.encoding
         """The Content-Encoding in which the body arrives; `encoding` is the one in which it goes on."""
         self._ahead: deque[bytes] = deque()
@@ -114,7 +126,7 @@ class UpstreamReply:
 
     @property
     def has_come(self) -> bool:
-        """Whether all of it is here."""
+        """True where all of it is here."""
         return self._response.content.is_eof()
 
     def all_here(self) -> bytes | None:
@@ -126,12 +138,10 @@ class UpstreamReply:
 
     @property
     def sized(self) -> bool:
-        """Whether the head says how long the body is (or that there is none)."""
         return "Content-Length" in self.headers or self._response.method == "HEAD" or self.status in (204, 304)
 
     @property
     def delimited(self) -> bool:
-        """Whether the end of the body can be told from a lost connection."""
         return self.chunked or self.sized
 
     @property
@@ -139,11 +149,6 @@ class UpstreamReply:
         """The Content-Encoding in which the body goes on, "" where there is none."""
         value = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         return "" if value == "identity" else value
-
-    @property
-    def kind(self) -> str:
-        """The media type, without parameters."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     def rewrite(self, length: int | None = None) -> None:
         """Take out the headers that describe the bytes: the body goes on decoded and perhaps changed, with `length`
@@ -176,7 +181,6 @@ class UpstreamReply:
                 yield chunk
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body, each piece as soon as it is here."""
         while self._ahead:
             yield self._ahead.popleft()
         try:
@@ -199,8 +203,6 @@ class Upstream:
         trusted = trust(row, settings.ca_bundle) if row.ca or settings.ca_bundle else True
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))  # from here on nothing fails
         self._telemetry, self.address = telemetry, AddressCheck(row, telemetry)
-        self.has_deployments = MODEL in row.url
-        """Whether its paths say which model is asked."""
         self.host = URL(base).authority
         self.without_usage: LRUCache[str, bool] = LRUCache(1_024)
         """The models of which it takes no question for the usage of a stream."""
@@ -245,7 +247,9 @@ class Upstream:
         except ApiError as error:
             metrics.count("upstream_requests", self.name, error.code)
             raise
-        self.address.note(rest, reply.status)
+        self._health.note(reply.status)
+        if self.address.is_doubtful:
+            self.address.note(rest, reply.status)
         metrics.count("upstream_requests", self.name, str(reply.status))
         metrics.observe("time_to_first_byte_seconds", perf_counter() - began, self.name)
         return reply
@@ -275,7 +279,6 @@ class Upstream:
             response.close()
             self._health.note(0)
             raise ApiError(502, f"The upstream {self.host} sent something that is not HTTP.", "upstream_garbled")
-        self._health.note(response.status)
         return UpstreamReply(response, self.host)
 
     async def _send(
@@ -369,6 +372,38 @@ class DirectClient:
             connection.close()
             raise
         return DirectReply(connection, method, message, content)
+
+
+async def document(
+    upstream: Upstream,
+    method: str,
+    target: str,
+    headers: CIMultiDict[str],
+    body: bytes | None = None,
+    *,
+    most: int,
+    beside: bool = False,
+) -> tuple[int, Any]:
+    """The status of an answer, and its JSON, decoded in a thread: a long one would hold up all others. None where it
+    is not 200, or empty. Raises ApiError where no reply came; ValueError or RecursionError where it is no JSON, or more
+    than `most` bytes."""
+    with closing(await upstream.send(method, target, headers, body, beside=beside)) as reply:
+        raw = await reply.read_ahead(most + 1) if reply.status == 200 else b""
+    if len(raw) > most:
+        raise TooLargeError
+
+    def content() -> Any:
+        return msgspec.json.decode(decoded(raw, reply.encoding, most) if reply.encoding in ENCODINGS else raw)
+
+    return reply.status, await asyncio.to_thread(content) if raw else None
+
+
+def models_in(content: Any) -> list[Any]:
+    """The models of a list, as they came; some upstreams send them bare. Raises ValueError where it is none."""
+    models = content.get("data") if isinstance(content, dict) else content
+    if not isinstance(models, list):
+        raise ValueError("no list of models")
+    return models
 
 
 async def _in_slices(body: bytes) -> AsyncIterator[memoryview]:

@@ -1,1 +1,1 @@
-"""What conversations have cost, as `narrows usage` and the pages report it, from the bills in the store."""
+"""The costs of conversations, as `narrows usage` and the pages report it, from the bills in the store."""

@@ -1,4 +1,4 @@
-"""What was used and what it cost, from the sums of the store: a report as values, of which a table at a terminal, JSON
+"""Usage and its cost, from the sums of the store: a report as values, of which a table at a terminal, JSON
 and CSV are renderings.
 
 Laws
@@ -6,20 +6,31 @@ Laws
   it. Saved may be negative. Requests whose prices are not known are counted, and said not to be in any dollars.
 """
 
+import asyncio
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
-from policies.money.arms import ArmCounts, MeasuredSaving
-from policies.money.bills import BillSums, ConversationRow, DayRow
-from proxy.memory import DAY_ROWS, OTHER
+from policies.money.bills import (
+    ArmCounts,
+    BillSums,
+    ConversationRow,
+    DayRow,
+    MeasuredSaving,
+    arm_counts,
+    measured_saving,
+)
+from proxy.config.units import seconds
+from proxy.memory import DAY_ROWS, DAYS, OTHER, BillStore
+from proxy.memory.bills import day_of
 
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
 BY: tuple[By, ...] = get_args(By)
 MOST = 1_000
-"""Rows of a report."""
 _FORMULA = ("=", "+", "-", "@")
 """How a cell begins that a spreadsheet would compute."""
 
@@ -51,8 +62,6 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """A report."""
-
     by: By
     since: str
     until: str
@@ -60,15 +69,12 @@ class UsageReport:
     rows: Sequence[UsageRow]
     total: UsageRow
     is_cut: bool = False
-    """Whether there were more rows than MOST."""
     holdout: ArmCounts | None = None
-    """The conversations of a holdout, where there is one."""
     measured: MeasuredSaving | None = None
-    """What the holdout measures; None where it has too few conversations."""
+    """The measurement of the holdout; None where it has too few conversations."""
 
     @property
     def measured_in_words(self) -> str:
-        """The sentence about the holdout; empty where there is none."""
         if self.holdout is None:
             return ""
         counts = (
@@ -82,7 +88,7 @@ class UsageReport:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the figures cannot say by themselves."""
+        """Notes on the figures."""
         sums = self.total.sums
         notes = (
             (
@@ -109,7 +115,6 @@ class UsageReport:
 
 
 def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> UsageReport:
-    """The report of days, by one of their labels or by the day itself."""
     groups: dict[str, UsageRow] = {}
     rows = list(rows)
     key_of = {row.labels.owner: row.labels.key for row in rows if row.labels.key} if by == "credential" else {}
@@ -177,12 +182,12 @@ def as_csv(report: UsageReport) -> str:
     table.writeheader()
     for row in report.rows:
         prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
-        cells = {"tenant": _cell(row.tenant), report.by: _cell(row.name), **_fields(row), "prefixes": prefixes}
+        cells = {"tenant": _csv_safe(row.tenant), report.by: _csv_safe(row.name), **_fields(row), "prefixes": prefixes}
         table.writerow(cells)
     return text.getvalue()
 
 
-def _cell(text: str) -> str:
+def _csv_safe(text: str) -> str:
     """Text on one line that a spreadsheet does not take for a formula."""
     clean = "".join(character if character.isprintable() else "?" for character in text)
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
@@ -223,3 +228,76 @@ def _fields(row: UsageRow) -> dict[str, Any]:
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
+
+
+SINCE = "7d"
+_PAGE, _COMPARED = 200, 10_000
+"""Conversations that are read at once, and that a holdout is told by, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """By what, from which day on, and of whom: of a tenant or all, of an owner or all."""
+
+    by: By
+    since: str
+    until: str
+    tenant: str | None = None
+    owner: str | None = None
+
+    @classmethod
+    def read(cls, by: str, since: str, now: float) -> "UsageQuery":
+        """Raises ValueError."""
+        for each in BY:
+            if each == (by or "day"):
+                return cls(each, first_day(since or SINCE, now), day_of(now))
+        raise ValueError(f"`by` must be one of {', '.join(BY)}")
+
+
+def first_day(since: str, now: float) -> str:
+    """The first day of the report: so many days, today included (7d), or from a day on (2026-01-31), UTC.
+
+    Raises ValueError.
+    """
+    today = datetime.fromtimestamp(now, UTC).date()
+    with suppress(ValueError):
+        days, rest = divmod(seconds(since, "d"), 86_400)
+        if not rest and 1 <= days <= DAYS:
+            return (today - timedelta(days=days - 1)).isoformat()
+    try:
+        day = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError as error:
+        raise ValueError(f"{since!r} is not a time; write 7d (up to {DAYS}d), or a day such as {today}") from error
+    if day > today:
+        raise ValueError(f"{since} is in the future; today is {today} (UTC)")
+    return day.isoformat()
+
+
+async def read_usage(store: BillStore, query: UsageQuery) -> UsageReport:
+    """The report, with what a holdout measures in its time. Raises StoreTrouble."""
+    if query.by == "conversation":
+        rows = await _conversations(store, query, MOST + 1)
+        report = await asyncio.to_thread(usage_by_conversation, rows, query.since, query.until)
+    else:
+        days = await store.day_rows(query.since, query.tenant, query.owner)
+        report = await asyncio.to_thread(usage_by_label, days, query.by, query.since, query.until)
+    newest = await _conversations(store, query, _PAGE)
+    if not any(row.arm for row in newest):
+        return report
+    compared = await _conversations(store, query, _COMPARED)
+    measured = await asyncio.to_thread(measured_saving, compared)
+    return replace(report, holdout=arm_counts(compared), measured=measured)
+
+
+async def _conversations(store: BillStore, query: UsageQuery, most: int) -> list[ConversationRow]:
+    """The newest so many conversations that were billed in the time of the report."""
+    start = datetime.fromisoformat(query.since).replace(tzinfo=UTC).timestamp()
+    newest: list[ConversationRow] = []
+    before: float | None = None
+    while len(newest) < most:
+        page = await store.conversation_rows(query.tenant, query.owner, before, min(_PAGE, most - len(newest)))
+        newest += (row for row in page if row.at >= start)
+        if not page or page[-1].at < start:
+            break
+        before = page[-1].at
+    return newest

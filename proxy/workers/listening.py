@@ -24,7 +24,7 @@ _FAULTS: Mapping[int, str] = {
     errno.EINVAL: f"host: nothing can listen on {{host}}; {_HOSTS}",
     errno.EACCES: "port: {port} needs the right to use ports below 1024; choose one above, such as 8787",
 }
-"""What is wrong with which setting, by the error of the system, and what to do."""
+"""The setting that is wrong and the remedy, by the error of the system."""
 
 
 def listening_sockets(host: str, port: int, workers: int) -> list[list[socket.socket]]:
@@ -61,7 +61,7 @@ def cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> Config
 
 
 def _is_narrows(host: str, port: int) -> bool:
-    """Whether it is a Narrows that listens there."""
+    """True where it is a Narrows that listens there."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound here
     with closing(http.client.HTTPConnection(here, port, timeout=_PATIENCE)) as connection:
         try:

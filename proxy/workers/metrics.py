@@ -20,8 +20,6 @@ class _Sample(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """A metric with all of its samples."""
-
     name: str
     help: str
     kind: str
@@ -32,7 +30,6 @@ _families = msgspec.msgpack.Decoder(list[_Family])
 
 
 def packed(registry: CollectorRegistry) -> bytes:
-    """What this worker has counted."""
     return msgspec.msgpack.encode(
         [
             _Family(each.name, each.documentation, each.type, [_Sample(*sample[:3]) for sample in each.samples])

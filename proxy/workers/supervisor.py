@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -64,13 +64,15 @@ class _Generation:
     team: Team
     processes: list[_Process] = field(default_factory=list)
     brief_lives: list[int] = field(default_factory=list)
-    """How often in a row each worker has died at once."""
     due: dict[int, float] = field(default_factory=dict)
-    """When a worker that died is started again, by its number."""
 
     @property
     def listens(self) -> bool:
         return len(self.processes) == self.team.count and all(each.listens for each in self.processes)
+
+    def order(self, order: bytes) -> None:
+        for process in self.processes:
+            _send(process, order)
 
 
 class Supervisor:
@@ -90,24 +92,22 @@ class Supervisor:
         self._run = run
         self._current: _Generation | None = None
         self._coming: _Generation | None = None
-        """The generation that is being started."""
         self._leaving: list[_Generation] = []
         self._counts: ParentCounts | None = None
-        """What keys use, over all workers."""
         self._signals: list[int] = []
         self._stops = 0
-        """How often it was told to end."""
         self._trouble = ""
-        """Why the first workers could not be started."""
 
     def supervise(self, settings: Settings, greet: Callable[[], None]) -> None:
         """Run workers until told to end; `greet` is called once all listen. Raises ConfigurationError where they cannot
         be started."""
-        with self._hearing_signals() as wakes:
+        with _hearing(self._signals) as wakes:
             self._coming = self._begin(settings)
             while any(each.processes or each.due for each in self._generations()):
                 controls = {each.control: (all_, each) for all_ in self._generations() for each in all_.processes}
-                ready, _, _ = select.select([wakes, *controls], [], [], self._pause())
+                due = [each for generation in self._generations() for each in generation.due.values()]
+                pause = max(0.0, min(due) - time.monotonic()) if due else None
+                ready, _, _ = select.select([wakes, *controls], [], [], pause)
                 if wakes in ready:
                     wakes.recv(64)
                 for control in controls.keys() & set(ready):
@@ -125,26 +125,6 @@ class Supervisor:
 
     def _generations(self) -> list[_Generation]:
         return [*filter(None, (self._current, self._coming)), *self._leaving]
-
-    @contextmanager
-    def _hearing_signals(self) -> Iterator[socket.socket]:
-        """Note signals, and wake who waits at this socket for one."""
-        wakes, waker = socket.socketpair()
-        with wakes, waker:
-            waker.setblocking(False)
-            before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-            handlers = {
-                number: signal.signal(number, lambda number, _: self._signals.append(number))
-                for number in (*_ENDED, signal.SIGHUP, signal.SIGCHLD)
-            }
-            try:
-                yield wakes
-            finally:
-                signal.set_wakeup_fd(before)
-                for number, handler in handlers.items():
-                    signal.signal(number, handler)
-
-    # Beginnings
 
     def _begin(self, settings: Settings) -> _Generation:
         generation = _Generation(settings, self._gather(settings), brief_lives=[0] * settings.workers)
@@ -167,38 +147,22 @@ class Supervisor:
         status = 1
         try:
             ours.close()
-            self._forget_parenthood(generation, number)
-            status = self._live(generation, number, theirs)
+            others = (sockets for other, sockets in enumerate(generation.team.listening) if other != number)
+            controls = (process.control for each in (generation, *self._generations()) for process in each.processes)
+            _forget_parenthood(chain(controls, *others))
+            self._run(generation.settings, Worker(generation.team, number, theirs))
+            status = 0
+        except ConfigurationError as error:
+            theirs.send(TROUBLE + str(error).encode()[: LONGEST_MESSAGE - 1])
+            status = 2
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
 
-    def _forget_parenthood(self, generation: _Generation, number: int) -> None:
-        """In a worker: let go of what is not its own. An end of a control socket that stayed open here would hide the
-        parent's death from another worker, and a socket that listens would take connections that nobody accepts."""
-        signal.set_wakeup_fd(-1)
-        for each in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all; what they mean the parent says
-            signal.signal(each, signal.SIG_IGN)
-        for each in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(each, signal.SIG_DFL)
-        others = (sockets for other, sockets in enumerate(generation.team.listening) if other != number)
-        controls = (process.control for each in (generation, *self._generations()) for process in each.processes)
-        for foreign in chain(controls, *others):
-            foreign.close()
-
-    def _live(self, generation: _Generation, number: int, control: socket.socket) -> int:
-        try:
-            self._run(generation.settings, Worker(generation.team, number, control))
-        except ConfigurationError as error:
-            control.send(TROUBLE + str(error).encode()[: LONGEST_MESSAGE - 1])
-            return 2
-        return 0
-
     def _take_turns(self) -> None:
-        """All new workers listen: the old ones go."""
         if self._current is not None:
-            self._order(self._current, RETIRE)
+            self._current.order(RETIRE)
             self._current.due.clear()
             self._leaving.append(self._current)
             self._log.info("reloaded", workers=self._coming.team.count if self._coming else 0)
@@ -209,11 +173,6 @@ class Supervisor:
             for number in [number for number, due in generation.due.items() if due <= time.monotonic()]:
                 del generation.due[number]
                 self._fork(generation, number)
-
-    def _pause(self) -> float | None:
-        """Seconds until a worker is to be started again; None where none is."""
-        due = [due for generation in self._generations() for due in generation.due.values()]
-        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _hear(self, generation: _Generation, process: _Process) -> None:
         """Take a message of a worker; what others are asked goes on to them."""
@@ -240,8 +199,6 @@ class Supervisor:
         for file in files:
             os.close(file)
 
-    # Ends
-
     def _bury(self) -> None:
         """See which workers have ended, and decide what follows."""
         for generation in self._generations():
@@ -258,7 +215,6 @@ class Supervisor:
         self._leaving = [each for each in self._leaving if each.processes]
 
     def _follow(self, generation: _Generation, process: _Process, status: int) -> None:
-        """What follows from the end of a worker: nothing where it was to end."""
         if self._stops or generation in self._leaving:
             return
         if generation is self._coming:
@@ -272,7 +228,7 @@ class Supervisor:
 
     def _give_up(self, generation: _Generation, why: str) -> None:
         """A generation cannot be started: the one before goes on."""
-        self._order(generation, HURRY)
+        generation.order(HURRY)
         self._leaving.append(generation)
         self._coming = None
         if self._current is None:
@@ -281,34 +237,55 @@ class Supervisor:
         self._log.error("not_reloaded", reason=why)
 
     def _obey(self) -> None:
-        """Do what signals order."""
-        signals, self._signals = self._signals, []
-        for number in signals:
+        for _ in range(len(self._signals)):  # more may come meanwhile
+            number = self._signals.pop(0)
             if number in _ENDED or (number == signal.SIGHUP and terminal_is_gone()):
                 self._stops += 1
                 for generation in self._generations():
                     generation.due.clear()
-                    self._order(generation, STOP if self._stops == 1 else HURRY)
+                    generation.order(STOP if self._stops == 1 else HURRY)
             elif number == signal.SIGHUP and not self._stops:
-                if self._coming is None:
-                    self._reload()
-                else:  # the settings may have changed since those were read
+                if self._coming is not None:  # the settings may have changed since those were read
                     self._signals.append(number)
-
-    def _reload(self) -> None:
-        try:
-            settings = self._read()
-            self._coming = self._begin(settings)
-        except ConfigurationError as error:
-            for line in str(error).splitlines():
-                self._log.error("not_reloaded", reason=line)
-
-    @staticmethod
-    def _order(generation: _Generation, order: bytes) -> None:
-        for process in generation.processes:
-            _send(process, order)
+                    continue
+                try:
+                    self._coming = self._begin(self._read())
+                except ConfigurationError as error:
+                    for line in str(error).splitlines():
+                        self._log.error("not_reloaded", reason=line)
 
 
 def _send(process: _Process, message: bytes, files: Sequence[int] = ()) -> None:
     with suppress(OSError):  # it has just ended, or takes nothing
         socket.send_fds(process.control, [message], files)
+
+
+@contextmanager
+def _hearing(signals: list[int]) -> Iterator[socket.socket]:
+    """Note signals, and wake who waits at this socket for one."""
+    wakes, waker = socket.socketpair()
+    with wakes, waker:
+        waker.setblocking(False)
+        before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        handlers = {
+            number: signal.signal(number, lambda number, _: signals.append(number))
+            for number in (*_ENDED, signal.SIGHUP, signal.SIGCHLD)
+        }
+        try:
+            yield wakes
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _forget_parenthood(foreign: Iterable[socket.socket]) -> None:
+    """In a worker: let go of what is not its own. An end of a control socket that stayed open here would hide the
+    parent's death from another worker, and a socket that listens would take connections that nobody accepts."""
+    signal.set_wakeup_fd(-1)
+    for each in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all; what they mean the parent says
+        signal.signal(each, signal.SIG_IGN)
+    for each in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(each, signal.SIG_DFL)
+    for one in foreign:
+        one.close()

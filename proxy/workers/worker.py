@@ -22,23 +22,21 @@ from proxy.telemetry import Telemetry
 from proxy.workers.metrics import packed, page
 
 READY, TROUBLE = b"r", b"t"
-"""What a worker says to its parent: that it listens; why it cannot start, with the reason behind it."""
+"""Messages of a worker to its parent: that it listens; why it cannot start, with the reason behind it."""
 STOP, HURRY, RETIRE = b"s", b"h", b"x"
-"""What the parent orders: to end; to end at once; to end because another takes its place."""
+"""Orders of the parent: to end; to end at once; to end because another takes its place."""
 _METRICS, _FORGET = b"m", b"f"
-"""What workers ask each other."""
 COUNT = b"c"
-"""What a worker tells its parent, or asks it: behind it the number of a question, 0 where there is no answer, and what
-is told or answered."""
+"""A message of a worker to its parent, or a question: behind it the number of a question, 0 where there is no answer,
+and what is told or answered."""
 NUMBER = slice(1, 9)
 LONGEST_MESSAGE = 4_096
 _PATIENCE = 2.0
-"""Seconds that the other workers have to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """What all workers of one start share: it is made before they are forked."""
+    """The values that all workers of one start share: it is made before they are forked."""
 
     listening: Sequence[Sequence[socket.socket]]
     """The sockets of each worker. The parent has them open, too: what waits for a worker that dies is accepted by the
@@ -60,11 +58,10 @@ class Worker:
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
         """Set where it is to end, and not to wait for what runs."""
         self.retires = False
-        """Whether others take this worker's place, so that it accepts no connection any more."""
+        """True where others take this worker's place, so that it accepts no connection any more."""
         self._control = control
         self._numbers = count(1)
         self._answers: dict[bytes, asyncio.Future[bytes]] = {}
-        """What the parent answers, by the numbers of questions."""
 
     def join(self, telemetry: Telemetry, forgets: ForgetRegistry) -> None:
         """From now on it hears its parent and the others, and is one of those who serve."""
@@ -73,7 +70,6 @@ class Worker:
         self._control.send(READY)
 
     def _hear(self) -> None:
-        """Take a message. Where the parent is gone, the worker retires."""
         message, files = b"", list[int]()
         try:
             message, files, _, _ = socket.recv_fds(self._control, LONGEST_MESSAGE, 1)
@@ -125,7 +121,6 @@ class Worker:
             self._control.send(COUNT + bytes(8) + message)
 
     async def scrape(self) -> bytes:
-        """The metrics of all workers."""
         answers = await self._ask_others(_METRICS)
         return await asyncio.to_thread(page, {self.number: self._packed_metrics(), **answers})
 
@@ -136,7 +131,7 @@ class Worker:
             self._telemetry.log.warning("workers_silent", count=silent)
 
     async def _ask_others(self, question: bytes) -> Mapping[int, bytes]:
-        """What the other workers answer, by their numbers; those that do not are left out."""
+        """The answers of the other workers, by their numbers; those that do not are left out."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, suppress(OSError):  # a parent that takes no message: nobody answers
             socket.send_fds(self._control, [question], [theirs.fileno()])
@@ -144,7 +139,6 @@ class Worker:
 
 
 def _answers(ours: socket.socket) -> Mapping[int, bytes]:
-    """What comes in time, until all who were asked have answered."""
     answers, until = dict[int, bytes](), time.monotonic() + _PATIENCE
     with ours, suppress(TimeoutError):
         while (left := until - time.monotonic()) > 0:

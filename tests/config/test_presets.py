@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from policies.context import Exceptions
-from policies.model.parameters import MOST, parameter, parameters_of
-from policies.model.windows import Size, Trigger, Window
+from policies.model.parameters import MOST, Size, Trigger, Window, parameter, parameters_of
 from policies.presets import POLICIES, PRESETS, SMALL_WINDOW, Preset, StaleOptions, WritingOptions, described
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.rules.clip import Clip

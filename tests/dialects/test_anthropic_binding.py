@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.dialects.anthropic_messages.binding import is_bound
+from policies.dialects.anthropic_messages.request import is_bound
 
 anthropic_messages = DIALECTS["anthropic_messages"]
 

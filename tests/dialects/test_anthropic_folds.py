@@ -11,7 +11,7 @@ from policies.compact import compact
 from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from proxy.lab.provider import find_violation
 from tests import examples
 from tests.kit.forms import plain, to_anthropic

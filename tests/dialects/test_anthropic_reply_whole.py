@@ -5,7 +5,7 @@ import json
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Fault
+from policies.dialects.common import Fault
 from policies.model.edits import RecallRound
 from policies.money.prices import Usage
 from policies.tools import RECALL

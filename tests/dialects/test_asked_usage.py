@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.dialects.openai_chat.asked_usage import asking_for_usage, without_usage
+from policies.dialects.openai_chat.reply import asking_for_usage, without_usage
 
 USAGE = b'{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":0}}'
 OPTION = {"include_usage": True}

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Block
-from policies.model.converse import converse
+from policies.model.conversation import Block, converse
 from policies.model.edits import Edit, Replace
 from tests import examples
 from tests.kit.forms import plain, to_anthropic

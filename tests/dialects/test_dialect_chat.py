@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
-from policies.model.converse import converse
+from policies.dialects.common import Request
+from policies.model.conversation import converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.prices import Usage
 from policies.tools import RECALL

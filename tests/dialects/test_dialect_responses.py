@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
-from policies.model.conversation import Block, Conversation
-from policies.model.converse import converse
+from policies.dialects.common import Request
+from policies.model.conversation import Block, Conversation, converse
 from policies.model.edits import Edit, Fold, Replace
 from tests import examples
 from tests.kit.forms import to_responses

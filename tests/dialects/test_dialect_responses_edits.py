@@ -8,10 +8,10 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
-from policies.model.converse import converse
+from policies.dialects.common import Request
+from policies.model.conversation import converse
 from policies.model.edits import Fold
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from policies.planning.plan import plan
 from policies.tools import RECALL
 from tests import examples

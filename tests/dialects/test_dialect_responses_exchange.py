@@ -9,9 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import ChoiceResult, Request
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.dialects.common import ChoiceResult, Request
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, reply_digest, restore

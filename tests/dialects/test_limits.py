@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from policies.dialects import DIALECTS, TooManyError, limits
-from policies.dialects.limits import LIMITS
+from policies.dialects import DIALECTS, TooManyError, splitting
+from policies.dialects.splitting import LIMITS
 from tests.kit.histories import Json
 
 TEXT = {"openai_chat": "text", "anthropic_messages": "text", "openai_responses": "input_text"}
@@ -19,7 +19,7 @@ FEW = {"messages": 12, "parts": 9, "calls": 7, "tools": 5, "fields": 60, "values
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LIMITS", FEW)
+    monkeypatch.setattr(splitting, "LIMITS", FEW)
 
 
 def body(dialect: str, history: list[Any], **more: Any) -> bytes:
@@ -131,8 +131,8 @@ class Counted:
 def test_a_bomb_is_found_before_anything_of_it_is_listed(
     monkeypatch: pytest.MonkeyPatch, dialect: str, members: bytes, what: str | None
 ) -> None:
-    counted = Counted(limits._NEXT)
-    monkeypatch.setattr(limits, "_NEXT", counted)
+    counted = Counted(splitting._NEXT)
+    monkeypatch.setattr(splitting, "_NEXT", counted)
     bomb = b'{"model":"m",' + members + b"}"
     if what is None:  # not JSON: for the decoder to find out
         assert DIALECTS[dialect].split(bomb) is None
@@ -145,9 +145,9 @@ def test_a_bomb_is_found_before_anything_of_it_is_listed(
 
 @pytest.mark.usefixtures("few")
 def test_long_strings_count_as_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_PIECE", 7)  # so that pieces end everywhere
+    monkeypatch.setattr(splitting, "_PIECE", 7)  # so that pieces end everywhere
     for text in ('[1, {"a": 2}] \\ ' * 300, "\\" * 5_000, '"' * 5_000, "," * 5_000 + "\\"):
         message = {"role": "user", "content": text}
-        limits.check_size(body("openai_chat", [message] * FEW["messages"]))
+        splitting.check_size(body("openai_chat", [message] * FEW["messages"]))
         with pytest.raises(TooManyError, match=f"more than {FEW['messages']} messages"):
-            limits.check_size(body("openai_chat", [message] * (FEW["messages"] + 1)))
+            splitting.check_size(body("openai_chat", [message] * (FEW["messages"] + 1)))

@@ -3,7 +3,7 @@
 import re
 
 from policies.dialects import DIALECTS
-from policies.dialects.http import Http
+from policies.dialects.dialect import Http
 from tests.kit.paths import ROOT
 
 PACKAGES = re.compile(r"(policies/dialects|proxy/lab/provider)/\w+/\w+\.py")

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from policies.model.edits import Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.planning.plan import plan
 from tests import examples
 from tests.kit.histories import CHEAP, EAGER, Json, recalling, requests

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
+from policies.dialects.common import Request
 from tests import examples
 
 HISTORY = {"openai_chat": "messages", "openai_responses": "input", "anthropic_messages": "messages"}

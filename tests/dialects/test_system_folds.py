@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from policies.model.edits import Fold
-from policies.money.marks import MarkStyle
+from policies.money.caches import MarkStyle
 from tests.kit.forms import to_anthropic, to_responses
 from tests.kit.talk import Json, letters, says, system, user
 

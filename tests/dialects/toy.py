@@ -5,16 +5,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS, Request
-from policies.dialects.common import as_json, message_of, object_at, objects, parsed, text_at
-from policies.dialects.dialect import Dialect, RecallForm
-from policies.dialects.events import Json, framed, is_plain
-from policies.dialects.http import Http
-from policies.dialects.rounds import ChoiceRounds, Round, RoundsReply, valid_arguments
-from policies.dialects.splicing import edited
+from policies.dialects import DIALECTS, Request, replies
+from policies.dialects.common import as_json, edited, message_of, object_at, objects, parsed, text_at
+from policies.dialects.dialect import Dialect, Http, RecallForm
+from policies.dialects.replies import ChoiceRounds, Json, Round, RoundsReply, UsageNames, framed, is_plain
 from policies.dialects.splitting import RequestFields
 from policies.dialects.tool_lists import tool_names, with_tool
-from policies.dialects.usage import UsageNames
 from policies.model.conversation import Conversation, Kind, Message, Part
 from policies.model.edits import Edit, RecallRound
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -80,7 +76,7 @@ class ToyCall:
 
     @property
     def arguments(self) -> str | None:
-        return valid_arguments(self.call.get("arguments"))
+        return replies.valid_arguments(self.call.get("arguments"))
 
     def as_json(self, place: int) -> str:
         return as_json({**self.call, "arguments": self.arguments or "{}"}).decode()
@@ -97,7 +93,9 @@ class ToyReply(RoundsReply[ChoiceRounds[ToyRound]]):
         super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ToyRound, self._allowance)
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return [event]
         round_, turn = self._rounds.round, object_at(content, "turn") or content
         calls = [*objects(turn.get("calls")), *objects([content.get("call")])]
         for call in calls:

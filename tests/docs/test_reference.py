@@ -9,7 +9,7 @@ import pytest
 
 from proxy.config import Settings
 from proxy.config.settings import GROUPS
-from proxy.kernel.head import SESSIONS
+from proxy.kernel.receive import SESSIONS
 from tests.docs.reference import FOLDER, WRITERS
 from tests.docs.reference.errors import CODES
 from tests.docs.reference.headers import CHECKPOINTS, CLIENTS, REPLY, REQUEST, WARNINGS

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from policies.compact import Compacted, compact
 from policies.dialects import DIALECTS, TooManyError
-from policies.dialects.base import Reply, Request
+from policies.dialects.common import Reply, Request
 from policies.digests import digested
 from policies.laws import keeps_shape
 from policies.model.conversation import Block

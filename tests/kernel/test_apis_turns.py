@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
     stage: Stage, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
     monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     asked: list[Received] = []
 

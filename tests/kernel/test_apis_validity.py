@@ -17,8 +17,8 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.presets import PRESETS, Preset
 from policies.text.stubs import MARK
-from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider.signatures import REASONING, THINKING, seal
+from proxy.lab.replay.recorded import CLIENT_APIS
 from tests import examples
 from tests.kit.apis import APIS, Api, entries, text_of
 from tests.kit.histories import EAGER, Json, sessions

@@ -14,8 +14,7 @@ import pytest
 
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Request
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for

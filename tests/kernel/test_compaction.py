@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from policies.dialects.openai_chat.exchange import TOOL as RECALL
+from policies.dialects.openai_chat.request import TOOL as RECALL
 from policies.model.tokens import Counter
 from tests.kit.histories import TOOLS
 from tests.kit.stage import Exchange, Stage

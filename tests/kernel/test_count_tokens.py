@@ -149,7 +149,7 @@ async def test_t9_a_count_of_what_is_not_touched_is_not_touched(
 
 @EACH
 async def test_m7_a_count_wants_no_summary(stage: Stage, monkeypatch: pytest.MonkeyPatch, dialect: str) -> None:
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
     monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     app = await stage.start(preset="plain", models=PRICED, summary_tokens=100, summarizers=[{"model": "scribe"}])
     for count in (True, False):

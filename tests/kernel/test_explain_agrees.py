@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.compact import compact
-from policies.money.budget import BudgetLimits
+from policies.money.prices import BudgetLimits
 from proxy.lab import sessions
 from proxy.lab.explain import explained
 from tests.kit.forms import FORMS
@@ -50,7 +50,7 @@ async def test_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dialec
     assert sent == json.loads(dry.body)
     assert dry.plan.edits
     assert bool(dry.plan.marks) == (dialect != "openai_chat")
-    explanation = explained(body, "coding-agent", calibration=1.0)
+    explanation = explained(body, "coding-agent")
     tokens = explanation.tokens
     assert headers["x-narrows-tokens-before"] == str(tokens.before)
     assert headers["x-narrows-tokens-after"] == str(tokens.after)

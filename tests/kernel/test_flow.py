@@ -16,7 +16,7 @@ from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon, Addons, Exchange
 from proxy.kernel.admission import Admission
 from proxy.kernel.gateway import Gateway
-from proxy.kernel.parts import KernelParts
+from proxy.kernel.services import KernelParts
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry import Telemetry
 from proxy.upstreams.table import Upstreams

@@ -3,9 +3,8 @@
 import pytest
 
 from policies.dialects.overflow import Overflow
-from policies.money.budget import BudgetLimits
-from policies.money.prices import Prices
-from proxy.kernel.learned import SHARE, LearnedWindow
+from policies.money.prices import BudgetLimits, Prices
+from proxy.kernel.understand import SHARE, LearnedWindow
 
 PRICES = Prices(model="m")
 LIMITS = BudgetLimits()

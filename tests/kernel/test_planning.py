@@ -14,9 +14,8 @@ from proxy.config import Settings
 from proxy.identity.who import Identity
 from proxy.kernel import plan as planning
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.learned import Learned
-from proxy.kernel.plan import Planner, prefix_outcome, reply_headers, step_record
-from proxy.kernel.understand import Assembler, RequestParser, Understanding
+from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
+from proxy.kernel.understand import Assembler, Learned, RequestParser, Understanding
 from proxy.lab import sessions
 from proxy.memory import Store, open_store
 from proxy.memory.cached import CachedStore, StoreWriter
@@ -49,10 +48,10 @@ class Bench:
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
         here = ColdProcess(lambda *_: None, is_on=False)
         self.parser, self.book, self.row = RequestParser(store.conversations), PriceBook(own), own.upstream_rows[0]
-        self.learned, writers = Learned(own, self.book, lambda: self.now), cast(Any, NoWriters())
+        self.learned, writers = Learned(own, lambda: self.now), cast(Any, NoWriters())
         assembler = Assembler(own, self.book, self.learned)
         understanding = Understanding(self.parser, store, assembler, self.book, self.learned)
-        self.planner = Planner(own, understanding, store, writers, lambda: self.now, cold=here, learned=self.learned)
+        self.planner = Planner(own, understanding, writers, lambda: self.now, PlanRuns(here, own.planning_timeout))
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
         """The plan of a recorded request."""
@@ -188,7 +187,7 @@ async def test_a_request_of_one_step_is_planned_here_however_long_it_is(store: C
         async def plan(self, *work: Any) -> None:
             asked.append(work[2].steps)
 
-    bench.planner._runs._cold = Asked(lambda *_: None)
+    bench.planner.runs._cold = Asked(lambda *_: None)
     for messages in ([user("word " * 100_000)], [user("word " * 100_000), says("yes"), user("on")]):
         assert await bench.planner.plan(request(0, body=body_of(messages, model="gpt-5.4"))) is not None
     assert asked == [2]

@@ -14,12 +14,11 @@ from proxy.errors import FailedError, RefusedError
 from proxy.identity.who import Identity
 from proxy.kernel.reply import RecallLoop, SentRequest
 from proxy.requests import ClientRequest, RequestOptions, UpstreamRequest
-from proxy.telemetry.tracing import RequestTrace
 from proxy.upstreams.upstream import CutError
 from tests.kit.replies import DONE, chunk, entry, made
 
 FIRST = UpstreamRequest(
-    ClientRequest("openai_chat", b"{}", Identity("", "t", ""), None, RequestOptions("on")), b"first", {}, recalls=True
+    ClientRequest("openai_chat", b"{}", Identity("", "t", ""), None, RequestOptions("on")), b"first", {}
 )
 CALL = [chunk({"content": "Let me see. "}), chunk(made(entry())), chunk({}, "tool_calls"), DONE]
 ANSWER = [chunk({"content": "It is 42."}, name="two"), chunk({}, "stop", name="two"), DONE]
@@ -54,7 +53,7 @@ class Rounds:
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         if self.fault is not None:
             raise self.fault
-        return UpstreamRequest(upstream_request.client_request, b"second", {}, recalls=True)
+        return UpstreamRequest(upstream_request.client_request, b"second", {})
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         assert upstream_request is FIRST
@@ -74,7 +73,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
         sent.append(upstream_request.body)
         yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
-    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), RequestTrace(), []), sent  # type: ignore[arg-type]
+    return RecallLoop(compaction, send, FIRST, ChatReply(allowed), None, []), sent  # type: ignore[arg-type]
 
 
 async def received(loop: RecallLoop, first: Any) -> list[bytes]:
@@ -91,14 +90,14 @@ async def test_r3_a_recall_call_is_held_back_and_the_next_round_continues_the_st
     assert b"narrows_recall" not in stream
     assert stream.index(b"Let me see. ") < stream.index(b"It is 42.") < stream.index(b"[DONE]")
     assert stream.count(b"[DONE]") == 1
-    assert (sent, len(loop._ended), loop.status) == ([b"second"], 1, 200)
+    assert (sent, len(loop.ended), loop.status) == ([b"second"], 1, 200)
     assert (compaction.remembered, compaction.learned) == ([0], [(b"first", 200)])
 
 
 async def test_r3_without_a_recall_the_stream_is_what_came() -> None:
     loop, sent = loop_over(Rounds())
     assert b"".join(await received(loop, Scripted(ANSWER))) == b"".join(ANSWER)
-    assert (sent, len(loop._ended)) == ([], 0)
+    assert (sent, len(loop.ended)) == ([], 0)
 
 
 async def test_r3_an_event_goes_on_before_the_next_one_has_come() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.upstreams.connector import trouble
+from proxy.upstreams.connections import trouble
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import free_ports
 from tests.kit.running import Running, Start

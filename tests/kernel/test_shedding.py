@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from proxy.kernel import understand
 from proxy.kernel.understand import RequestParser
 from proxy.memory.conversation import Conversations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from policies.dialects.openai_chat.exchange import TOOL
+from policies.dialects.openai_chat.request import TOOL
 from proxy.lab import sessions
 from tests.kit.histories import TOOLS, Json
 from tests.kit.stage import Exchange, Stage, body_of, ends, moved, unaided, working

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.dialects import limits, splitting
+from policies.dialects import splitting
 from tests.kit.running import Start
 from tests.kit.upstream import post, says, whole
 from tests.kit.wire import EACH, Api
@@ -60,7 +60,7 @@ async def test_t6_a_bomb_is_relayed_untouched_and_nothing_of_it_is_listed(
 
 @EACH
 async def test_t6_one_below_the_limit_is_worked_on(narrows: Start, monkeypatch: pytest.MonkeyPatch, api: Api) -> None:
-    monkeypatch.setattr(limits, "LIMITS", {**limits.LIMITS, "messages": 3})
+    monkeypatch.setattr(splitting, "LIMITS", {**splitting.LIMITS, "messages": 3})
     setup = await narrows(real=True)
     history = "input" if api.dialect == "openai_responses" else "messages"
     for count, warned in ((3, False), (4, True)):

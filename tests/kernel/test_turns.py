@@ -2,7 +2,7 @@
 
 import asyncio
 
-from proxy.kernel.turns import Turns
+from proxy.kernel.cold import Turns
 
 
 async def test_law_an_owner_with_many_makes_another_wait_for_one() -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from time import time
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from proxy.config import Settings
 from proxy.config.upstreams import UpstreamRow
 from proxy.console.upstreams import check_upstream, upstreams_of
 from proxy.errors import ApiError
-from proxy.kernel.learned import Learned
-from proxy.kernel.understand import Assembler
 from proxy.upstreams.outbound import Outbound
 from proxy.upstreams.price_book import PriceBook
 from proxy.upstreams.table import chosen
@@ -346,6 +343,6 @@ def test_prices_and_windows_are_those_of_the_row() -> None:
     rows: Any = [{"name": "own", "url": "http://127.0.0.1:9/v1", "overrides": {"m": {"window": 9_000, "input": 7.0}}}]
     rows[0]["apis"] = ["chat"]
     settings = Settings(upstreams=rows, models={"m": {"window": 50_000}}, upstream="http://127.0.0.1:9")
-    assembler = Assembler(settings, book := PriceBook(settings), Learned(settings, book, time))
-    assert (assembler.prices_of("m", "own").window, assembler.prices_of("m", "own").input) == (9_000, 7.0)
-    assert assembler.prices_of("m", "default").window == 50_000
+    book = PriceBook(settings)
+    assert (book.prices("m", "own").window, book.prices("m", "own").input) == (9_000, 7.0)
+    assert book.prices("m", "default").window == 50_000

@@ -17,7 +17,7 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.kernel.modes import Prepare
+from proxy.kernel.prepare import Prepare
 from proxy.lab.provider import Say, Send
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import BOM

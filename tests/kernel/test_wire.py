@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from multidict import CIMultiDict
 
-from proxy.upstreams.framing import only_fresh_connections
+from proxy.upstreams.connections import only_fresh_connections
 from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import REQUEST, Asked, completion, error_of, json_answer, post
 
@@ -305,7 +305,7 @@ async def test_t5_what_was_received_is_not_sent_again_whatever_its_method(narrow
 
 async def test_t5_a_new_connection_leaves_those_of_the_pool_alone(narrows: Start) -> None:
     setup = await narrows(OK)
-    upstream = setup.app.gateway._parts.upstreams["default"]
+    upstream = setup.app.gateway._parts.upstreams.by_name["default"]
     for _ in range(2):
         with only_fresh_connections():
             reply = await upstream.send("POST", "/chat/completions", CIMultiDict(), BODY)

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.money.budget import RESERVE
+from policies.money.prices import RESERVE
 from policies.tools import RECALL
 from proxy.lab.provider import Answer, Received, Say, Script
 from tests.kit import forms

@@ -12,7 +12,7 @@ import orjson
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.lab.provider import Received, Say
 from proxy.memory import Key
 from tests.kit.recalling import CAREFUL, REPORT, answered, call, recall, refs

@@ -7,8 +7,7 @@ from typing import Any
 
 from policies.compact import Compacted, compact
 from policies.context import Policy
-from policies.money.budget import BudgetLimits
-from policies.money.prices import Prices
+from policies.money.prices import BudgetLimits, Prices
 from policies.presets import Preset
 from proxy.lab import sessions
 from proxy.lab.demo import recorded

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
 from policies.context import Aim, Policy
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.recall import answer
 from policies.rules.abridge import Abridge
 from policies.rules.clip import Clip

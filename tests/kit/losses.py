@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.recall import original
 from tests.kit.apis import Api, entries
 from tests.kit.histories import refs_in

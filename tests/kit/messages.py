@@ -10,9 +10,8 @@ from anthropic.types import RawMessageStreamEvent
 
 from policies.dialects import DIALECTS
 from policies.dialects.anthropic_messages.reply import MessagesReply
-from policies.dialects.base import Request
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.dialects.common import Request
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import RecallRound
 from policies.tools import RECALL
 from proxy.lab.provider.signatures import seal

@@ -10,7 +10,7 @@ from typing import Any
 from policies.model.rawjson import items
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.lab.client_apis import newest_reply
+from proxy.lab.replay.recorded import newest_reply
 from tests.kit.apis import Api, entries, tools_of
 from tests.kit.histories import TOOLS, Json
 from tests.kit.spacing import indented

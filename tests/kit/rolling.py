@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from policies.context import Policy
-from policies.model.windows import Trigger
+from policies.model.parameters import Trigger
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim
@@ -229,7 +229,7 @@ async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
     monkeypatch.setattr("proxy.generation.SummaryMaker", Watched)
     monkeypatch.setattr("proxy.generation.SummaryWriter", partial(SummaryWriter, clock=_now))
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
     for name, policies in _HERE.items():
         monkeypatch.setitem(PRESETS, name, Preset(policies))
     stage.provider.answer = scribe = Scribe()

@@ -18,7 +18,7 @@ from yarl import URL
 from proxy.app import App
 from proxy.config import Settings
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.modes import relayed
+from proxy.kernel.prepare import relayed
 from proxy.kernel.services import CompactionServices
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
@@ -73,7 +73,7 @@ class PassThrough(Addon):
     named: str = "c1"
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        if client_request.only_counts:
+        if client_request.counting is not None:
             return await relayed(client_request)
         headers = {
             "x-narrows-mode": "untouched",

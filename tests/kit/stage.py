@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from policies.dialects.openai_chat.exchange import TOOL
+from policies.dialects.openai_chat.request import TOOL
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from proxy.app import App

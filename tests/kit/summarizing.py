@@ -15,13 +15,12 @@ import pytest
 
 from policies.context import Want
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
 from proxy.addons.billing.billing import Billing
 from proxy.config import Settings
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.memory import Event, Key, Store, open_store
 from proxy.memory.audit_log import AuditLog
 from proxy.memory.conversation import Conversations

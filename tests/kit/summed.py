@@ -15,8 +15,8 @@ from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, source_of
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
+from policies.money.prices import BudgetLimits
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS

@@ -5,10 +5,8 @@ from typing import Any
 
 from policies.context import Policy
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.model.conversation import Conversation, converse
+from policies.money.prices import Budget, Prices
 from policies.planning.state import PlanSettings
 from policies.tools import RECALL
 
@@ -76,7 +74,14 @@ def conversation_of(*messages: Json) -> Conversation:
 def setup(
     *policies: Policy, prices: Prices = PREFIX_PRICES, budget: Budget = ROOMY, recall: bool = True, **more: Any
 ) -> PlanSettings:
-    return PlanSettings(policies, prices, budget, letters, recall=recall, **{"exchanges": recall, **more})
+    return PlanSettings(
+        policies=policies,
+        prices=prices,
+        budget=budget,
+        count=letters,
+        recall=recall,
+        **{"exchanges": recall, **more},
+    )
 
 
 def signed(session: list[Json]) -> list[Json]:

@@ -1,6 +1,6 @@
 """What chat templates of local models refuse."""
 
-from proxy.lab.provider.rules import Violation
+from proxy.lab.provider.api import Violation
 from tests.kit.histories import Json
 
 

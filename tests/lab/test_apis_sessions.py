@@ -10,11 +10,10 @@ import pytest
 from policies.compact import compact
 from policies.dialects import DIALECTS, dialect_of
 from proxy.lab import sessions
-from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.demo import recorded
 from proxy.lab.explain import explained, request_from
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import Session, chained, load, requests
+from proxy.lab.replay.recorded import CLIENT_APIS, Session, chained, load, newest_reply, requests
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
 from tests.kit.forms import FORMS, plain

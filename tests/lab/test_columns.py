@@ -12,12 +12,11 @@ from policies.presets import PRESETS
 from proxy.console import cli
 from proxy.console.presets import describe, print_presets
 from proxy.console.usage import COLUMNS as OF_USAGE
-from proxy.lab.agree import display
-from proxy.lab.load.latencies import PERCENTILES
+from proxy.lab.agree.report import HEADS as OF_AGREE
+from proxy.lab.load.client import PERCENTILES
+from proxy.lab.replay import display as tables
 from proxy.lab.replay.bills import SessionBill
-from proxy.lab.replay.comparison import preset_results
-from proxy.lab.replay.report import Report
-from proxy.lab.reports import tables
+from proxy.lab.replay.report import Report, preset_results
 
 REPLAY = (
     *(tables.COSTS, tables.MARKS, tables.FAULTS, tables.SIGHT, tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT),
@@ -31,7 +30,7 @@ HEADS = {
     "presets": ("for whom",),
     "audit": ("when", "what", "id", "cost"),
     "usage": (*OF_USAGE, "chkp"),
-    "agree": display.HEADS,
+    "agree": OF_AGREE,
     "load": ("count", "max", *(f"p{at:g}" for at in (PERCENTILES[0], PERCENTILES[-1]))),
 }
 

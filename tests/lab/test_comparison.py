@@ -17,11 +17,10 @@ from proxy.lab.arguments import presets_named
 from proxy.lab.demo import recorded
 from proxy.lab.needs import Needs
 from proxy.lab.replay.bills import SessionBill, SummaryCosts
-from proxy.lab.replay.comparison import PresetResult, averages, preset_results
+from proxy.lab.replay.display import print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.report import Report
+from proxy.lab.replay.report import PresetResult, Report, averages, preset_results
 from proxy.lab.replay.runs import replay_each
-from proxy.lab.reports.text import print_replays
 
 SHORT = recorded("write_once")
 MODEL = "gpt-5.4"
@@ -101,7 +100,7 @@ async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() 
 def drawn(found: list[Report], rows: list[PresetResult]) -> list[str]:
     paper = StringIO()
     console = Console(file=paper, width=WIDE)
-    print_replays(console, found, averages(found), False, rows)
+    print_replays(console, found, averages(found), rows)
     return paper.getvalue().rstrip().splitlines()
 
 

@@ -23,9 +23,15 @@ from proxy.console.output import as_json
 from proxy.drawing.words import WHY
 from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
-from proxy.lab.explain import Explanation, explained, input_bills, original_text, request_from
-from proxy.lab.reports.terminal import Bar, bars
-from proxy.lab.reports.text import print_explanation
+from proxy.lab.explain import (
+    Explanation,
+    explained,
+    input_bills,
+    original_text,
+    print_explanation,
+    request_from,
+)
+from proxy.lab.terminal import Bar, bars
 from tests.kit.histories import TOOLS
 
 PRESET = "coding-agent"
@@ -176,11 +182,9 @@ def test_r1_references_in_the_listing_bring_back_their_originals(prices: Prices 
     for number, (change, edit) in enumerate(zip(changes, made.plan.edits, strict=True)):
         assert bool(change.ref) == ("same output as above" not in change.becomes)
         if change.ref and number % 4 == 0:  # each is a plan of the whole session
-            told = original_text(body, change.ref)
+            text = original_text(body, change.ref)
             assert f"ref {change.ref}" in change.becomes
-            whole = told.text == blocks[edit.at].text if isinstance(edit, Replace) else "== result" in str(told.text)
-            assert told.found
-            assert whole
+            assert text == blocks[edit.at].text if isinstance(edit, Replace) else "== result" in str(text)
 
 
 @pytest.fixture
@@ -216,24 +220,12 @@ def test_r1_the_original_is_printed_as_it_was(told_by: Asked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "expected"),
-    [("lines 1-1", "line one\r\n"), ("chars 0-4", "line"), ("find no NEWLINE", "402: no newline")],
-    ids=["lines", "chars", "find"],
-)
-def test_r1_a_part_is_what_the_recall_tool_would_give(part: str, expected: str) -> None:
-    body, ref = awkward()
-    told = original_text(body, ref, part)
-    assert (told.found, told.text) == (True, expected)
-
-
-@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--ref", "000000"], "nothing in this request has the ref '000000'"),
         (["--ref", "../etc"], "nothing in this request has the ref '../etc'"),
-        (["--part", "lines 1-2"], "--part is a part of what --ref names"),
     ],
-    ids=["unknown", "malformed", "part alone"],
+    ids=["unknown", "malformed"],
 )
 def test_r6_an_unknown_reference_is_one_sentence(told_by: Asked, words: list[str], sentence: str) -> None:
     code, out, err = told_by(awkward()[0], *words)
@@ -242,12 +234,11 @@ def test_r6_an_unknown_reference_is_one_sentence(told_by: Asked, words: list[str
     assert err.count(b"\n") == 1
 
 
-def test_r6_a_part_that_is_not_there_is_one_sentence_and_json_says_so(told_by: Asked) -> None:
-    body, ref = awkward()
-    code, out, err = told_by(body, "--ref", ref, "--part", "find nowhere", "--json")
+def test_r6_json_says_that_a_reference_is_unknown(told_by: Asked) -> None:
+    code, out, err = told_by(awkward()[0], "--ref", "000000", "--json")
     assert code == 2
-    assert json.loads(out) == {"ref": ref, "found": False, "text": None}
-    assert b"narrows: no match for 'nowhere'" in err
+    assert json.loads(out) == {"ref": "000000", "found": False, "text": None}
+    assert b"narrows: nothing in this request" in err
 
 
 def test_small_talk_has_nothing_to_shorten() -> None:

@@ -177,7 +177,7 @@ def test_what_a_run_follows_from_makes_it_another(
 def test_the_revision_follows_from_the_sources_that_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {path.relative_to(ROOT).as_posix() for path in runs._sources()}
     assert {"policies/planning/plan.py", "proxy/lab/quality.py", "proxy/kernel/plan.py"} < names
-    assert not {name for name in names if name.startswith(("proxy/lab/reports", "tests/long/figures/tables"))}
+    assert not {name for name in names if name.startswith(("proxy/lab/terminal", "tests/long/figures/tables"))}
 
 
 # --- tables ---

@@ -24,17 +24,14 @@ from proxy.app import App
 from proxy.config import Settings
 from proxy.config.units import seconds
 from proxy.console.cli import command_line
+from proxy.console.output import as_json
 from proxy.lab import sessions
 from proxy.lab.load import client
-from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client, ClientResult
+from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client, ClientResult, Latencies
 from proxy.lab.load.command import measure
-from proxy.lab.load.display import page, print_load
-from proxy.lab.load.latencies import Latencies
-from proxy.lab.load.plan import LoadPlan, SessionScript, conversations_for, script_of
-from proxy.lab.load.report import report_of
-from proxy.lab.load.salt import SALTS, Salt
+from proxy.lab.load.plan import SALTS, LoadPlan, Salt, SessionScript, conversations_for, script_of
+from proxy.lab.load.report import print_load, read, report_of, use
 from proxy.lab.load.sink import Sink
-from proxy.lab.load.target import read, use
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests, session_of
 from tests import examples
@@ -70,7 +67,6 @@ def test_histograms_of_several_processes_are_one(recorded: list[float]) -> None:
     assert whole.count == len(recorded)
     assert whole.longest == pytest.approx(max(recorded) * 1000, rel=2e-3, abs=2e-3)
     assert whole.percentiles((100.0,))[100.0] == whole.longest
-    assert sum(count for _, count in whole.buckets()) == len(recorded)
 
 
 async def test_what_was_due_while_the_target_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,13 +214,12 @@ async def test_a_load_on_a_real_narrows(tmp_path: Path, capsys: pytest.CaptureFi
     assert counts[ALL] == counts[FIRST_BYTE] == answered
     assert report.events == counts[STREAMED] * 14  # words, the finish reason, [DONE]
     assert BETWEEN in counts
-    whole = orjson.loads(orjson.dumps(report.as_json()))
+    whole = orjson.loads(orjson.dumps(as_json(report)))
     assert whole["latencies"][0]["percentiles"].keys() == {"p50", "p90", "p99", "p99.9"}
     assert (whole["target"] is not None) == (sys.platform == "linux")
     print_load(Console(width=100), report)
     printed = capsys.readouterr().out
     assert f"{answered} in " in printed
-    assert page(report).count("<figure>") == len(report.latencies)
 
 
 async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,8 +244,9 @@ async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFix
     assert report.errors == {"status 503": 1, "cut": 1}
     assert (report.answered, report.latencies, report.target) == (0, [], None)
     print_load(Console(width=100), report)
-    assert "status 503: 1" in capsys.readouterr().out
-    assert "does not report" in page(report)
+    printed = capsys.readouterr().out
+    assert "status 503: 1" in printed
+    assert "does not report" in printed
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C ends it at once")

@@ -19,12 +19,10 @@ from proxy.lab.demo import recorded
 from proxy.lab.needs import Needs
 from proxy.lab.provider import TURN_HEADER, Provider, start
 from proxy.lab.replay.bills import SessionBill
-from proxy.lab.replay.comparison import averages, percentiles
 from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session, chained, chains, grouped, load, load_all, requests
-from proxy.lab.replay.report import Report
+from proxy.lab.replay.report import Report, averages
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
-from proxy.lab.results import joined
 
 SHORT = recorded("write_once")
 ANSWER = {"role": "assistant", "content": "hi"}
@@ -72,7 +70,6 @@ async def test_a_session_is_as_many_requests_as_turns_and_costs_less_than_doing_
     assert 0 < report.bill.tokens < report.baseline.tokens
     assert report.input_bill.ratio < 1
     assert report.prefix_changes == report.prefix["tail-cut"] > 0
-    assert len(report.seconds) == len(report.added_ms) == report.requests
     assert report.used_by_later_turns.all.used > 0
     assert report.protocol == "tools"
 
@@ -148,14 +145,7 @@ async def test_v1_a_request_that_the_provider_refuses_is_counted_with_its_reason
     assert report.requests == len(SHORT.turns)
 
 
-async def test_repeats_are_added_up_and_nothing_is_kept_of_them() -> None:
-    alone = await one(SHORT)
-    many = await one(SHORT, replace(GPT, repeat=3, concurrency=2))
-    assert (many.runs, many.requests, many.faults) == (3, 3 * alone.requests, 0)
-    assert many.bill.tokens == 3 * alone.bill.tokens
-    assert many.input_bill.ratio == pytest.approx(alone.input_bill.ratio)
-    assert many.used_by_later_turns == alone.used_by_later_turns
-    assert many.prefix.total() == 3 * alone.prefix.total()
+async def test_nothing_is_kept_of_a_run() -> None:
     async with environment_for("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
         await replay(SHORT, "run", stage, Meddler(http, stage.base_url), lambda: None)
         assert stage.provider is not None
@@ -219,9 +209,9 @@ def test_groups_are_given_by_name_and_pattern() -> None:
 async def test_a_real_upstream_gets_its_key_and_no_word_of_the_replay() -> None:
     provider = Provider(prices_for, Counter("o200k_base"))
     async with await start(provider) as running:
-        report = await one(SHORT, replace(GPT, upstream=running.url, credential="sk-real", concurrency=2, repeat=2))
+        report = await one(SHORT, replace(GPT, upstream=running.url, credential="sk-real"))
     assert report.faults == 0
-    assert report.requests == len(provider.requests) == 2 * len(SHORT.turns)
+    assert report.requests == len(provider.requests) == len(SHORT.turns)
     for received in provider.requests:
         assert received.credential == "sk-real"
         assert TURN_HEADER not in received.headers
@@ -286,14 +276,6 @@ def test_means_are_by_price_table_and_group() -> None:
     # of actions by session, of edits as one
     assert (found[0].share_out_of_sight, found[0].share_out_of_sight_in_calls) == pytest.approx((0.2, 0.15))
     assert (found[0].share_edits_out_of_sight, found[0].share_connected) == (0.4, None)
-    repeated = joined([report_of(30, 0.9), report_of(30, 0.9)])
-    assert (repeated.requests, repeated.group) == (60, "short")
-
-
-def test_percentiles_are_interpolated_and_need_no_many() -> None:
-    assert percentiles(range(101)) == {"p50": 50, "p90": 90, "p99": 99}
-    assert percentiles([7.0]) == {"p50": 7, "p90": 7, "p99": 7}
-    assert percentiles([]) == {"p50": 0, "p90": 0, "p99": 0}
 
 
 def test_the_json_of_a_report_is_complete() -> None:

@@ -14,16 +14,13 @@ from policies.money.prices import Usage
 from proxy.console import cli
 from proxy.console.output import WIDE, as_json
 from proxy.lab.demo import recorded
-from proxy.lab.explain import explained
-from proxy.lab.replay.bills import SessionBill
-from proxy.lab.replay.comparison import averages, preset_results
+from proxy.lab.explain import explained, print_explanation
+from proxy.lab.replay.bills import SessionBill, notes_on
+from proxy.lab.replay.display import print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import chains, load
-from proxy.lab.replay.report import EARLY, RecordedUsage, Report
+from proxy.lab.replay.recorded import chains
+from proxy.lab.replay.report import EARLY, Report, averages, preset_results
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.reports import page
-from proxy.lab.reports.text import print_explanation, print_replays
-from proxy.lab.results import notes_on
 from tests.lab.test_explain import body_of
 
 SHORT = recorded("write_once")
@@ -37,7 +34,7 @@ def report_at(model: str) -> Report:
 
 def drawn(reports: list[Report]) -> str:
     paper = StringIO()
-    print_replays(Console(file=paper, width=WIDE), reports, averages(reports), False, preset_results(reports))
+    print_replays(Console(file=paper, width=WIDE), reports, averages(reports), preset_results(reports))
     return paper.getvalue()
 
 
@@ -82,11 +79,10 @@ async def test_dollars_of_unknown_prices_are_nowhere() -> None:
     assert values["whole_bill"]["with"] is values["recalls"]["input_bill"] is values["summaries"]["dollars"] is None
     assert any(note.startswith("The prices of nobody-1 are not known") for note in values["notes"])
     other = replace(report, preset="b")
-    text, html = drawn([report, other]), page.replayed([report], averages([report]), preset_results([report, other]))
-    for shown in (text, html):
-        assert "unknown price" in shown
-        assert "The prices of nobody-1 are not known" in shown
-    assert "$0" not in text + html
+    text = drawn([report, other])
+    assert "unknown price" in text
+    assert "The prices of nobody-1 are not known" in text
+    assert "$0" not in text
     assert max(map(len, text.splitlines())) <= WIDE
 
 
@@ -96,10 +92,8 @@ def test_a_dry_run_shows_no_dollars_of_unknown_prices() -> None:
     assert bills == {key: {"before": None, "after": None} for key in ("nothing_cached", "all_cached")}
     paper = StringIO()
     print_explanation(Console(file=paper, width=WIDE), explanation)
-    html = page.explained("a", explanation, "")
-    for shown in (paper.getvalue(), html):
-        assert "unknown price" in shown
-        assert "$0" not in shown
+    assert "unknown price" in paper.getvalue()
+    assert "$0" not in paper.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -117,32 +111,6 @@ async def test_each_table_of_claude_says_whose_tokens_they_are() -> None:
     assert all(as_json(row)["notes"][0].startswith(CLAUDE) for row in rows)
     shown = " ".join(drawn([report, replace(report, preset="b")]).split())
     assert shown.count(CLAUDE) == 4  # under each preset, under the means, under the presets
-    assert page.replayed([report], averages([report])).count(CLAUDE.replace("'", "&#x27;")) == 3
-
-
-def test_recorded_usage_is_compared_by_what_requests_grew_by() -> None:
-    usage = RecordedUsage("claude-opus-5-5")
-    assert usage.ratio is None
-    for counted in (1_000, 5_000, 21_000):
-        usage.add(3_000 + int(counted * 1.2), counted)  # 3,000: what the recording lacks
-    assert as_json(usage) == {"model": "claude-opus-5-5", "requests": 3, "ratio": 1.2}
-
-
-async def test_the_usage_beside_a_session_is_read_where_it_fits(tmp_path: Path) -> None:
-    file = tmp_path / "s.json"
-    file.write_text(json.dumps({"model": "gpt-5.4", "messages": SHORT.messages, "tools": SHORT.tools}))
-    usage = tmp_path / "s.usage.json"
-    assert load(file).recorded_prompts == ()
-    usage.write_text(json.dumps([{"prompt_tokens": 100}]))
-    assert load(file).recorded_prompts == ()
-    prompts = [1_000 * at for at in range(1, len(SHORT.turns) + 1)]
-    usage.write_text(json.dumps([{"prompt_tokens": each} for each in prompts]))
-    assert load(file).recorded_prompts == tuple(prompts)
-    (report,) = await replay_all([load(file)], Options())
-    assert report.recorded_usage.requests == len(prompts)
-    assert report.recorded_usage.ratio
-    words = f"the provider of gpt-5.4 reported {report.recorded_usage.ratio:.2f} tokens for each one counted here"
-    assert words in " ".join(drawn([report]).split())
 
 
 def test_the_orders_of_a_chain_can_be_told_apart() -> None:
@@ -196,7 +164,6 @@ async def test_marks_and_compaction_are_two_rows() -> None:
     assert report.input_bill_beside_marks_alone.ratio < 1.03
     assert report.marks_matter
     assert "marks alone $/none" in drawn([report])
-    assert "with cache marks alone" in page.replayed([report], averages([report]))
     (other,) = await replay_all(sessions, Options(prices=("gpt-5.4",)))
     assert other.input_bill_beside_marks_alone == other.input_bill
     assert not other.marks_matter

@@ -22,12 +22,11 @@ from proxy.kernel.follow_up import FollowUp
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
-from proxy.lab.replay.bills import SessionBill
+from proxy.lab.replay.bills import SessionBill, joined
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
-from proxy.lab.results import joined
 from proxy.requests import UpstreamRequest
 
 STEPS = 6
@@ -227,15 +226,15 @@ def test_r5_a_recall_that_is_refused_is_a_fault() -> None:
     assert report.faults == 1
 
 
-async def test_repeats_add_their_recalls_up() -> None:
-    alone, many = [(await replay_all([SESSION], replace(at(1), repeat=times)))[0] for times in (1, 2)]
-    once, twice = as_json(alone)["recalls"], as_json(many)["recalls"]
+async def test_recalls_of_several_sessions_add_up() -> None:
+    (alone,) = await replay_all([SESSION], at(1))
+    once, twice = as_json(alone)["recalls"], as_json(joined([alone.recalls, alone.recalls]))
     assert set(once) == {"rate", "uses_of_hidden_text", "calls", "refused", "rounds", "tokens", "input_bill"}
     assert once["rate"] == twice["rate"] == 1
     for name in set(once) - {"rate"}:
         assert twice[name] == pytest.approx(2 * once[name], rel=1e-4)
     assert once["uses_of_hidden_text"] == once["calls"] == 2
-    assert joined([alone]).recalls == alone.recalls
+    assert joined([alone.recalls]) == alone.recalls
 
 
 async def test_a_real_upstream_is_billed_for_every_round() -> None:
@@ -286,13 +285,13 @@ def test_a_rate_that_cannot_be_is_refused(
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     from proxy.console.output import console
-    from proxy.lab.replay.comparison import averages
-    from proxy.lab.reports.text import print_replays
+    from proxy.lab.replay.display import print_replays
+    from proxy.lab.replay.report import averages
 
     report = Report("s", "gpt-5.4", SessionBill(prices_for("gpt-5.4")), SessionBill(prices_for("gpt-5.4")))
     report.recalls.uses_of_hidden_text = 3
     report.used_by_later_turns.all.add("recoverable_by_recall")
-    print_replays(console(), [report], averages([report]), timed=False)
+    print_replays(console(), [report], averages([report]))
     shown = capsys.readouterr().out
     assert "used out of sight, with tools: 1 recallable, 0 by running a tool again" in shown
     assert "recalls, rate 0: 0 for 3 uses of hidden text\n" in shown

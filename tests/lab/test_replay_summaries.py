@@ -13,8 +13,7 @@ import aiohttp
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation, Part
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Part, converse
 from policies.model.edits import Fold, Origin
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
@@ -29,15 +28,12 @@ from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
 from proxy.lab.provider.extractive import extract_summary
 from proxy.lab.quality import Visibility, needed, tally
-from proxy.lab.replay.bills import SessionBill, SummaryCosts
-from proxy.lab.replay.comparison import averages
+from proxy.lab.replay.bills import SessionBill, SummaryCosts, joined
+from proxy.lab.replay.display import against_nothing, print_replays, summaries
 from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session
-from proxy.lab.replay.report import Report
+from proxy.lab.replay.report import Report, averages
 from proxy.lab.replay.runs import post, replay, replay_all
-from proxy.lab.reports.sentences import against_nothing, summaries
-from proxy.lab.reports.text import print_replays
-from proxy.lab.results import joined
 from proxy.memory import cached as cached_store
 from proxy.memory import open_store
 from proxy.summaries.jobs import PROMPTS
@@ -257,14 +253,14 @@ def test_summaries_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     report = joined([once().report, once().report])
     found = report.summaries
     found.rejected_because["invented"] += 1
-    print_replays(console(), [report], averages([report]), timed=False)
+    print_replays(console(), [report], averages([report]))
     shown = capsys.readouterr().out
     counts = f"{found.accepted} made, {found.adopted} adopted, 1 rejected (invented 1), 0 failed"
     assert f"summaries by gpt-4o-mini: {counts}\n" in shown
     assert f"their {found.calls} calls (at most {found.bound}): " in shown
     assert f"{report.input_bill.ratio:.3f}" in shown
     bare = once(PLAIN).report
-    print_replays(console(), [bare], averages([bare]), timed=False)
+    print_replays(console(), [bare], averages([bare]))
     assert "summaries" not in capsys.readouterr().out
 
 

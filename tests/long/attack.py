@@ -22,9 +22,7 @@ from rich.console import Console
 from yarl import URL
 
 from proxy.console.output import plain_table
-from proxy.lab.load.client import ALL
-from proxy.lab.load.clients import Clients
-from proxy.lab.load.latencies import Latencies
+from proxy.lab.load.client import ALL, Clients, Latencies
 from proxy.lab.load.plan import LoadPlan
 from tests.long.attack_bodies import Attack, attacks, honest
 from tests.long.attack_crowd import Crowd, Outcome, sent, session

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from policies.dialects import DIALECTS
-from proxy.lab.client_apis import CLIENT_APIS
-from proxy.lab.load.salt import Salt, mapped
+from proxy.lab.load.plan import Salt, mapped
+from proxy.lab.replay.recorded import CLIENT_APIS
 from proxy.lab.sessions import load
 from tests.kit.forms import to_anthropic, to_responses
 

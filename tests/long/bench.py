@@ -16,9 +16,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from proxy.lab.load.clients import Clients
-from proxy.lab.load.plan import LoadPlan, SessionScript
-from proxy.lab.load.salt import SALTS
+from proxy.lab.load.client import Clients
+from proxy.lab.load.plan import SALTS, LoadPlan, SessionScript
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server as RedisServer
 from tests.long.bench_stage import Cost, Server, Stage, in_turn, loaded, running

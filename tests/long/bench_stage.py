@@ -13,11 +13,9 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from proxy.lab.load.client import ALL, STREAMED, ClientResult
-from proxy.lab.load.clients import Clients
-from proxy.lab.load.latencies import Latencies
+from proxy.lab.load.client import ALL, STREAMED, ClientResult, Clients, Latencies
 from proxy.lab.load.plan import LoadPlan
-from proxy.lab.load.target import sample, use
+from proxy.lab.load.report import sample, use
 from tests.kit.paths import ROOT
 
 SETTLING = 0.4

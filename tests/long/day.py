@@ -7,8 +7,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from policies.money.arms import arm_counts, measured_saving
-from policies.money.bills import BillSums
+from policies.money.bills import BillSums, arm_counts, measured_saving
 from proxy.memory import open_store
 from tests.kit.billed_day import PRESETS, SECRET, Talk, answer, have, recount, tenant_of
 from tests.kit.counted import counted

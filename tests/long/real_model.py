@@ -32,14 +32,14 @@ from unittest.mock import patch
 from rich.console import Console
 
 from policies.context import Policy
-from policies.model.windows import Trigger
+from policies.model.parameters import Trigger
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim
 from proxy.app import App
 from proxy.config import Settings
-from proxy.lab.agree.display import print_agreement
-from proxy.lab.agree.plan import AgreePlan
+from proxy.lab.agree.command import AgreePlan
+from proxy.lab.agree.report import print_agreement
 from proxy.lab.replay.recorded import session_of
 from proxy.memory import open_store
 from tests.kit.paths import revision
@@ -246,7 +246,7 @@ async def agreed(upstream: str) -> list[str]:
         most_requests=40,
         concurrency=1,
     )
-    with patch("proxy.lab.agree.turns.RESERVE", 48):  # it seldom comes to an end by itself
+    with patch("proxy.lab.agree.asking.RESERVE", 48):  # it seldom comes to an end by itself
         forecast = await plan.forecast(lambda: None)
         report = await forecast.ask(asyncio.Event(), lambda: None)
     print("\nnarrows agree, its mechanics only: so small a model calls no tools")

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from policies.dialects import DIALECTS
-from proxy.lab.load.salt import Salt
+from proxy.lab.load.plan import Salt
 from proxy.lab.provider import Abort, Answer, Provider, Received, Say, Send, Wire
 from proxy.lab.sessions import load, names
 from tests.kit.apis import APIS, Api

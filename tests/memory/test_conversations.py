@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from policies.dialects import DIALECTS
 from proxy.kernel import understand
-from proxy.kernel.outgoing import rendered_body
+from proxy.kernel.prepare import rendered_body
 from proxy.kernel.understand import RequestParser
 from proxy.memory import Key
 from proxy.memory.cached import CachedStore

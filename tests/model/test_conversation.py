@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from policies.dialects import DIALECTS
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from tests import examples
 from tests.kit import messages as claude
 from tests.kit.histories import Json, requests, sessions

@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
-from policies.model.indexes import Index
+from policies.model.conversation import Conversation, Index, converse
 from tests import examples
 from tests.kit import messages as claude
 from tests.kit.talk import calls, gives, letters, says, system, user

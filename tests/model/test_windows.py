@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.context import Context, Exceptions
 from policies.model.conversation import Conversation
-from policies.model.windows import Keep, Large, Size, Trigger, Window, begin_of, is_large
+from policies.model.parameters import Keep, Large, Size, Trigger, Window, begin_of, is_large
 from tests import examples
 from tests.kit.talk import PREFIX_PRICES, ROOMY, conversation_of, letters, runs, says, system, user
 
@@ -24,8 +24,8 @@ TALK = conversation_of(
 
 
 def context(step: int, **given: Any) -> Context:
-    sizes = [block.tokens + block.frame for block in TALK.blocks]
-    return replace(Context(step, PREFIX_PRICES, replace(ROOMY, window=ROOM), letters, sizes), **given)
+    sizes, budget = [block.tokens + block.frame for block in TALK.blocks], replace(ROOMY, window=ROOM)
+    return replace(Context(step=step, prices=PREFIX_PRICES, budget=budget, count=letters, sizes=sizes), **given)
 
 
 def inside(keep: Keep, step: int = TALK.steps - 1) -> list[int]:

@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from policies.money.arms import FEWEST, ArmCounts, arm_counts, measured_saving
-from policies.money.bills import Arm, BillSums, ConversationRow, Labels
-from proxy.kernel.modes import Holdout
+from policies.money.bills import FEWEST, Arm, ArmCounts, BillSums, ConversationRow, Labels, arm_counts, measured_saving
+from proxy.kernel.prepare import Holdout
 from proxy.memory import Key
 
 LABELS = Labels(tenant="t", owner="o", model="m", preset="p", api="openai_chat")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.money.baseline import CacheTerms, Evidence, Prompt, usage_without, with_marks
+from policies.money.bills import CacheTerms, Evidence, Prompt, usage_without, with_marks
 from policies.money.caches import ANTHROPIC, PREFIX
 from policies.money.prices import Prices, Usage
 

@@ -62,8 +62,8 @@ def test_an_entry_behind_a_change_is_gone_for_good() -> None:
     ledger.change(0, 90)
     ledger.send(0, ())
     ledger.arrive([10])
-    assert ledger.standing(2) == 0
-    assert ledger.standing(3) == 3
+    assert ledger.cached_before(2) == 0
+    assert ledger.cached_before(3) == 3
 
 
 @pytest.mark.parametrize(("read", "write"), [(0.5, 1.0), (0.25, 1.0), (0.1, 1.0), (0.1, 1.25), (0.05, 1.25)])
@@ -215,9 +215,9 @@ def test_an_entry_out_of_reach_is_not_found() -> None:
     request(ledger, 100, 1000)
     request(ledger, 10)
     ledger.arrive([10], in_reach=3)
-    assert (ledger.standing(2), ledger.standing(3)) == (0, 3)
+    assert (ledger.cached_before(2), ledger.cached_before(3)) == (0, 3)
     ledger.arrive([10], in_reach=0)
-    assert ledger.standing(2) == 2
+    assert ledger.cached_before(2) == 2
 
 
 def test_changing_a_block_forgets_the_rent_of_its_offer() -> None:
@@ -240,7 +240,7 @@ def test_a_copy_goes_its_own_way() -> None:
     twin = ledger.copy()
     twin.change(0, 1)
     request(twin, 99)
-    assert (ledger.sent, ledger.saving, ledger.standing(2)) == ([10, 20], {0: 5}, 2)
+    assert (ledger.sent, ledger.saving, ledger.cached_before(2)) == ([10, 20], {0: 5}, 2)
     assert (twin.sent, twin.saving) == ([1, 20, 99], {})
 
 
@@ -387,10 +387,10 @@ def test_a_request_without_a_mark_at_its_end_leaves_no_entry_and_writes_nothing(
     ledger = Ledger(MARK_PRICES)
     ledger.arrive([100, 1_000], marked=False)
     ledger.send(2, (), marks_end=False)
-    assert (ledger.paid, ledger.baseline, ledger.standing(2)) == (1_100, 1_100, 0)
+    assert (ledger.paid, ledger.baseline, ledger.cached_before(2)) == (1_100, 1_100, 0)
     ledger.arrive([50, 200])
     ledger.send(4, (3,), marks_end=False)  # a mark of ours before the newest block: that alone is plain input
-    assert ledger.standing(4) == 3
+    assert ledger.cached_before(4) == 3
     assert ledger.paid == pytest.approx(1_100 + 1_150 * MARK_PRICES.write + 200)
     assert ledger.baseline == pytest.approx(1_100 + 1_350 * MARK_PRICES.write)
     ledger.arrive([10])

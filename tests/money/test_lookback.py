@@ -6,7 +6,7 @@ import pytest
 
 from policies.money.caches import ANTHROPIC, OPENAI, PREFIX, rule_for
 from policies.money.catalog import prices_for
-from policies.planning.marking import oldest_in_reach
+from policies.planning.step import oldest_in_reach
 from tests.kit.talk import call, conversation_of, gives, user
 
 

@@ -10,11 +10,10 @@ from policies.compact import Compacted
 from policies.context import Context, Summarizing
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
-from policies.model.windows import Trigger
-from policies.money.budget import BudgetLimits
+from policies.model.parameters import Trigger
 from policies.money.catalog import prices_for
 from policies.money.ledger import SMALLEST
-from policies.money.prices import Prices
+from policies.money.prices import BudgetLimits, Prices
 from policies.planning.plan import plan
 from policies.rules.recap import Recap
 from policies.rules.summarize import Summarize

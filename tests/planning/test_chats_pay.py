@@ -11,14 +11,13 @@ import pytest
 from policies.assemble import PlanOptions, assemble
 from policies.context import Summarizing, Want
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.ledger import limit_of_chats
+from policies.money.prices import BudgetLimits
 from policies.planning.plan import plan
 from policies.presets import PRESETS, SMALL_WINDOW
 from policies.text.transcript import size

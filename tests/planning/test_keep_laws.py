@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from policies.compact import Compacted, compact
 from policies.context import Aim
 from policies.keep import Patterns, Protection, digest_of, names, patterns_of
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.planning.plan import plan
 from policies.planning.state import PlanSettings, PlanState
 from policies.presets import PRESETS, Preset

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from policies.compact import Compacted
 from policies.context import Aim
 from policies.dialects import DIALECTS
-from policies.dialects.openai_chat.exchange import TOOL
+from policies.dialects.openai_chat.request import TOOL
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK, refs_named
 from policies.tools import RECALL

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from policies.compact import Compacted, compact
 from policies.context import Aim
 from policies.dialects import DIALECTS
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from proxy.lab.provider import ANTHROPIC, PREFIX, find_violation
 from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples

@@ -52,10 +52,10 @@ def test_the_first_request_is_planned_as_plain_input_where_the_client_sets_no_ma
         first, second = ([*START], [*START, *runs("cat a.py", OUTPUT)])
         ledger = plan(conversation_of(*first), settings).state.ledger
         assert ledger.paid == ledger.baseline == pytest.approx(ledger.original * write)
-        assert ledger.standing(len(ledger.sent)) == (len(ledger.sent) if marks_end else 0)
+        assert ledger.cached_before(len(ledger.sent)) == (len(ledger.sent) if marks_end else 0)
         ledger = plan(conversation_of(*second), settings).state.ledger
         assert ledger.paid == pytest.approx(ledger.baseline)
-        assert ledger.standing(len(ledger.sent)) == len(ledger.sent)
+        assert ledger.cached_before(len(ledger.sent)) == len(ledger.sent)
 
 
 @pytest.mark.parametrize(("head", "marked"), [(900, ()), (1_100, (3,))])

@@ -12,7 +12,7 @@ from policies.context import Aim, Context, Policy, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget, BudgetLimits
+from policies.money.prices import Budget, BudgetLimits
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.rules.dedupe import Dedupe

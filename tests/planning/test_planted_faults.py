@@ -20,7 +20,7 @@ from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.text import stubs
-from proxy.kernel.modes import FailOpen
+from proxy.kernel.prepare import FailOpen
 from proxy.requests import UpstreamRequest
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests
 from tests.kit.running import Start

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Message
-from policies.model.converse import converse
+from policies.model.conversation import Message, converse
 from policies.model.memory import Sent, StepRecord
 from policies.planning.prefix import Chains, outcome, sent_record
 from tests.kit.talk import Json, gives, letters, runs, user

@@ -11,10 +11,8 @@ from policies.context import Aim, Summarizing
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.summary_record import Criteria
-from policies.money.budget import Budget
-from policies.money.prices import Prices
-from policies.planning.plan import plan
-from policies.planning.quiet import is_quiet
+from policies.money.prices import Budget, Prices
+from policies.planning.plan import is_quiet, plan
 from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS
 from tests import examples

@@ -15,7 +15,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Origin, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.money import ledger
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.planning.folding import Folding, drop_summary, put_summary
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState

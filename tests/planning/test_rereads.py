@@ -12,7 +12,7 @@ from policies.context import Policy
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.planning.plan import plan
 from policies.planning.rereads import MOST, REREAD, says_edit_failed, says_unchanged
 from policies.planning.state import Plan, PlanSettings

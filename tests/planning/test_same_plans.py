@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from policies.context import Aim
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
 from policies.money.caches import ANTHROPIC, OPENAI
+from policies.money.prices import Budget
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS, Preset

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
-from policies.planning import shedding
+from policies.money.prices import Budget
+from policies.planning import step as steps
 from policies.planning.plan import plan
 from policies.planning.prefix import SHED, sent_record
 from policies.planning.prefix import outcome as compared
@@ -76,7 +76,7 @@ def test_s2_what_stands_is_put_back_whenever_planning_is_stopped_and_later_plans
         conversation, memory = carried(request, before, read), Memory(records)
         is_inside = random.random() < 0.5  # it is looked at each item, too
         never = Never(random.choice([None, 5, 20, 60] if is_inside else [None, 0, 0, 1, 3]))
-        with patch.object(shedding, "AT_ONCE", 1 if is_inside else shedding.AT_ONCE):
+        with patch.object(steps, "AT_ONCE", 1 if is_inside else steps.AT_ONCE):
             planned = plan(conversation, setting, memory, state, never)
         outcome, record = word(memory, conversation, planned, json.dumps({"model": "m", "messages": request}).encode())
         if planned.shed:
@@ -118,7 +118,7 @@ def test_x9_a_long_step_is_left_soon_after_the_stop_and_what_was_planned_before_
     plan(conversation_of(user("go"), *few), setting)
     up, work = work + 200, 0  # time is up inside the long step
     stopped = plan(conversation, setting, None, None, lambda: work > up)
-    assert up < work < up + 2 * shedding.AT_ONCE
+    assert up < work < up + 2 * steps.AT_ONCE
     assert stopped.shed
     assert stopped.reached is not None
     assert stopped.reached.step == 71

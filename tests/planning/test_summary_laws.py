@@ -15,10 +15,9 @@ from policies.context import Aim, Policy, Summarizing
 from policies.keep import digest_of
 from policies.model.edits import Fold
 from policies.model.memory import Memory, StepRecord
+from policies.model.parameters import Trigger
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Trigger
-from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
-from policies.money.prices import Prices
+from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning import step as pipeline
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
@@ -55,7 +54,7 @@ RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short histories are summed up, too."""
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
 
 
 @dataclass

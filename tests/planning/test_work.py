@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.planning.plan import plan
 from policies.presets import PRESETS
 from tests.kit.talk import Json, conversation_of, recalls, runs, says, setup, user

@@ -8,9 +8,8 @@ import pytest
 from policies.compact import Compacted, compact
 from policies.dialects import DIALECTS
 from policies.keep import in_force
-from policies.model.conversation import Message
-from policies.model.converse import converse
-from policies.money.budget import Budget
+from policies.model.conversation import Message, converse
+from policies.money.prices import Budget
 from policies.presets import PRESETS
 from policies.tools import Toolbox
 from tests.kit.figure import NO_CACHE

@@ -7,7 +7,7 @@ import pytest
 from policies.compact import compact
 from policies.dialects import DIALECTS
 from policies.keep import LONGEST_PATTERN, MOST_PATTERNS, Protection, names, patterns_of
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from policies.tools import paths_of
 from tests.kit.histories import Json, body_of
 from tests.kit.talk import call, conversation_of, gives, letters, runs, says, user

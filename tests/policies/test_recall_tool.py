@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from policies.compact import compact
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
-from policies.dialects.openai_chat.exchange import TOOL
+from policies.dialects.common import Request
+from policies.dialects.openai_chat.request import TOOL
 from policies.model.tokens import Counter
 from policies.text.stubs import refs_named
 from policies.tools import RECALL

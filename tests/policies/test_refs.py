@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
 from policies.model import conversation as conversations
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.recall import original, run_of
 from tests import examples
 from tests.kit.histories import Json, requests, sessions

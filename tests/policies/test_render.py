@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.money.catalog import prices_for

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
-from policies.dialects.base import Request
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.dialects.common import Request
+from policies.model.conversation import Conversation, converse
 from policies.model.edits import Insert, RecallRound
 from policies.recall import answer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, RestoredMessages, reply_digest, restore

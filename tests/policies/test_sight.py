@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation, Message
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, Message, converse
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.sight import TOGETHER, sight_window

@@ -7,10 +7,10 @@ import pytest
 
 from policies.compact import compact
 from policies.context import Summarizing
+from policies.model.parameters import Trigger, Window
 from policies.model.summary_record import Criteria
-from policies.model.windows import Trigger, Window
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
+from policies.money.prices import BudgetLimits
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from proxy.lab.provider import Answer, Received, Say

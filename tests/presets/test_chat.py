@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policies.model.windows import Trigger
+from policies.model.parameters import Trigger
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from policies.text.stubs import refs_named

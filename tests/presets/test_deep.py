@@ -9,11 +9,10 @@ import pytest
 
 from policies.compact import Compacted, compact
 from policies.context import Summarizing
+from policies.model.parameters import Trigger, Window
 from policies.model.summary_record import Criteria
-from policies.model.windows import Trigger, Window
-from policies.money.budget import Budget, BudgetLimits
 from policies.money.catalog import prices_for
-from policies.money.prices import Prices
+from policies.money.prices import Budget, BudgetLimits, Prices
 from policies.presets import PRESETS
 from policies.recall import answer
 from tests.kit.histories import TOOLS, Json

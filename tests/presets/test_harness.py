@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policies.context import Exceptions
-from policies.model.windows import Size, Trigger
+from policies.model.parameters import Size, Trigger
 from policies.presets import PRESETS
 from proxy.lab.provider import Say
 from proxy.summaries.jobs import PROMPTS

@@ -10,7 +10,7 @@ import pytest
 from policies.compact import Compacted
 from policies.dialects import DIALECTS
 from policies.model.edits import Replace
-from policies.model.windows import Size, Window
+from policies.model.parameters import Size, Window
 from policies.presets import PRESETS, Preset
 from policies.recall import original
 from policies.text.stubs import refs_named

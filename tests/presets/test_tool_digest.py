@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from policies.context import Exceptions
-from policies.model.windows import Size
+from policies.model.parameters import Size
 from policies.presets import PRESETS
-from policies.text.sections import hash_of
+from policies.rules.digest import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
 from proxy.lab.provider import Answer, Received, Say, Wire

@@ -62,10 +62,14 @@ def line(**fields: Any) -> dict[str, Any]:
     return {**fields_of(exchange), **fields}
 
 
+def log_request(telemetry: Telemetry, fields: dict[str, Any]) -> None:
+    telemetry.writer.put({**fields, "event": "request", "level": "info", "timestamp": time.time()})
+
+
 @pytest.mark.parametrize("format_", ["json", "console"])
 def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
     stream = io.StringIO()
-    Telemetry("info", format_, stream).request(line(conversation="a\nb\x1b[2J"))
+    log_request(Telemetry("info", format_, stream), line(conversation="a\nb\x1b[2J"))
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in stream.getvalue()
 
@@ -114,7 +118,7 @@ def test_on_a_terminal_a_request_is_a_line_for_people_and_elsewhere_json(
     record = {**fields_of(exchange), **fields}
     streams = {format_: io.StringIO() for format_ in ("console", "json")}
     for format_, stream in streams.items():
-        Telemetry("info", format_, stream).request(record)
+        log_request(Telemetry("info", format_, stream), record)
     assert streams["console"].getvalue() == words + "\n"
     line = json.loads(streams["json"].getvalue())
     assert (line["request_id"], line.get("model")) == ("r", "gpt-5.4" if sums else None)
@@ -125,7 +129,7 @@ def test_on_a_terminal_a_request_is_a_line_for_people_and_elsewhere_json(
 
 def test_a_request_that_is_relayed_is_said_with_its_method() -> None:
     stream = io.StringIO()
-    Telemetry("info", "console", stream).request(line(method="GET", route="relay", status=404, ms=3.2))
+    log_request(Telemetry("info", "console", stream), line(method="GET", route="relay", status=404, ms=3.2))
     assert stream.getvalue() == "relay GET  3 ms  status 404\n"
 
 
@@ -305,7 +309,7 @@ def log() -> Iterator[tuple[Reader, Telemetry]]:
     """A log that a thread writes, and nobody reads yet."""
     reader = Reader()
     telemetry = Telemetry("info", "json", reader)
-    START(telemetry._writer)
+    START(telemetry.writer)
     yield reader, telemetry
     reader.reads.set()
     telemetry.close()
@@ -332,7 +336,7 @@ def test_x9_lines_keep_their_order_and_trouble_does_not_wait_for_others(
     monkeypatch.setattr("proxy.telemetry.log._BATCH_SECONDS", 60)
     reader, telemetry = log
     reader.reads.set()
-    telemetry.request(line(ms=1.23456))
+    log_request(telemetry, line(ms=1.23456))
     telemetry.log.info("second")
     telemetry.log.error("third", exc_info=LookupError("a body"))
     for _ in range(1000):
@@ -354,7 +358,7 @@ def test_x9_trouble_does_not_wait_for_a_reader_of_a_full_pipe_and_neither_does_t
     with open(reading, "rb") as reader, open(writing, "w", encoding="utf-8") as stream:
         telemetry = Telemetry("info", "json", stream)
         if threaded:
-            START(telemetry._writer)
+            START(telemetry.writer)
 
         def work() -> None:
             for _ in range(3):

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from policies.context import Policy
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan
 from policies.recall import answer

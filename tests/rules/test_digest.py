@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from policies.compact import compact
 from policies.context import Policy
 from policies.model.memory import Memory, ModelDigest
-from policies.money.budget import Budget
 from policies.money.ledger import digest_pays
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.rules.collapse import Collapse
 from policies.rules.dedupe import Dedupe
-from policies.rules.digest import Digest, by_rule, section, source_text, with_model
+from policies.rules.digest import Digest, by_rule, hash_of, section, sectioned, source_text, with_model
 from policies.rules.trim import Trim
-from policies.text.sections import hash_of, sectioned
 from policies.text.summary_checks import verdict
 from policies.tools import HEAD, ToolKind
 from tests import examples

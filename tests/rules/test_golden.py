@@ -19,8 +19,8 @@ from policies.laws import may_edit
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import ModelDigest
+from policies.model.parameters import Size, Trigger
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Size, Trigger
 from policies.money.prices import Prices
 from policies.presets import POLICIES
 from tests.kit.talk import ROOMY, Json, call, conversation_of, letters
@@ -73,11 +73,11 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
         context = Context(
-            step,
-            prices,
-            ROOMY,
-            letters,
-            sizes,
+            step=step,
+            prices=prices,
+            budget=ROOMY,
+            count=letters,
+            sizes=sizes,
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             exchanges=ours["recall"],

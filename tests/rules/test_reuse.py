@@ -13,14 +13,13 @@ from policies.compact import compact
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.lines import LinePlaces, landmarks
 from policies.planning.plan import plan
 from policies.presets import PRESETS
 from policies.recall import original
 from policies.rules import reuse
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
-from policies.rules.reuse import Reuse
+from policies.rules.reuse import LinePlaces, Reuse, landmarks
 from policies.rules.tidy import Tidy
 from policies.text.stubs import refs_named
 from tests import examples
@@ -103,10 +102,14 @@ def test_what_does_not_stand_is_not_referred_to() -> None:
     at_first = plan(conversation, setup(Reuse(lines=3, saves=10)))
     assert [conversation.index[edit.at] for edit in at_first.edits if isinstance(edit, Replace)] == [4, 6]
     taken = Replace(conversation.blocks[2].anchor, "gone", "test")
-    context = Context(3, CHEAP, ROOMY, letters, recall=True, edits={2: taken})
+    context = Context(step=3, prices=CHEAP, budget=ROOMY, count=letters, recall=True, edits={2: taken})
     [edit] = Reuse(lines=3, saves=10)(conversation, context)
     assert edit.uses == (conversation.blocks[4].anchor,)
-    assert not list(Reuse(lines=3, saves=10)(conversation, Context(3, CHEAP, ROOMY, letters, folded={2, 4})))
+    assert not list(
+        Reuse(lines=3, saves=10)(
+            conversation, Context(step=3, prices=CHEAP, budget=ROOMY, count=letters, folded={2, 4})
+        )
+    )
 
 
 def test_what_is_referred_to_is_as_young_as_the_newest_reference() -> None:

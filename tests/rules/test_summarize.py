@@ -10,10 +10,9 @@ from policies.context import Context, Summarizing, Want
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
+from policies.model.parameters import Keep, Trigger, Window
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Keep, Trigger, Window
-from policies.money.budget import Budget
-from policies.money.prices import Prices
+from policies.money.prices import Budget, Prices
 from policies.rules.summarize import Summarize
 from policies.sight import SightWindow
 from policies.text.transcript import size
@@ -52,7 +51,9 @@ def agent(*between: Json, turns: int = 12) -> Conversation:
 def context_of(conversation: Conversation, **changes: Any) -> Context:
     sizes = [block.tokens + block.frame for block in conversation.blocks]
     step = conversation.steps - 1
-    context = Context(step, PREFIX_PRICES, BUDGET, letters, sizes, recall=True, summarizing=SUMMARIZING)
+    context = Context(
+        step=step, prices=PREFIX_PRICES, budget=BUDGET, count=letters, sizes=sizes, recall=True, summarizing=SUMMARIZING
+    )
     return replace(context, **changes)
 
 

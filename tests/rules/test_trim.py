@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.money.budget import Budget
+from policies.money.prices import Budget
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.rules.trim import Trim

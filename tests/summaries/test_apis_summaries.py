@@ -167,7 +167,7 @@ def proven(received: Received) -> dict[str, str]:
 async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopted(
     stage: Stage, claude: Stage, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
-    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.folding.SMALLEST", 1)
     monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     here, there = (claude, stage) if dialect == "anthropic_messages" else (stage, claude)
     settings: Json = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}

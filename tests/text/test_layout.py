@@ -7,7 +7,7 @@ import pytest
 
 from policies.compact import compact
 from policies.dialects import DIALECTS
-from policies.model.converse import converse
+from policies.model.conversation import converse
 from policies.model.edits import Fold
 from policies.presets import PRESETS
 from policies.text.layout import call_id, pieces_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.model.conversation import Block
-from policies.text.quotations import Quotations, without
+from policies.text.summary_checks import Quotations, without
 from tests.kit.talk import letters
 
 HOME = Path(__file__).parent / "cases"

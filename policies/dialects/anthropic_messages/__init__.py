@@ -1,16 +1,34 @@
 """Anthropic Messages."""
 
-from policies.dialects.anthropic_messages import exchange, request
-from policies.dialects.anthropic_messages.binding import consent
-from policies.dialects.anthropic_messages.messages import MARK, looks_like, read
-from policies.dialects.anthropic_messages.models import MODELS
-from policies.dialects.anthropic_messages.reply import USAGE, MessagesReply, failure
-from policies.dialects.anthropic_messages.whole import streamed_messages, whole_messages
-from policies.dialects.anthropic_messages.writing import WRITING
-from policies.dialects.dialect import CacheMarks, Dialect, RecallForm
-from policies.dialects.http import Http
+from collections.abc import Mapping, Sequence
+
+from policies.dialects.anthropic_messages import exchange, reply, request
+from policies.dialects.anthropic_messages.request import MARK
+from policies.dialects.dialect import CacheMarks, Dialect, Http, Model, ModelListing, RecallForm
 from policies.dialects.splitting import RequestFields
 
+_PAGE, _LONGEST_PAGE = 20, 1_000
+"""Models on a page where `limit` does not say, and at most."""
+_PAGING = ("after_id", "before_id", "limit")
+
+
+def page(models: Sequence[Model], query: Mapping[str, str]) -> Mapping[str, object]:
+    ids = [model["id"] for model in models]
+    after, before, limit = (query.get(name, "") for name in _PAGING)
+    size = min(max(1, int(limit)), _LONGEST_PAGE) if limit.isascii() and limit.isdigit() else _PAGE
+    begin = ids.index(after) + 1 if after in ids else 0
+    end = ids.index(before) if before in ids else len(ids)
+    entries = models[max(begin, end - size) : end] if before in ids else models[begin : begin + size]
+    first, last = (entries[0]["id"], entries[-1]["id"]) if entries else (None, None)
+    return {"data": entries, "has_more": len(entries) < end - begin, "first_id": first, "last_id": last}
+
+
+MODELS = ModelListing(
+    entry=lambda id_, _: {"type": "model", "id": id_, "display_name": id_, "created_at": "1970-01-01T00:00:00Z"},
+    page=page,
+    paging=_PAGING,
+    whole=f"limit={_LONGEST_PAGE}",
+)
 ANTHROPIC_MESSAGES = Dialect(
     name="anthropic_messages",
     label="messages",
@@ -33,10 +51,10 @@ ANTHROPIC_MESSAGES = Dialect(
     fields=RequestFields("messages", reserve=("max_tokens",), lead="system", names_conversations=False),
     leading_roles=("system",),
     leading_kinds=("system",),
-    read=read,
+    read=request.read,
     splice=request.splice,
-    consent=consent,
-    looks_like=looks_like,
+    consent=request.consent,
+    looks_like=request.looks_like,
     marks=CacheMarks(
         styles=(MARK,), style=request.mark_style, at_end=request.at_end, slots=request.slots, add=request.marked
     ),
@@ -46,10 +64,10 @@ ANTHROPIC_MESSAGES = Dialect(
         arguments=exchange.arguments,
         next_round=exchange.next_round,
     ),
-    usage=USAGE,
-    reply=MessagesReply,
-    whole_messages=whole_messages,
-    streamed_messages=streamed_messages,
-    writing=WRITING,
-    failure=failure,
+    usage=reply.USAGE,
+    reply=reply.MessagesReply,
+    whole_messages=reply.whole_messages,
+    streamed_messages=reply.streamed_messages,
+    writing=request.WRITING,
+    failure=reply.failure,
 )

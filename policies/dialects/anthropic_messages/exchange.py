@@ -1,17 +1,170 @@
-"""The recall tool in Anthropic Messages: added to a request, and its exchanges put back where the model saw them."""
+"""The recall tool in Anthropic Messages: added to a request, and its exchanges put back where the model saw them.
+
+The `fields` of a RecallRound are its blocks as a list, in order, with a text as its number of characters (it stands in
+the client's message) and a call of ours as a block without id; "" where the round was one text and then calls.
+"""
 
 import json
 import sys
 from collections.abc import Sequence
 
-from policies.dialects.anthropic_messages.returned import ReturnedMessage, blocks_of
-from policies.dialects.base import Added, Request
-from policies.dialects.common import answered_calls, as_json
+from policies.dialects.anthropic_messages.request import SEALED, Json, bare, block_of
+from policies.dialects.common import Added, Request, answered_calls, as_json, parsed, sorted_json
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import RecallRound
-from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.model.rawjson import Change, Path, Span, UnreadableError, find, items, members, replaced, spliced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
+
+# --- what a client returned of a reply, matched with what was stored of its rounds ---
+
+_PLACE = {"type": "tool_use"}
+
+
+def stored_fields(blocks: Sequence[Json | None]) -> str:
+    """The `fields` of a round; None stands for a call of ours. No message may hold an empty text."""
+    stored: list[Json] = []
+    for block in blocks:
+        text = block.get("text") if block else None
+        if block is None:
+            stored.append(_PLACE)
+        elif text != "":
+            is_text = block.get("type") == "text" and isinstance(text, str)
+            stored.append({**block, "text": len(str(text))} if is_text else block)
+    while stored and stored[-1] == _PLACE:
+        stored.pop()
+    plain = len(stored) == 1 and stored[0].keys() == {"type", "text"} and _length(stored[0]) is not None
+    return as_json(stored).decode() if stored and not plain else ""
+
+
+def _stored_blocks(exchange: RecallRound) -> list[tuple[Json, bytes]]:
+    if not exchange.fields:
+        return [({"type": "text", "text": exchange.text}, b"")]
+    raw = exchange.fields.encode("utf-8", "surrogatepass")
+    return [(json.loads(raw[a:b]), raw[a:b]) for a, b in items(raw)]
+
+
+def _length(block: Json) -> int | None:
+    text = block.get("text")
+    return text if block.get("type") == "text" and isinstance(text, int) else None
+
+
+def blocks_of(exchange: RecallRound, text: str) -> list[bytes]:
+    """The content of the message that the model wrote in a round with this `text`."""
+    blocks: list[bytes] = []
+    calls = [call.encode("utf-8", "surrogatepass") for call in exchange.calls]
+    start = 0
+    for block, raw in _stored_blocks(exchange):
+        length = _length(block)
+        if block == _PLACE:
+            blocks += calls[:1]
+            calls = calls[1:]
+        elif length is None:
+            blocks.append(raw)
+        else:
+            piece = text[start : start + length]
+            blocks += [as_json({**block, "text": piece})] if piece.strip() else []  # the API refuses blank ones
+            start += length
+    return [*blocks, *calls]
+
+
+class ReturnedMessage:
+    """The client's message, from which the rounds before the last are removed, as far as the client returned them."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        content = members(raw).get("content")
+        if content is None:
+            raise UnreadableError("the reply has no content")
+        self._whole: str | None = None
+        self._spans: list[Span] = []
+        if raw[content[0] : content[0] + 1] == b'"':
+            self._whole = str(parsed(raw).get("content"))
+            self._blocks: list[Json] = [{"type": "text", "text": self._whole}]
+        else:
+            self._spans = items(raw, *content)
+            self._blocks = [block_of(raw[a:b]) for a, b in self._spans]
+        self._at = 0
+        self._cut = 0
+        """Characters that are removed from the text at hand."""
+        self._calls: list[tuple[int, bytes]] = []
+
+    def remove(self, exchange: RecallRound) -> None:
+        for block, _ in _stored_blocks(exchange):
+            length = _length(block)
+            while length:
+                self._skip_empty()
+                if self._at == len(self._blocks):  # the end of a text may be stripped
+                    break
+                count = min(length, len(self._text()) - self._cut)
+                length -= count
+                self._cut += count
+                if self._cut == len(self._text()):
+                    self._at, self._cut = self._at + 1, 0
+            if length is None and block != _PLACE:
+                self._skip_empty()
+                if not self._cut and self._at < len(self._blocks) and _same(self._blocks[self._at], block):
+                    self._at += 1
+
+    def _text(self) -> str:
+        block = self._blocks[self._at]
+        text = block.get("text")
+        if block.get("type") != "text" or not isinstance(text, str):
+            raise UnreadableError("the reply has another block in the place of a text")
+        return text
+
+    def _skip_empty(self) -> None:
+        while self._at < len(self._blocks) and self._blocks[self._at] == {"type": "text", "text": ""}:
+            self._at += 1
+
+    def insert(self, exchange: RecallRound) -> None:
+        """Insert our calls, which were made beside the client's, each in the place it had among all."""
+        theirs = [at for at, block in enumerate(self._blocks) if at >= self._at and block.get("type") == "tool_use"]
+        if not theirs:
+            raise UnreadableError("the reply has no calls")
+        for ours, (place, call) in enumerate(sorted(zip(exchange.places, exchange.calls, strict=True))):
+            before = theirs[place - ours] if place - ours < len(theirs) else theirs[-1] + 1
+            self._calls.append((before, call.encode("utf-8", "surrogatepass")))
+
+    def rest(self) -> bytes:
+        """The message without what was removed; empty where nothing is left."""
+        self._skip_empty()
+        if self._at == len(self._blocks) and not self._calls:
+            return b""
+        if not self._at and not self._cut and not self._calls:
+            return self._raw
+        if self._whole is not None:
+            return replaced(self._raw, {("content",): as_json(self._whole[self._cut :])})
+        start, end = self._spans[self._at]
+        changes: list[Change] = [((self._spans[0][0], start), b"")] if self._at else []
+        if self._cut:
+            rest = replaced(self._raw[start:end], {("text",): as_json(self._text()[self._cut :])})
+            changes.append(((start, end), rest))
+        for before in dict.fromkeys(at for at, _ in self._calls):
+            calls = b",".join(call for at, call in self._calls if at == before)
+            is_last = before == len(self._spans)
+            at = self._spans[-1][1] if is_last else self._spans[before][0]
+            changes.append(((at, at), b"," + calls if is_last else calls + b","))
+        return spliced(self._raw, changes)
+
+
+def _same(block: Json, stored: Json) -> bool:
+    """True where a block of the client's is the stored one: field order, cache marks and empty fields do not count, nor
+    does the text of a thought that is signed or sealed alike."""
+    kind = stored.get("type")
+    seal = SEALED[kind][1] if isinstance(kind, str) and kind in SEALED else ""
+    if seal and stored.get(seal) and block.get("type") == kind:
+        return block.get(seal) == stored[seal]
+    return _comparable(block) == _comparable(stored)
+
+
+def _comparable(block: Json) -> bytes:
+    fields = bare(block)
+    pairs = fields.items() if isinstance(fields, dict) else ()
+    return sorted_json({key: value for key, value in pairs if value is not None})
+
+
+# --- the exchanges ---
 
 TOOL = f'{{"name":"{RECALL}","description":"{DESCRIPTION}","input_schema":{PARAMETERS}}}'.encode()
 
@@ -66,13 +219,13 @@ def arguments(call: str) -> str:
     return as_json(json.loads(call)["input"]).decode()
 
 
-def next_round(body: bytes, spent: int) -> bytes:
+def next_round(body: bytes, tokens: int) -> bytes:
     """A budget for thinking stays as long as it fits, because another one costs the prompt cache."""
     fields = members(body)
     limit = body[slice(*fields["max_tokens"])] if "max_tokens" in fields else b""
     if not limit.isdigit():
         return body
-    rest = max(1, int(limit) - spent)
+    rest = max(1, int(limit) - tokens)
     changes: dict[Path, bytes] = {}
     try:
         budget = body[slice(*find(body, ("thinking", "budget_tokens")))]

@@ -2,6 +2,8 @@
 
 The client gets one message: the envelope is the first round's, the tokens of the answers are summed, and what no recall
 touches is the very bytes that came. An event that is written anew keeps its data only: comments are not repeated.
+
+Law: a reply that broke off, failed or has several choices has no messages; nothing here raises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +11,20 @@ from typing import Literal
 
 import msgspec
 
-from policies.dialects.anthropic_messages.returned import stored_fields
-from policies.dialects.base import Fault
-from policies.dialects.common import as_json, list_at, object_at, text_at
-from policies.dialects.events import Json, document, framed, is_plain, joined_text, text_of
-from policies.dialects.rounds import ChoiceRounds, Round, RoundsReply
-from policies.dialects.usage import UsageNames
+from policies.dialects.anthropic_messages.exchange import stored_fields
+from policies.dialects.common import Fault, as_json, list_at, object_at, text_at
+from policies.dialects.replies import (
+    ChoiceRounds,
+    Json,
+    Round,
+    RoundsReply,
+    UsageNames,
+    document,
+    framed,
+    is_plain,
+    joined_text,
+    text_of,
+)
 from policies.model.rawjson import Path, items, members, replaced
 from policies.tools import RECALL
 
@@ -25,8 +35,6 @@ _WHOLE = frozenset({"signature_delta", "compaction_delta"})
 
 
 class ContentBlock:
-    """One block of content, from its beginning and its deltas; an Entry (rounds.py)."""
-
     def __init__(self, index: int, start: Json) -> None:
         self.index = index
         self.is_call = start.get("type") == "tool_use"
@@ -57,7 +65,6 @@ class ContentBlock:
 
     @property
     def whole(self) -> Json:
-        """The block as a reply that is not streamed would have it."""
         block = {**self._start, **self._values}
         for key, pieces in self._pieces.items():
             begun = block.get(key)
@@ -79,13 +86,11 @@ class ContentBlock:
 
 
 class MessageRound(Round[ContentBlock]):
-    """The blocks of one round."""
-
     def fields(self, entries: Sequence[ContentBlock], alone: bool) -> str:
         return stored_fields([None if block.ours else block.whole for block in entries]) if alone else ""
 
 
-_KINDS: Mapping[int, str] = {
+_ERROR_KINDS: Mapping[int, str] = {
     401: "authentication_error",
     402: "billing_error",
     403: "permission_error",
@@ -95,7 +100,6 @@ _KINDS: Mapping[int, str] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Kinds of errors by their status (API reference, errors)."""
 USAGE = UsageNames(
     prompt=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
     completion="output_tokens",
@@ -112,8 +116,6 @@ _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_w
 
 
 class _Delta(msgspec.Struct, gc=False):
-    """The next piece of a block."""
-
     type: Literal["content_block_delta"]
     index: int
     delta: Json
@@ -136,7 +138,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         """The blocks of a reply that is not streamed, as far as they have come."""
         self._envelope: dict[str, bytes] = {}
         self._has_ours = False
-        """Whether a call of ours was streamed, in any round."""
+        """True where a call of ours was streamed, in any round."""
 
     def last_event(self, failure: bytes) -> bytes:
         return b"event: error\ndata: " + failure + b"\n\n"
@@ -159,7 +161,9 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
             self._rounds.round.by_index[delta.index].receive(delta.delta)
         return True
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return [event]
         if is_plain(event):
             return self._plain(content, event) if isinstance(content.get("content"), list) else [event]
         match content.get("type"):
@@ -176,7 +180,6 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         return [event]
 
     def _block(self, content: Json, event: bytes) -> list[bytes]:
-        """An event about a block, as the client gets it: none of a call of ours."""
         index, kind, round_ = content.get("index"), content.get("type"), self._rounds.round
         if not isinstance(index, int) or index < 0:
             return [event]
@@ -243,6 +246,35 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
 
 
 def failure(fault: Fault) -> bytes:
-    kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
+    kind = _ERROR_KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
     return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})
+
+
+# --- the messages of a whole reply, as a client returns them with its next request ---
+
+
+def whole_messages(reply: Json) -> list[Json]:
+    content = reply.get("content")
+    is_whole = isinstance(content, list) and bool(content) and bool(reply.get("stop_reason"))
+    return [{"role": "assistant", "content": content}] if is_whole else []
+
+
+def streamed_messages(events: list[Json]) -> list[Json]:
+    blocks: dict[int, ContentBlock] = {}
+    for event in events:
+        index = event.get("index")
+        index = index if isinstance(index, int) else -1
+        match event.get("type"):
+            case "content_block_start":
+                blocks[index] = ContentBlock(index, object_at(event, "content_block"))
+            case "content_block_delta" if index in blocks:
+                blocks[index].receive(object_at(event, "delta"))
+            case "error":
+                return []
+            case "message_stop":
+                wholes = (block.whole for _, block in sorted(blocks.items()))
+                # an input that is cut off cannot be returned
+                content = [{**each, "input": each["input"] or {}} if "input" in each else each for each in wholes]
+                return [{"role": "assistant", "content": content}] if content else []
+    return []

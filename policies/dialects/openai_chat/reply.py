@@ -2,18 +2,209 @@
 
 The client gets one reply: the envelope is the first round's, completion tokens are summed, and what no recall touches
 is the very bytes that came. A chunk that is written anew keeps its data only: comments and the like are not repeated.
+
+Laws
+  A call is undecided until its name says whose it is, and what follows it waits so long, so that the client gets its
+  calls in their order; the client's indexes have no gap where a call of ours was.
+  A reply that broke off, failed or has several choices has no messages; nothing here raises.
+  Usage that only Narrows asked for: the same request always gets the same bytes, and nothing but the option is added;
+  the client receives every other byte as it came: the chunk that brings usage alone goes, others lose that member.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, takewhile
 from operator import is_
+from typing import Any
 
 import msgspec
 
-from policies.dialects.common import as_json, list_at, object_at
-from policies.dialects.events import Json, framed, is_plain, text_of
-from policies.dialects.openai_chat.round import ChatRound, gathered, is_blank, of_a_message
-from policies.dialects.rounds import Allowance, ChoiceRounds, RoundsReply
-from policies.dialects.usage import UsageNames
+from policies.dialects.common import as_json, list_at, member, object_at, objects, text_at
+from policies.dialects.replies import (
+    Allowance,
+    ChoiceRounds,
+    Json,
+    Round,
+    RoundsReply,
+    UsageNames,
+    derived_id,
+    framed,
+    is_plain,
+    joined_text,
+    read_event,
+    text_of,
+    valid_arguments,
+)
+from policies.model.rawjson import UnreadableError, members, spliced
+from policies.tools import RECALL
+
+_READ = frozenset({"role", "content", "tool_calls"})
+
+
+class ChatCall:
+    is_call = True
+    text = ""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id = ""
+        self.ours: bool | None = None
+        """None while the name may yet become that of the recall tool."""
+        self._name = ""
+        self._pieces: list[object] = []
+
+    def receive(self, entry: object) -> None:
+        self._pieces.append(entry)
+        self.id = self.id or text_at(entry, "id")
+        if self.ours is not None:
+            return
+        self._name += name_of(entry)
+        if self._name == RECALL:
+            self.ours = True
+        elif (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("function", {}), dict | None)
+            or entry.get("type") not in (None, "", "function")
+            or not RECALL.startswith(self._name)
+        ):
+            self.ours = False
+
+    def release(self, ours_before: int) -> list[object]:
+        """The part for the client now, as one entry; `ours_before`: how many calls of ours stand before it."""
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
+            return []
+        entry = gathered(pieces, of_a_call)
+        if ours_before and isinstance(entry, dict) and isinstance(entry.get("index"), int):
+            entry = {**entry, "index": entry["index"] - ours_before}
+        return [entry]
+
+    def _whole(self) -> tuple[Json, Json]:
+        call = gathered(self._pieces, of_a_call)
+        return call if isinstance(call, dict) else {}, object_at(call, "function")
+
+    @property
+    def arguments(self) -> str | None:
+        return valid_arguments(self._whole()[1].get("arguments"))
+
+    def as_json(self, place: int) -> str:
+        whole, function = self._whole()
+        arguments = self.arguments or "{}"
+        call = {
+            **{key: value for key, value in whole.items() if key != "index"},
+            "id": self.id or derived_id(place, arguments),
+            "type": "function",
+            "function": {**function, "name": RECALL, "arguments": arguments},
+        }
+        return as_json(call).decode()
+
+
+class ChatRound(Round[ChatCall]):
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[ChatCall] = []
+        self.texts: list[str] = []
+        self._fields: list[Json] = []
+
+    def receive(self, message: Json) -> None:
+        """The next piece of the message, apart from its calls."""
+        text = message.get("content")
+        if isinstance(text, str):
+            self.texts.append(text)
+        if not message.keys() <= _READ:
+            self._fields.append({key: value for key, value in message.items() if key not in _READ})
+
+    def receive_calls(self, entries: Sequence[object], final: bool) -> list[object]:
+        """The next pieces of its calls; returns those that the client gets now. `final`: no name grows any more."""
+        for position, entry in enumerate(entries):
+            self._call_of(entry, position).receive(entry)
+        if final:
+            for call in self._calls:
+                call.ours = call.ours or False
+        decided = takewhile(lambda call: call.ours is not None, self._calls)
+        return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
+
+    def continues_theirs(self, entries: object) -> bool:
+        """True where these are the next piece of a call that is the client's, and no call is ours."""
+        entry = entries[0] if isinstance(entries, list) and len(entries) == 1 else None
+        index = entry.get("index") if isinstance(entry, dict) else None
+        call = self.by_index.get(index) if isinstance(index, int) else None
+        return bool(call and call.id) and not name_of(entry) and all(each.ours is False for each in self._calls)
+
+    def _call_of(self, entry: object, position: int) -> ChatCall:
+        """The call that an entry belongs to. Servers without good indexes send each call whole: a new id and a name."""
+        index = entry.get("index") if isinstance(entry, dict) else None
+        index = index if isinstance(index, int) else position
+        call, id_ = self.by_index.get(index), text_at(entry, "id")
+        if call is None or (call.id not in ("", id_) and id_ and name_of(entry)):
+            call = self.by_index[index] = ChatCall(index)
+            self._calls.append(call)
+        return call
+
+    @property
+    def entries(self) -> list[ChatCall]:
+        return sorted(self._calls, key=lambda call: call.index)
+
+    @property
+    def text(self) -> str:
+        return joined_text(self.texts)
+
+    def fields(self, entries: Sequence[ChatCall], alone: bool) -> str:
+        """The fields of the message besides text and calls, as JSON; "" where there are none."""
+        whole = gathered(self._fields, of_a_message)
+        fields = {k: v for k, v in whole.items() if not is_blank(v)} if isinstance(whole, dict) else {}
+        return as_json(fields).decode() if fields else ""
+
+
+def name_of(entry: object) -> str:
+    return text_at(object_at(entry, "function"), "name")
+
+
+# --- values that come in pieces. No state, and nothing here raises on what it reads ---
+
+Joins = Callable[[str], bool]
+"""True where strings of this key are pieces of one string; of other strings the first that is not empty counts."""
+
+_REPEATED_STRINGS = frozenset({"id", "type", "format", "role", "object"})
+
+
+def of_a_message(key: str) -> bool:
+    """In what a message carries all strings are pieces, but labels."""
+    return key not in _REPEATED_STRINGS
+
+
+def of_a_call(key: str) -> bool:
+    """In a call only the name and the arguments come in pieces."""
+    return key in ("name", "arguments")
+
+
+def gathered(pieces: Sequence[Any], joins: Joins, key: str = "") -> object:
+    """One value from its pieces, in time linear in them: strings joined, lists extended (items that carry an index
+    merged by it), objects merged; of anything else the newest. None counts for nothing."""
+    values = [piece for piece in pieces if piece is not None]
+    if len(values) < 2:
+        return values[0] if values else None
+    kind = type(values[-1])
+    if kind not in (str, dict, list) or any(type(value) is not kind for value in values):
+        return values[-1]
+    if kind is str:
+        return joined_text(values) if joins(key) else next(filter(None, values), "")
+    places: dict[object, list[object]] = {}
+    if kind is dict:
+        for name, value in chain.from_iterable(piece.items() for piece in values):
+            places.setdefault(name, []).append(value)
+        return {name: gathered(parts, joins, str(name)) for name, parts in places.items()}
+    for item in chain.from_iterable(values):
+        index = item.get("index") if isinstance(item, dict) else None
+        place = index if isinstance(index, int) else (len(places),)  # a place of its own
+        places.setdefault(place, []).append(item)
+    return [gathered(parts, joins, key) for parts in places.values()]
+
+
+def is_blank(value: object) -> bool:
+    return value is None or value in ("", [], {})
+
+
+# --- the reply ---
 
 USAGE = UsageNames(
     prompt=("prompt_tokens",),
@@ -49,8 +240,6 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class ChatChoice(ChoiceRounds[ChatRound]):
-    """One choice: receives its pieces, and returns what the client gets of each."""
-
     def __init__(self, index: int, allowance: Allowance) -> None:
         super().__init__(ChatRound, allowance)
         self.index = index
@@ -59,12 +248,11 @@ class ChatChoice(ChoiceRounds[ChatRound]):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the round has not ended, and the client has not got all of it."""
+        """True where the round has not ended, and the client has not got all of it."""
         return not self.ended and (self.round.has_ours or self.round.is_undecided)
 
     def passes(self, delta: Json) -> bool:
-        """Receive a piece if the client surely gets it as it came: its text, and the next piece of a call of the
-        client's."""
+        """Receive a piece if the client surely gets it as it came: text, or the next piece of a call of its own."""
         entries = delta.get("tool_calls")
         if self.waiting or not (entries is None or self.round.continues_theirs(entries)):
             return False
@@ -73,7 +261,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
         return True
 
     def receive(self, piece: Json, key: str) -> Json:
-        """What the client gets of a piece, which has its content at `key`; the piece itself where all of it."""
+        """The part for the client of a piece, which has its content at `key`; the piece itself where all of it."""
         finish = piece.get("finish_reason")
         is_final = bool(finish) or key == "message"
         content = object_at(piece, key)
@@ -119,7 +307,6 @@ class ChatReply(RoundsReply[ChatChoice]):
         self._whole: dict[int, Json] = {}
         """The choices of a plain reply, as far as they have come."""
         self._failed = False
-        """Whether the round at hand reported an error."""
 
     def resume(self, choice: int) -> None:
         super().resume(choice)
@@ -136,7 +323,9 @@ class ChatReply(RoundsReply[ChatChoice]):
         choice = self._choices.get(piece.index)
         return choice is not None and choice.passes(piece.delta)
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return self._close(event)
         self._failed = self._failed or "error" in content
         pieces = content.get("choices")
         if pieces is None and "usage" in content and "error" not in content:
@@ -147,7 +336,7 @@ class ChatReply(RoundsReply[ChatChoice]):
             return [event]
         return self._plain(content, pieces, event) if is_plain(event) else self._streamed(content, pieces, event)
 
-    def _feed_other(self, event: bytes) -> list[bytes]:
+    def _close(self, event: bytes) -> list[bytes]:
         """The end of a stream ends what has no finish reason of its own and has not reached the client as a whole."""
         if text_of(event).strip() != b"[DONE]":
             return [event]
@@ -215,10 +404,112 @@ class ChatReply(RoundsReply[ChatChoice]):
 
 
 def is_same(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Whether both hold the very same objects."""
     return len(left) == len(right) and all(map(is_, left, right))
 
 
 def is_bare(piece: Json) -> bool:
-    """Whether a piece tells the client nothing."""
     return not piece.get("finish_reason") and all(map(is_blank, object_at(piece, "delta").values()))
+
+
+# --- the messages of a whole reply, as a client returns them with its next request ---
+
+_FIELDS = ("role", "content", "refusal", "tool_calls")
+_IN_PIECES = ("arguments", "input")
+
+
+def whole_messages(reply: Json) -> list[Json]:
+    choices = list(objects(reply.get("choices")))
+    if len(choices) != 1 or not choices[0].get("finish_reason"):
+        return []
+    return [_message(object_at(choices[0], "message"))]
+
+
+def _message(message: Json) -> Json:
+    fields = {name: message[name] for name in _FIELDS if message.get(name)}
+    return {"role": "assistant", "content": None, **fields}
+
+
+def streamed_messages(events: list[Json]) -> list[Json]:
+    texts: dict[str, list[str]] = {"content": [], "refusal": []}
+    calls: dict[int, Json] = {}
+    is_over = False
+    for event in events:
+        if "error" in event:
+            return []
+        for choice in objects(event.get("choices")):
+            if choice.get("index", 0) != 0:
+                return []
+            delta = object_at(choice, "delta")
+            for name, pieces in texts.items():
+                pieces.append(text_at(delta, name))
+            for place, piece in enumerate(objects(delta.get("tool_calls"))):
+                index = piece.get("index", place)
+                _add_call(calls.setdefault(index if isinstance(index, int) else place, {}), piece)
+            is_over = is_over or bool(choice.get("finish_reason"))
+    if not is_over:
+        return []
+    whole: Json = {name: joined_text(pieces) for name, pieces in texts.items()}
+    return [_message({**whole, "tool_calls": [call for _, call in sorted(calls.items())]})]
+
+
+def _add_call(call: Json, piece: Json) -> None:
+    """Texts of what is called are added up, everything else is there once."""
+    for name, value in piece.items():
+        if isinstance(value, dict):
+            before = object_at(call, name)
+            grown = {key: text_at(before, key) + text_at(value, key) for key in _IN_PIECES if key in value}
+            call[name] = {**value, **before, **grown}
+        elif name != "index" and value is not None:
+            call.setdefault(name, value)
+
+
+# --- the usage of a stream, asked for in the place of a client that has not, and taken out of the stream again ---
+
+OPTION = b"stream_options"
+_USAGE_CHUNK_MEMBERS = frozenset(
+    {"id", "object", "created", "model", "service_tier", "system_fingerprint", "choices", "usage"},
+)
+
+
+def asking_for_usage(body: bytes) -> bytes | None:
+    try:
+        spans = members(body)
+        start, end = spans.get("stream_options", (0, 0))
+        if member(body, spans, "stream") is not True:
+            return None
+        if not end:
+            at = body.index(b"{") + 1
+            return spliced(body, [((at, at), b'"stream_options":{"include_usage":true},')])
+        if body[start:end] == b"null":
+            return spliced(body, [((start, end), b'{"include_usage":true}')])
+        options = members(body, start, end)
+    except UnreadableError:
+        return None
+    wish = options.get("include_usage")
+    if wish is None:
+        return spliced(body, [((start + 1, start + 1), b'"include_usage":true' + (b"," if options else b""))])
+    return spliced(body, [(wish, b"true")]) if body[slice(*wish)] in (b"false", b"null") else None
+
+
+def without_usage(event: bytes) -> bytes:
+    content = read_event(event) if b'"usage"' in event else None
+    if content is None or "usage" not in content:
+        return event
+    if content["usage"] is not None and not list_at(content, "choices") and content.keys() <= _USAGE_CHUNK_MEMBERS:
+        return b""
+    start = event.index(b"{")
+    text = event[start : event.rindex(b"}") + 1]
+    try:
+        value, end = members(text)["usage"]
+        name = text.rfind(b'"usage"', 0, value)
+        is_found = name >= 0 and text[name + len(b'"usage"') : value].strip() == b":"
+    except UnreadableError:  # several lines of data
+        is_found = False
+    if not is_found:  # or an escaped name
+        return framed({name: each for name, each in content.items() if name != "usage"})
+    before, behind = text[:name].rstrip(), text[end:].lstrip()
+    if before.endswith(b","):
+        name = len(before) - 1
+    elif behind.startswith(b","):
+        end = len(text) - len(behind) + 1
+    return event[:start] + text[:name] + text[end:] + event[start + len(text) :]

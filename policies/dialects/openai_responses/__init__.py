@@ -1,13 +1,8 @@
 """OpenAI Responses."""
 
-from policies.dialects.dialect import CacheMarks, Dialect, RecallForm
-from policies.dialects.http import Http
+from policies.dialects.dialect import CacheMarks, Dialect, Http, RecallForm
 from policies.dialects.openai import BREAKPOINT
-from policies.dialects.openai_responses import exchange, request
-from policies.dialects.openai_responses.messages import read
-from policies.dialects.openai_responses.reply import USAGE, ResponsesReply
-from policies.dialects.openai_responses.whole import streamed_messages, whole_messages
-from policies.dialects.openai_responses.writing import WRITING
+from policies.dialects.openai_responses import exchange, reply, request
 from policies.dialects.splitting import RequestFields
 
 OPENAI_RESPONSES = Dialect(
@@ -31,7 +26,7 @@ OPENAI_RESPONSES = Dialect(
         elsewhere=("previous_response_id", "conversation"),
         takes_text=True,
     ),
-    read=read,
+    read=request.read,
     splice=request.splice,
     joined=request.joined,
     looks_like=lambda fields: "input" in fields and "messages" not in fields,
@@ -42,10 +37,10 @@ OPENAI_RESPONSES = Dialect(
         arguments=exchange.arguments,
         next_round=exchange.next_round,
     ),
-    usage=USAGE,
-    reply=ResponsesReply,
-    whole_messages=whole_messages,
-    streamed_messages=streamed_messages,
-    writing=WRITING,
+    usage=reply.USAGE,
+    reply=reply.ResponsesReply,
+    whole_messages=reply.whole_messages,
+    streamed_messages=reply.streamed_messages,
+    writing=request.WRITING,
     stores=True,
 )

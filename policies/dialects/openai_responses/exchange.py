@@ -9,10 +9,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from policies.dialects.base import Added, Request
-from policies.dialects.common import answered_calls, as_json, member, parsed
+from policies.dialects.common import Added, Request, answered_calls, as_json, member, parsed
 from policies.dialects.openai import MOST_TOOLS
-from policies.dialects.openai_responses.messages import CALLS, Item, digest, read, texts_of, type_of
+from policies.dialects.openai_responses.request import CALLS, Item, digest, read, texts_of, type_of
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
@@ -115,12 +114,12 @@ def arguments(call: str) -> str:
     return str(json.loads(call)["arguments"])
 
 
-def next_round(body: bytes, spent: int) -> bytes:
+def next_round(body: bytes, tokens: int) -> bytes:
     fields = members(body)
     limit = body[slice(*fields["max_output_tokens"])] if "max_output_tokens" in fields else b""
     if not limit.isdigit():
         return body
-    rest = max(16, int(limit) - spent)  # "integer below minimum value. Expected a value >= 16"
+    rest = max(16, int(limit) - tokens)  # "integer below minimum value. Expected a value >= 16"
     return replaced(body, {("max_output_tokens",): b"%d" % min(rest, int(limit))})
 
 
@@ -164,8 +163,7 @@ class ReturnedItems:
         return as_json({k: v for k, v in item.items() if k != "id"}) if _id_of(item) in self._ids else raw
 
     def rest(self, count: int) -> list[bytes]:
-        """What was not moved. The rounds before have `count` characters of text: those that the client has in other
-        items go, too."""
+        """The items that stay, without the first `count` characters of text: those of the rounds before."""
         return list(_without_beginning(self._rest.values(), count - self._moved))
 
     def place(self, entry: Any, start: int) -> int | None:
@@ -177,7 +175,6 @@ class ReturnedItems:
         return next((at for at in range(start, len(self._items)) if type_of(self._items[at]) in kinds), None)
 
     def _find(self, item: Item) -> int | None:
-        """The place of a stored item, which is matched once."""
         for key in (_id_and_text(item), _signature(item)):
             places = self._places.get(key, deque())
             while places:
@@ -189,7 +186,6 @@ class ReturnedItems:
 
 
 def _id_of(item: Item) -> tuple[str, str] | None:
-    """The kind and the id of an item; None where it has no id."""
     value = item.get("id")
     return (type_of(item), value) if isinstance(value, str) and value else None
 
@@ -204,7 +200,7 @@ def _text(item: Item) -> str:
 
 
 def _signature(item: Item) -> bytes:
-    """What an item without id is recognized by: its seal, or all that it says."""
+    """The seal of an item, or all that it says: an item without id is recognized by it."""
     sealed = item.get("encrypted_content")
     return sealed.encode("utf-8", "surrogatepass") if isinstance(sealed, str) and sealed else digest(item)
 

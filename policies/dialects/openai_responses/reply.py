@@ -2,20 +2,164 @@
 
 The client gets one response: its id is the first round's, output tokens are summed, indexes and numbers have no gap,
 and what no recall touches is the very bytes that came. Our tool is not in what the response repeats of the request.
+
+Law: a reply that broke off, failed or has several choices has no messages; nothing here raises.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from policies.dialects.common import as_json, object_at, text_at
-from policies.dialects.events import Json, document, framed, is_plain, read_event, text_of
-from policies.dialects.openai_responses.round import TEXT_DELTA, ResponseRound
-from policies.dialects.rounds import ChoiceRounds, RoundsReply
-from policies.dialects.usage import UsageNames
+from policies.dialects.common import as_json, object_at, objects, text_at
+from policies.dialects.openai_responses.request import CALLS, called, texts_of, type_of
+from policies.dialects.replies import (
+    ChoiceRounds,
+    Json,
+    Round,
+    RoundsReply,
+    UsageNames,
+    derived_id,
+    document,
+    framed,
+    is_plain,
+    joined_text,
+    read_event,
+    text_of,
+    valid_arguments,
+)
 from policies.model.rawjson import Path, UnreadableError, find, items, members, spliced
 from policies.tools import RECALL
+
+TEXT_DELTA = "response.output_text.delta"
+_ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_request"})
+"""Items that the client has to answer, unless they were answered at the provider."""
+
+
+class OutputItem:
+    def __init__(self, index: int, item: Json) -> None:
+        self.index = index
+        self.item = item
+        self.ours: bool | None = _is_recall(item)
+        """None while the name is not known."""
+        self._deltas: dict[int, list[str]] = {}
+
+    def receive(self, event: Json) -> None:
+        item = event.get("item")
+        if isinstance(item, dict):
+            self.complete(item)
+        elif event.get("type") == TEXT_DELTA:
+            self.receive_text(event.get("delta"), event.get("content_index"))
+
+    def receive_text(self, delta: object, at: object) -> None:
+        if isinstance(delta, str) and isinstance(at, int):
+            self._deltas.setdefault(at, []).append(delta)
+
+    def complete(self, item: Json) -> None:
+        self.item, self._deltas = item, {}
+        if self.ours is None:
+            self.ours = _is_recall(item) or False
+
+    @property
+    def text(self) -> str:
+        texts = ["".join(texts_of(self.item))] if type_of(self.item) == "message" else []
+        return joined_text([*texts, *(piece for at in sorted(self._deltas) for piece in self._deltas[at])])
+
+    @property
+    def id(self) -> str:
+        return str(self.item.get("call_id") or "")
+
+    @property
+    def is_call(self) -> bool:
+        return type_of(self.item) in CALLS
+
+    @property
+    def asks(self) -> bool:
+        if type_of(self.item) == "tool_search_call":
+            return self.item.get("execution") == "client"
+        return type_of(self.item) in _ASKING
+
+    @property
+    def arguments(self) -> str | None:
+        return valid_arguments(self.item.get("arguments"))
+
+    def as_json(self, place: int) -> str:
+        arguments, call_id = self.arguments or "{}", self.item.get("call_id")
+        if not (isinstance(call_id, str) and call_id):
+            call_id = derived_id(place, arguments)
+        return as_json({**self.item, "call_id": call_id, "name": RECALL, "arguments": arguments}).decode()
+
+
+def _is_recall(item: Json) -> bool | None:
+    if item.get("type") != "function_call" or item.get("namespace"):
+        return False
+    return item.get("name") == RECALL if item.get("name") else None
+
+
+class ResponseRound(Round[OutputItem]):
+    def receive(self, event: Json, index: int) -> None:
+        item = event.get("item")
+        begins = event.get("type") == "response.output_item.added"
+        if isinstance(item, dict) and (begins or index not in self.by_index):
+            self.by_index[index] = OutputItem(index, item)
+        if index in self.by_index and not begins:
+            self.by_index[index].receive(event)
+
+    def close(self, output: object) -> None:
+        """No more of it comes; `output` are its items as the provider sums them up. Some leave them out there."""
+        for at, item in enumerate(output if isinstance(output, list) else ()):
+            if isinstance(item, dict):
+                self.by_index.setdefault(at, OutputItem(at, item)).complete(item)
+        for entry in self.by_index.values():
+            entry.ours = entry.ours or False
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        return tuple(call_id for item in self.visible if (call_id := called(item)) is not None)
+
+    @property
+    def has_theirs(self) -> bool:
+        entries = self.entries
+        outputs = {entry.item.get("call_id") for entry in entries if type_of(entry.item).endswith("_output")}
+        return any(not entry.ours and entry.asks and entry.item.get("call_id") not in outputs for entry in entries)
+
+    @property
+    def visible(self) -> list[Json]:
+        return [entry.item for entry in self.entries if not entry.ours]
+
+    def is_ours(self, index: int) -> bool:
+        return index in self.by_index and bool(self.by_index[index].ours)
+
+    def fields(self, entries: Sequence[OutputItem], alone: bool) -> str:
+        """The items around the calls of ours (see openai_responses.exchange); "" where there are none."""
+        layout: list[object] = []
+        for entry in entries:
+            item, kind = entry.item, type_of(entry.item)
+            content = item.get("content")
+            if entry.ours:
+                layout.append(None)
+            elif kind == "reasoning" and not (item.get("encrypted_content") or content):
+                # not taken back, because the provider stores nothing to find it by ("Item with id 'rs_...' not found")
+                continue
+            elif kind in CALLS and not alone:
+                layout.append(True)
+            elif kind == "message" and isinstance(content, list):
+                layout.append({**item, "content": list(map(_without_text, content))})
+            else:
+                layout.append(item)
+        while alone and layout and layout[-1] is None:
+            layout.pop()
+        return as_json(layout).decode() if any(isinstance(entry, dict) for entry in layout) or not alone else ""
+
+
+def _without_text(part: object) -> object:
+    """A part of a message with the length of its text in place of the text."""
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+        return part
+    return {**{k: v for k, v in part.items() if k != "logprobs"}, "text": len(part["text"])}
+
+
+# --- the reply ---
 
 USAGE = UsageNames(
     prompt=("input_tokens",),
@@ -31,8 +175,6 @@ _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max
 
 
 class _Delta(msgspec.Struct, gc=False):
-    """The next piece of an item."""
-
     type: str
     output_index: int
     sequence_number: int
@@ -50,11 +192,10 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ResponseRound, self._allowance)
         self._numbering = Numbering()
-        self._held: list[tuple[Json, bytes]] = []
+        self._undecided: list[tuple[Json, bytes]] = []
         """Events that wait until it is known whose a call is."""
         self._envelope: Json | None = None
         self._visible: list[Json] = []
-        """The items of the rounds before this one that the client has."""
 
     def last_event(self, failure: bytes) -> bytes:
         value = (document(failure) or {}).get("error")
@@ -81,12 +222,9 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
     def _usage_in(self, content: Json, event: bytes) -> object:
         return (content if is_plain(event) else object_at(content, "response")).get("usage")
 
-    def _feed_other(self, event: bytes) -> list[bytes]:
-        return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
-
     def _receive(self, text: bytes) -> bool:
         items = self._rounds.round.by_index
-        if self._rounds.resumed or self._held or self._numbering.changes:
+        if self._rounds.resumed or self._undecided or self._numbering.changes:
             return False
         if any(item.ours is not False for item in items.values()):
             return False
@@ -99,7 +237,9 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         self._numbering.pass_on(delta.sequence_number)
         return True
 
-    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+    def _feed_content(self, content: Json | None, event: bytes) -> list[bytes]:
+        if content is None:
+            return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
         if self._rounds.waiting:
             return []
         if is_plain(event):
@@ -107,21 +247,20 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
         if text_at(content, "type") in _ENDS and response:
             round_.close(response.get("output"))
-            return [*self._release(), *self._end(content, response, event)]
+            events, self._undecided = self._undecided, []
+            pieces = [piece for each in events for piece in self._relay(*each)]
+            return [*pieces, *self._end(content, response, event)]
         if type(index) is int:
             round_.receive(content, index)
-        if self._held or round_.is_undecided:
-            self._held.append((content, event))
-            return [] if round_.is_undecided else self._release()
+        if self._undecided or round_.is_undecided:
+            self._undecided.append((content, event))
+            if round_.is_undecided:
+                return []
+            events, self._undecided = self._undecided, []
+            return [piece for each in events for piece in self._relay(*each)]
         return self._relay(content, event)
 
-    def _release(self) -> list[bytes]:
-        """The events that waited, once it is known whose each call is."""
-        held, self._held = self._held, []
-        return [piece for content, event in held for piece in self._relay(content, event)]
-
     def _relay(self, content: Json, event: bytes) -> list[bytes]:
-        """An event amid the response, as the client gets it."""
         index, response, round_ = content.get("output_index"), content.get("response"), self._rounds.round
         if type(index) is int and not round_.is_ours(index):
             place = len(self._visible) + index - round_.ours_before(index)
@@ -132,15 +271,10 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         relayed = self._numbering.relay(content, event, {})
         if not isinstance(response, dict):
             return [relayed]
-        self._open(response)
+        self._envelope = _envelope_of(response) if self._envelope is None else self._envelope
         return [without_tool(relayed, ("response", "tools"))]
 
-    def _open(self, response: Json) -> None:
-        if self._envelope is None:
-            self._envelope = {key: response[key] for key in _ENVELOPE if key in response}
-
     def _end(self, content: Json, response: Json, event: bytes) -> list[bytes]:
-        self._open(response)
         whole = self._whole(response, broken=content.get("type") != "response.completed")
         if whole is None:
             self._numbering.skip(content)
@@ -154,16 +288,15 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         if not isinstance(body.get("output"), list):
             return [event]
         self._rounds.round.close(body["output"])
-        self._open(body)
         whole = self._whole(body, broken=body.get("status") not in ("completed", None))
         if whole is None:
             return []
         return [without_tool(event, ("tools",)) if whole is body else as_json(whole)]
 
     def _whole(self, response: Json, broken: bool) -> Json | None:
-        """The response as the client gets it at the end of a round, itself where that is what came; None where there
-        are rounds to come."""
+        """The response as the client gets it, itself where that is what came; None where there are rounds to come."""
         rounds = self._rounds
+        self._envelope = _envelope_of(response) if self._envelope is None else self._envelope
         end = "as it came" if response.get("status") == "failed" else rounds.end(broken, cut=broken)
         if end == "waiting":
             return None
@@ -175,9 +308,13 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         if isinstance(tools, list):
             whole["tools"] = [tool for tool in tools if not (isinstance(tool, dict) and tool.get("name") == RECALL)]
         if rounds.resumed:
-            whole |= self._envelope or {}
+            whole |= self._envelope
             whole |= {"usage": self._usage.whole(usage)} if isinstance(usage, dict) else {}
         return whole
+
+
+def _envelope_of(response: Json) -> Json:
+    return {key: response[key] for key in _ENVELOPE if key in response}
 
 
 # --- events written anew: the numbers of a stream from which events were taken, without a gap ---
@@ -199,7 +336,6 @@ class Numbering:
 
     @property
     def changes(self) -> bool:
-        """Whether events get other numbers than they came with."""
         return self._shift != 0
 
     @property
@@ -219,11 +355,10 @@ class Numbering:
         self._next = number + self._shift + 1
 
     def resume(self) -> None:
-        """What comes now is the next round, which counts from its own beginning."""
+        """The next round begins, which counts from its own beginning."""
         self._begins = True
 
     def skip(self, content: Mapping[str, object]) -> None:
-        """The client does not get an event."""
         if self._number(content) is not None:
             self._shift -= 1
 
@@ -261,3 +396,23 @@ def without_tool(event: bytes, path: Path) -> bytes:
     if len(theirs) == len(tools):
         return event
     return event.replace(text, spliced(text, [((start, end), b"[" + b",".join(theirs) + b"]")]))
+
+
+# --- the messages of a whole reply, as a client returns them with its next request ---
+
+_WHOLE = ("completed", "incomplete", None)
+
+
+def whole_messages(reply: Json) -> list[Json]:
+    return list(objects(reply.get("output"))) if reply.get("status") in _WHOLE else []
+
+
+def streamed_messages(events: list[Json]) -> list[Json]:
+    items: list[Json] = []
+    for event in events:
+        kind = event.get("type")
+        if kind == "response.output_item.done":
+            items.append(object_at(event, "item"))
+        elif kind in ("response.completed", "response.incomplete"):
+            return list(objects(object_at(event, "response").get("output"))) or items
+    return []

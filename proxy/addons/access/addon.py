@@ -6,12 +6,13 @@ from proxy.memory.breaker import GuardedStore
 from proxy.memory.opening import start_store
 
 
-async def start(services: Services) -> Gate:
-    """The entrance, with the keys of the settings and, where any count, those of the store. Raises ConfigurationError
-    where a reload would forget these."""
+async def start(services: Services) -> Gate | None:
+    """The entrance, with the keys of the settings and, where any count, those of the store; None where nobody is looked
+    at. Raises ConfigurationError where a reload would forget these."""
     settings, telemetry, parts = services.settings, services.telemetry, services.parts
     if settings.auth == "passthrough":
-        return Gate(settings, KeyRegistry(settings, None), services.secret)
+        registry = KeyRegistry(settings, None)
+        return Gate(settings, registry, services.secret) if settings.trusted_proxies else None
     store = services.store or await start_store(settings, telemetry, parts)
     registry = KeyRegistry(settings, GuardedStore(store, telemetry, "keys_store"))
     parts.push_async_callback(registry.close)

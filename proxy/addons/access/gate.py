@@ -52,16 +52,12 @@ class Gate(Addon):
         self._networks = tuple(map(ip_network, settings.trusted_proxies))
         self._trusts = lru_cache(self._is_trusted)
         self.takes_keys = settings.auth != "passthrough"
-        self.is_open = not self.takes_keys and not self._networks
-        """Whether nobody is looked at."""
 
     async def admit(self, exchange: Exchange) -> None:
         await self.enter(exchange.request)
 
     async def enter(self, request: web.BaseRequest) -> None:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wanted, or wrong."""
-        if self.is_open:
-            return
         if self.takes_keys and (place := _misplaced(request)):  # the upstream would get it, and its logs
             raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
         key = _key_in(request) if self.takes_keys else ""
@@ -74,9 +70,8 @@ class Gate(Addon):
 
     async def recognize(self, request: web.BaseRequest) -> None:
         """As `enter`, for a page of our own: it says itself who may see it."""
-        if not self.is_open:
-            key = _key_in(request) if self.takes_keys else ""
-            request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
+        key = _key_in(request) if self.takes_keys else ""
+        request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
 
     def _identity(self, request: web.BaseRequest, row: KeyRow | None) -> Identity:
         client = who(request, self._settings, self._secret)

@@ -32,7 +32,7 @@ class Archive(Addon):
         sent = exchange.upstream_request
         if sent is None or sent.planned is None or not 200 <= status < 300:
             return
-        context, plan, is_first = sent.planned.context, sent.planned.plan, sent.continues is None
+        context, plan, is_first = sent.planned.context, sent.planned.plan, sent.notes.continues is None
         key, client_request, parsed = context.key, sent.client_request, context.received
         owner, dialect = client_request.sender.owner, client_request.dialect
         if self.artifacts is not None and is_first:
@@ -41,7 +41,7 @@ class Archive(Addon):
             self.message_log.keep(key, owner, dialect, parsed, sent.body, is_round=not is_first)
         if self.recorder is not None and is_first:
             self.recorder.passed(key, client_request, parsed)
-        is_edited = not client_request.is_dry and sent.record is not None and not sent.planned.is_quiet
+        is_edited = not client_request.is_dry and sent.notes.record is not None and not sent.planned.is_quiet
         if self.originals is not None and is_edited:
             self.originals.keep(key, client_request.sender.owner, context.conversation, plan.new)
 

@@ -1,5 +1,5 @@
 from proxy.addons.billing.billing import Billing
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.kernel.services import Services
 
 

@@ -19,11 +19,10 @@ from msgspec import structs
 from policies.model.conversation import Conversation
 from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
-from policies.money.baseline import CacheTerms, Evidence, Prompt, usage_without, with_marks
-from policies.money.bills import BillSums, Labels, RequestBill
+from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.memory import BillStore, Key
 from proxy.memory.cached import PendingWrite, WriteBehindQueue
 from proxy.memory.forgetting import ForgetRegistry
@@ -121,7 +120,7 @@ class Billing(Addon):
             conversation=planned.context.key.conversation if planned is not None else "",
             prefix=headers.get("x-narrows-prefix", ""),
             mode=headers.get("x-narrows-mode", ""),
-            arm=first.arm,
+            arm=first.notes.arm,
             sums=sums_of(rounds, prices),
             edits=headers.get("x-narrows-edits", ""),
             added_ms=float(headers.get("x-narrows-ms") or 0),
@@ -292,7 +291,7 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
 
 def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
     """How the request is charged. Where nobody knows when the one before was sent, it may have been a moment ago."""
-    settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.record
+    settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.notes.record
     is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
     is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
     return CacheTerms(settings.cache, prices, is_warm, is_longer)
@@ -337,7 +336,7 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
         return before, before
     sent, ledger = state.ledger.sums, state.ledger
     head = scale.counted - sent[-1]
-    standing = ledger.standing(end if state.changed is None else min(end, state.changed))
+    standing = ledger.cached_before(end if state.changed is None else min(end, state.changed))
     is_found = standing > 0 or not planned.context.plan_settings.prices.breakpoints
     return scale(head + sent[end]), scale(head + sent[standing]) if is_found else 0
 

@@ -19,21 +19,21 @@ from time import monotonic
 from aiohttp import web
 
 from policies.assemble import PlanOptions
-from policies.dialects.limits import TooManyError
+from policies.dialects.splitting import TooManyError
 from policies.keep import joined
-from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
+from policies.money.prices import BudgetLimits
 from policies.shorten import Shortened, shorten
 from proxy.config import Settings
 from proxy.config.routes import COMPRESS, RETRIEVE
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.head import MODES, RequestHead
-from proxy.kernel.wire.downstream import SERVER, Upload, read_head
+from proxy.kernel.receive import MODES, read_head
+from proxy.kernel.wire.downstream import SERVER, Upload
 from proxy.memory import COMPRESSED, Key, StoredText, StoreTrouble, conversation_id, ttl_of
 from proxy.memory.opening import StoreAccess
-from proxy.requests import RequestOptions
+from proxy.requests import RequestHead, RequestOptions
 
 _AT_ONCE = 2
 """Requests that are shortened at the same time: each takes a thread."""
@@ -63,7 +63,7 @@ class CompressApi(Addon):
         request, settings = exchange.request, self._settings
         head, upload = read_head(request, settings, self._services.secret), Upload(request, settings.body_timeout)
         exchange.tenant = head.access.tenant
-        is_accepted = head.access.key is not None or exchange.visit.is_accepted(head.access.owner)
+        is_accepted = head.access.key is not None or exchange.visit.admission.states.is_accepted(head.access.owner)
         if not is_accepted and not head.access.is_here:
             message = (
                 "The compress API needs a key of this gateway, a credential that an upstream has accepted, or a "

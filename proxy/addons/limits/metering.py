@@ -8,7 +8,7 @@ from msgspec import structs
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import list_at, member, object_at
-from policies.dialects.events import Json, is_plain, read_event
+from policies.dialects.replies import Json, is_plain, read_event
 from policies.model.rawjson import UnreadableError, members
 from policies.money.prices import Usage
 from proxy.addons.limits.charges import PricesOf, charge_of, dollars_of

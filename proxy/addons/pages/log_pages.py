@@ -14,8 +14,7 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
-from policies.model.conversation import Conversation
-from policies.model.converse import converse
+from policies.model.conversation import Conversation, converse
 from policies.tools.file_changes import ToolCall, changes_of
 from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
 from proxy.addons.archive.sent_requests import is_message

@@ -15,15 +15,14 @@ from typing import Any
 from msgspec.structs import asdict
 
 from policies.model.summary_record import SummaryRecord
-from policies.money.arms import ArmCounts, MeasuredSaving
-from policies.money.bills import BillSums, ConversationRow
+from policies.money.bills import ArmCounts, BillSums, ConversationRow, MeasuredSaving
 from proxy.addons.pages.answers import PageParts
 from proxy.addons.pages.export import moment
 from proxy.addons.pages.summaries import statuses_in
 from proxy.identity.who import Grant
 from proxy.memory import Key
 from proxy.telemetry.metrics import MINUTES, AnswerCounts
-from proxy.usage.query import UsageQuery, read_usage
+from proxy.usage.report import UsageQuery, read_usage
 
 DAYS = 30
 """Days of the live page, today included."""

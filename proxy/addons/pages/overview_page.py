@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from unicodedata import normalize
 from urllib.parse import quote, urlencode
 
-from policies.money.arms import FEWEST
-from policies.money.bills import BillSums, ConversationRow
+from policies.money.bills import FEWEST, BillSums, ConversationRow
 from proxy.addons.pages.overview import Overview, covers
 from proxy.addons.pages.targets import CONVERSATIONS
 from proxy.drawing import charts

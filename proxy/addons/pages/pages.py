@@ -20,16 +20,13 @@ from proxy.config import ConfigurationError, Settings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.drawing.html import document, element, policy, section
 from proxy.errors import ApiError
-from proxy.identity.place import has_other_name
-from proxy.identity.who import who
+from proxy.identity.who import has_other_name, who
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Controls
-from proxy.kernel.wire.downstream import SERVER, header_safe
+from proxy.kernel.wire.downstream import ID_HEADER, SERVER, header_safe
 from proxy.memory import conversation_id
 from proxy.telemetry import Telemetry
-from proxy.telemetry.record import ID_HEADER
-from proxy.usage.query import UsageQuery, read_usage
-from proxy.usage.report import as_csv, as_json
+from proxy.usage.report import UsageQuery, as_csv, as_json, read_usage
 
 if TYPE_CHECKING:
     from proxy.addons.archive.texts import Originals

@@ -16,8 +16,7 @@ from proxy.addons.pages.export import moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
-from proxy.identity.permissions import check_model
-from proxy.identity.who import Grant, Identity
+from proxy.identity.who import Grant, Identity, check_model
 from proxy.kernel.understand import RequestParser
 from proxy.kernel.wire.downstream import Upload
 from proxy.memory import Key, Store

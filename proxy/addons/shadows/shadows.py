@@ -25,14 +25,13 @@ from multidict import CIMultiDict
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
-from policies.money.budget import RESERVE
-from policies.money.prices import Usage
+from policies.money.prices import RESERVE, Usage
 from policies.tools import RECALL
 from proxy.breaker import reported_breaker
 from proxy.config.headers import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.outgoing import rendered_body
+from proxy.kernel.prepare import rendered_body
 from proxy.kernel.services import Services
 from proxy.memory import Key, Purse, Store, StoreTrouble
 from proxy.memory.audit_log import AuditLog
@@ -94,7 +93,7 @@ class Shadows(Addon):
         sent = exchange.upstream_request
         if sent is None or sent.planned is None or not sent.planned.plan.edits or self._random() >= self._share:
             return
-        if sent.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
+        if sent.notes.left_out or not sent.client_request.is_accepted or sent.client_request.upstream not in self._keys:
             return
         if _is_stored(sent.planned) or exchange.head is None:
             return
@@ -222,7 +221,7 @@ class Shadows(Addon):
             headers[name] = ",".join(words if value in words else [*words, value])
         headers["Accept-Encoding"] = "identity"
         context = sample.planned.context
-        upstream = self._services.upstreams[context.client_request.upstream]
+        upstream = self._services.upstreams.by_name[context.client_request.upstream]
         if key := self._keys[upstream.name]:
             name, before = DIALECTS[dialect].http.key
             headers[name] = before + key

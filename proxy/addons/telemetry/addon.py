@@ -1,5 +1,6 @@
 """What is reported of each request: its line in the log, its metrics, and its trace, where traces are asked for."""
 
+from time import time
 from typing import Any
 
 from proxy.config.routes import ROUTES
@@ -11,23 +12,33 @@ from proxy.telemetry import Telemetry
 class RequestReports(Addon):
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-
-    async def admit(self, exchange: Exchange) -> None:
-        path = f"/v1{exchange.rest.partition('?')[0]}"
-        route, request = path if path in ROUTES else "/v1/*", exchange.request
-        exchange.trace = self._telemetry.tracing.request(request.method, route, request.headers)
+        self._logs_info, self._logs_debug = telemetry.log.is_enabled_for(20), telemetry.log.is_enabled_for(10)
 
     async def finished(self, exchange: Exchange) -> None:
         line, metrics = fields_of(exchange), self._telemetry.metrics
         usage = exchange.reader.usage if exchange.kind == "chat" and exchange.reader is not None else None
-        exchange.trace.end(line, usage)
+        if exchange.trace is not None:
+            exchange.trace.end(line, usage)
         metrics.count("requests", line["mode"], f"{exchange.status // 100}xx")
         if exchange.trouble:
             metrics.count("trouble", exchange.trouble)
         if exchange.kind == "chat" and line["prefix"]:
             metrics.count("prefix", line["prefix"])
             metrics.observe("overhead_seconds", exchange.added_ms / 1000)
-        self._telemetry.request(line)
+        is_page = line["route"] not in ("chat", "count", "relay")
+        if self._logs_debug if is_page else self._logs_info:
+            level = "debug" if is_page else "info"
+            self._telemetry.writer.put({**line, "event": "request", "level": level, "timestamp": time()})
+
+
+class TracedReports(RequestReports):
+    """Begins a trace of each request, too."""
+
+    async def admit(self, exchange: Exchange) -> None:
+        if (tracing := self._telemetry.tracing) is not None:
+            path = f"/v1{exchange.rest.partition('?')[0]}"
+            route, request = path if path in ROUTES else "/v1/*", exchange.request
+            exchange.trace = tracing.request(request.method, route, request.headers)
 
 
 def fields_of(exchange: Exchange) -> dict[str, Any]:
@@ -64,4 +75,5 @@ def fields_of(exchange: Exchange) -> dict[str, Any]:
 
 
 async def start(services: Services) -> RequestReports:
-    return RequestReports(services.telemetry)
+    reports = RequestReports if services.telemetry.tracing is None else TracedReports
+    return reports(services.telemetry)

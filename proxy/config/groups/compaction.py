@@ -6,8 +6,8 @@ from pydantic import Field, PlainValidator, model_validator
 
 from policies.context import Aim
 from policies.model.parameters import MOST
-from policies.money.budget import FLOOR, HIGH, RESERVE
-from policies.money.marks import OwnMarks
+from policies.money.caches import OwnMarks
+from policies.money.prices import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
 from proxy.config.errors import Path, refused_at, unknown

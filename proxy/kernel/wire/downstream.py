@@ -1,45 +1,52 @@
-"""The client's side: what a request brings and asks for, and how its reply is framed and broken off.
+"""The client's side: how a request is received, and how its reply is passed on, framed and broken off.
 
 Laws
   Everything a client can make wait or grow is bounded: a pause, a trickle, a size, and what a small body unpacks to.
   What is not HTTP, or can be read in two ways, is refused in an API's error shape and the connection closed.
   Only a client that was told to wait has a response before the upstream was asked.
+  What the upstream sends is passed on at once and unchanged; what reads the reply reads a copy.
+  A reply that breaks off breaks off for the client too: no invented finish_reason, no [DONE], no clean end.
+  Where a client was told to wait, its response has begun: whatever goes wrong afterwards is said in the stream.
 """
 
 import asyncio
+import secrets
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from policies.dialects import DEFAULT, DIALECTS, Dialect
+from policies.dialects import DEFAULT, DIALECTS, Dialect, Reply
 from proxy.config import Settings
-from proxy.errors import ApiError, too_large
+from proxy.errors import ApiError, FailedError, internal_error, shutting_down, too_large
 from proxy.kernel.admission import UNPACKED, VISIT, Admission, Visit
-from proxy.kernel.head import RequestHead, head_of
-from proxy.requests import request_id
-from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
-from proxy.telemetry.record import ID_HEADER
-from proxy.upstreams.framing import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
-from proxy.upstreams.upstream import UpstreamReply
+from proxy.requests import RequestHead
+from proxy.sse import ENCODINGS, Copy, TooLargeError, UndecodableError, decoded
+from proxy.upstreams.connections import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
+from proxy.upstreams.upstream import CutError, UpstreamReply
 
+if TYPE_CHECKING:
+    from proxy.kernel.addons import Exchange
+    from proxy.kernel.services import KernelParts
+
+ID_HEADER = "x-narrows-request-id"
 SERVER = {"Server": "narrows"}
-"""What our own responses say of who responds: no versions."""
+"""The header by which our own responses say who responds: no versions."""
 _LAST_WORDS_SECONDS = 1.0
-"""How long a client has to take the event that says why its reply breaks off."""
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
 _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 """Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
 _LONGEST_VALUE = 256
-"""Characters of a header that says something of a request."""
 _EXPECTED = 2**16
-"""For a longer body there must be room before any of it is received."""
 _BLOCK = 2**19
 """Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
 gone. To join a MiB lets go of the interpreter, and then the event loop waits for it."""
@@ -97,7 +104,6 @@ class Upload:
         return raw, body
 
     async def _on_the_wire(self, limit: int) -> bytes:
-        """The bytes of the body as they come. Raises ApiError where there is no room for them."""
         visit, length = self.visit, self._request.content_length or 0
         if length > limit:
             raise too_large(limit)
@@ -142,7 +148,7 @@ async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> byte
     except TooLargeError:
         if limit <= UNPACKED:
             raise
-    async with visit.unpacking():
+    async with visit.admission.unpacking:
         return await asyncio.to_thread(decoded, raw, encoding, limit)
 
 
@@ -185,10 +191,9 @@ class Response(web.StreamResponse):
     """A response that ends as the upstream's reply ends, or breaks off."""
 
     explains = True
-    """Whether the stream can say why it breaks off."""
+    """True where the stream can say why it breaks off."""
 
     async def _prepare_headers(self) -> None:
-        """Take back the headers that aiohttp adds."""
         added = [name for name in ("Server", "Content-Type") if name not in self.headers]
         await super()._prepare_headers()
         for name in added:
@@ -250,7 +255,6 @@ class Early(Response):
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Tell the client, at once and then every second, that it waits for a summary."""
 
         async def send_comments() -> None:
             with suppress(ConnectionError):  # that a client has left shows in what is written next
@@ -267,10 +271,16 @@ class Early(Response):
             await asyncio.wait({telling})
 
     async def declare(self, headers: Mapping[str, str]) -> None:
-        """Send in comments what can no longer be sent in headers, if the response has begun."""
         if self.prepared:
             lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
             await self.write(lines.encode() + b"\n")
+
+
+def request_id() -> str:
+    """A UUID of version 7: in the order of their ids requests are in the order of their times."""
+    chance = secrets.randbits(74)
+    first, last = chance >> 62, chance & (1 << 62) - 1
+    return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
 
 
 def header_safe(value: str) -> str:
@@ -292,6 +302,138 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
+# --- the response to one request ---
+
+_MUCH = 2**20
+
+
+@dataclass(slots=True, eq=False)
+class Responder:
+    """`is_ending`: whether Narrows is ending what still runs."""
+
+    exchange: "Exchange"
+    parts: "KernelParts"
+    is_ending: Callable[[], bool]
+    _early: Early | None = None
+
+    @property
+    def early(self) -> Early:
+        if self._early is None:
+            self._early = Early(self.exchange.request, self.exchange.request_id)
+            self._early.headers.update(self.exchange.own_headers)
+        return self._early
+
+    @property
+    def has_begun(self) -> bool:
+        return self._early is not None and self._early.prepared
+
+    async def refuse(self, error: ApiError) -> web.StreamResponse:
+        self.exchange.trouble = error.code
+        if self.has_begun:
+            self.exchange.status = self.early.status
+            await self.break_off(self.early, between_events, error)
+            return self.early
+        self.exchange.status = error.status
+        response = error_response(error, DIALECTS[self.exchange.route.dialect])
+        if self.exchange.request_id:
+            response.headers[ID_HEADER] = self.exchange.request_id
+        if error.code == "not_http" or not self.exchange.request.content.is_eof():
+            response.force_close()
+            self._end_body()
+        return response
+
+    def _end_body(self) -> None:
+        """Receive no more of a body where there is much to come: without a length, as much again as has come."""
+        connection, came = self.exchange.request.protocol, self.exchange.request.content.total_bytes
+        length = self.exchange.request.content_length
+        left = came if length is None else length - came
+        if left > _MUCH and isinstance(connection, Connection) and not self.parts.admission.drains(left):
+            connection.stop_reading()
+
+    def own(self, body: bytes) -> web.Response:
+        self.exchange.status, self.exchange.replied = 200, len(body)
+        own = {"Content-Type": "application/json", ID_HEADER: self.exchange.request_id, **SERVER}
+        return web.Response(body=body, headers={**own, **self.exchange.own_headers})
+
+    async def begin(self, upstream_reply: UpstreamReply, headers: Mapping[str, str]) -> Relayed:
+        self.exchange.headers = headers
+        declared = {**headers, ID_HEADER: self.exchange.request_id}
+        return await Relayed.begin(self.exchange.request, upstream_reply, declared)
+
+    async def pass_on_observed(
+        self, upstream_reply: UpstreamReply, headers: Mapping[str, str], reply: Reply
+    ) -> web.StreamResponse:
+        """Pass on a reply unchanged while `reply` reads a copy of it."""
+        limit = self.parts.settings.body_limit
+        copy = Copy(reply.feed, upstream_reply.kind, upstream_reply.encoding, limit, reply.feed_all)
+
+        async def observed() -> AsyncGenerator[bytes, None]:
+            async for piece in upstream_reply.chunks():
+                yield piece
+                copy.feed(piece)
+            if not copy.close(upstream_reply.delimited):
+                raise CutError("The upstream ended its reply in the middle.")
+
+        response = await self.begin(upstream_reply, headers)
+        if (body := upstream_reply.all_here()) is not None:
+            try:
+                await self.pass_on(response, body, lambda: copy.amid)
+            finally:  # what has come is billed, whoever has left
+                copy.feed(body)
+                copy.close(upstream_reply.delimited)
+        else:
+            await self.pass_on(response, observed(), lambda: copy.amid)
+        self.exchange.unread = copy.trouble
+        return response
+
+    async def pass_on(
+        self, response: Response, body: AsyncGenerator[bytes, None] | bytes, amid: Callable[[], bool] | None
+    ) -> web.StreamResponse:
+        """Send the reply on, as it comes where it is not here yet. `amid` tells whether the client has received half an
+        event; None where no event can say that the reply breaks off."""
+        try:
+            if isinstance(body, bytes):
+                await response.write_eof(body)
+                self.exchange.replied += len(body)
+                self.exchange.is_whole = True
+                return response
+            async with aclosing(body):
+                async for piece in body:
+                    await response.write(piece)
+                    self.exchange.replied += len(piece)
+        except CutError as error:
+            await self.break_off(response, amid, ApiError(502, str(error), "upstream_cut"))
+        except ApiError as error:
+            if isinstance(error, FailedError):
+                self.parts.telemetry.log.error("unexpected", error=error.code, exc_info=error.__cause__)
+            await self.break_off(response, amid, error)
+        except asyncio.CancelledError:
+            if not self.is_ending():
+                raise
+            await self.break_off(response, amid, shutting_down())
+        except ConnectionError:  # the client has left
+            raise
+        except Exception as error:  # another response would stand in the middle of this one
+            self.parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+            await self.break_off(response, amid, internal_error())
+        else:
+            self.exchange.is_whole = True
+            await response.write_eof()
+        return response
+
+    async def break_off(self, response: Response, amid: Callable[[], bool] | None, error: ApiError) -> None:
+        """End a response that has begun, and say why in the form of the API."""
+        self.exchange.trouble = error.code
+        dialect = DIALECTS[self.exchange.route.dialect]
+        reply = self.exchange.reader or dialect.reply(None)
+        await response.break_off(self.exchange.request, amid, reply.last_event(error.body(dialect)))
+
+
+def between_events() -> bool:
+    """Only whole events were sent."""
+    return False
+
+
 # --- the server of connections: what it takes for HTTP, and what of it it receives ---
 
 _LINGERING = 2.0
@@ -303,23 +445,24 @@ _STALLED = 10
 """After so many times `body_timeout` a client is let go that takes nothing of its reply."""
 
 
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class Listener(web.Server):
     """Speaks HTTP with clients. When one leaves, its request is cancelled."""
 
-    def __init__(
-        self,
-        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        settings: Settings,
-        admission: Admission,
-    ) -> None:
+    def __init__(self, answer: Answer, settings: Settings, admission: Admission) -> None:
         super().__init__(answer, handler_cancellation=True)
         self.admission = admission
-        self.apply(settings)
+        self.apply(settings, answer)
 
-    def apply(self, settings: Settings) -> None:
-        """From now on the times are those of these settings, for new connections."""
+    def apply(self, settings: Settings, answer: Answer) -> None:
+        """From now on the times are those of these settings, for new connections; requests of all are answered so."""
         self._patience = settings.header_timeout
         self.stalled_seconds = _STALLED * settings.body_timeout
+        self.request_handler = answer
+        for connection in self.connections:
+            connection._request_handler = answer
 
     def __call__(self) -> "Connection":
         return Connection(
@@ -336,17 +479,12 @@ class Listener(web.Server):
 
 class Connection(web.RequestHandler):
     head: RequestHead | None = None
-    """That of the newest request."""
     _payload: StreamReader = EMPTY_PAYLOAD
-    """The newest body."""
     _unread = 0
-    """Bytes received of the next head."""
     has_too_many_chunks = False
-    """Whether nothing more is received of the newest body because it comes in more chunks than are read."""
+    """True where nothing more is received of the newest body because it comes in more chunks than are read."""
     _on_the_wire = 0
-    """Bytes received of the newest body, as it is framed."""
     _is_too_long = False
-    """Whether the head that was being received is."""
 
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(listener, **options)
@@ -432,13 +570,3 @@ class Connection(web.RequestHandler):
         response.headers[ID_HEADER] = request_id()
         response.force_close()
         return response
-
-
-def read_head(request: web.BaseRequest, settings: Settings, secret: bytes) -> RequestHead:
-    """The head of a request, which its connection remembers. Raises ApiError."""
-    connection = request.protocol
-    before = connection.head if isinstance(connection, Connection) else None
-    head = head_of(request, before, settings, secret)
-    if isinstance(connection, Connection):
-        connection.head = head
-    return head

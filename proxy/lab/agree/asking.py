@@ -1,6 +1,13 @@
-"""The model asked at each sampled turn: twice with what the client wrote, and once with what each preset makes of it.
+"""A model asked at sampled turns of recorded sessions: twice with what the client wrote, and once with what each preset
+makes of it.
 
 Laws
+  Only turns of which Narrows shortens something are sampled: in all others the model reads what the client wrote.
+  The sample is drawn from the turns in the order of session and distance, at even steps from a seeded start: each
+  session and each distance has its share, and the same seed draws the same turns.
+  A request goes upstream only where the most that it may cost still fits the budget; what was refused so is not asked.
+  What counts is what the provider's usage says, at the prices of the model that was asked. The key is put in behind the
+  proxies: what stands before has never seen it.
   Each preset has a Narrows of its own, and each session runs through it from its first turn: what is not sampled is
   answered as it was recorded, for nothing. Summaries and digests are written by the model that production would ask.
   A recall is answered as in production, before the reply counts; the recorded answer follows, so that the conversation
@@ -9,20 +16,284 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
 
 import aiohttp
+import msgspec
+from aiohttp import web
 
 from policies.agreement import Action, action_in
+from policies.dialects import DIALECTS
+from policies.dialects.dialect import is_completion_limited, usage_in
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
-from proxy.lab.agree.spending import SPENT, Spending, counting_upstream
-from proxy.lab.agree.turns import Distance, RawReply, Turn, bodies, is_shortened, post, run_of
-from proxy.lab.provider import Provider, start
+from policies.money.prices import RESERVE, Prices, Usage
+from proxy.config.headers import BETAS, VERSIONS
+from proxy.config.routes import spoken
+from proxy.lab.provider import TURN_HEADER, Provider, start
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
-from proxy.lab.replay.recorded import Json, Session
+from proxy.lab.replay.recorded import Json, Session, requests
+from proxy.lab.replay.runs import RawReply, send
+
+DISTANCES = ("at a checkpoint", "1 to 4 requests", "5 to 19 requests", "20 or more", "none before")
+"""How far the last checkpoint of a conversation is behind a request, in bands."""
+_ENDS = (0, 4, 19)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    session: int
+    number: int
+    before: int
+    after: int
+    is_shortened: bool
+    distance: str
+
+
+class Distance:
+    """How far the last checkpoint is behind each request of a conversation, by what its replies declare."""
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+
+    def after(self, prefix: str) -> str:
+        if prefix.startswith("checkpoint:"):
+            self._since = 0
+        elif self._since is not None:
+            self._since += 1
+        if self._since is None:
+            return DISTANCES[-1]
+        return DISTANCES[sum(self._since > end for end in _ENDS)]
+
+
+def bodies(session: Session, model: str, marks: bool) -> Iterator[Json]:
+    """The requests of a session's client, to be answered at once: not streamed, and with a limit to each answer."""
+    for body in requests(session, model, marks):
+        whole = {name: value for name, value in body.items() if not name.startswith("stream")}
+        limits = DIALECTS[session.dialect].fields.reserve
+        yield {**whole, limits[0 if is_completion_limited(model) else -1]: RESERVE}
+
+
+async def post(
+    http: aiohttp.ClientSession, url: str, session: Session, run: str, body: Json, turn: int | None = None
+) -> RawReply:
+    """Send one request of a run. `turn`: which recorded answer it is to have; None for the model's own."""
+    headers = {"x-narrows-conversation": run} | ({TURN_HEADER: str(turn)} if turn is not None else {})
+    return await send(http, url, run, body, headers, session.dialect)
+
+
+async def forecast_turns(
+    sessions: Sequence[Session], model: str, options: Options, advance: Callable[[], None]
+) -> tuple[list[Turn], float]:
+    """Every turn as this preset would have it sent, found out with the built-in provider: nothing is paid. And what the
+    summaries and digests would cost that it has written meanwhile, in dollars."""
+    turns: list[Turn] = []
+    dollars = 0.0
+    async with environment_for(model, options) as environment, aiohttp.ClientSession() as http:
+        for at, session in enumerate(sessions):
+            async for turn in _forecast_session(environment, http, at, session):
+                turns.append(turn)
+                advance()
+            if (observer := environment.summaries) and (request := environment.observer.newest.get(run_of(at))):
+                _, costs = await observer.results(request.context.key)
+                usage = Usage(costs.prompt, costs.cached, costs.written, costs.completion)
+                dollars += observer.prices(session.dialect).cost(usage).total
+            environment.forget(run_of(at))
+    return turns, dollars
+
+
+async def _forecast_session(
+    environment: ReplayEnvironment, http: aiohttp.ClientSession, at: int, session: Session
+) -> AsyncIterator[Turn]:
+    run, distance = run_of(at), Distance()
+    environment.play(session, run)
+    for number, body in enumerate(bodies(session, environment.model, environment.marks)):
+        reply = await post(http, environment.base_url, session, run, body, number)
+        if environment.summaries is not None:
+            await environment.summaries.maker.settled()
+        headers = reply.headers
+        before, after = (int(headers.get(f"x-narrows-tokens-{name}", 0)) for name in ("before", "after"))
+        yield Turn(
+            at, number, before, after, is_shortened(headers), distance.after(headers.get("x-narrows-prefix", ""))
+        )
+
+
+def is_shortened(headers: Mapping[str, str]) -> bool:
+    return headers.get("x-narrows-mode") == "compacted"
+
+
+def run_of(session: int) -> str:
+    """The name of the conversation that a session is played in."""
+    return f"session-{session}"
+
+
+def sample_of(turns: Sequence[Sequence[Turn]], number: int, seed: int) -> list[Turn]:
+    """So many turns that any preset shortens, or all that there are, as the first preset has them; `turns` holds those
+    of each preset, in the same order."""
+    random = Random(seed)  # noqa: S311 - no secret
+    shortened = [row[0] for row in zip(*turns, strict=True) if any(turn.is_shortened for turn in row)]
+    keyed = [(turn.session, DISTANCES.index(turn.distance), random.random(), turn) for turn in shortened]
+    order = [turn for *_, turn in sorted(keyed, key=lambda row: row[:3])]
+    if number >= len(order):
+        return order
+    start, step = random.random(), len(order) / number
+    return [order[int((at + start) * step)] for at in range(number)]
+
+
+SPENT = 402
+"""The status of what is not asked any more."""
+_OTHER_VOCABULARY = 1.5
+"""How many tokens a provider may count for each one counted here."""
+_LIMITS = dict.fromkeys(field for api in DIALECTS.values() for field in api.fields.reserve)
+_AGAIN = (429, 500, 502, 503, 504, 529)
+_UNREACHABLE = 599
+_TRIES = 5
+_LONGEST_PAUSE = 60.0
+_PASSED_ON = ("content-type", *VERSIONS, *BETAS, "accept")
+_PATHS = {api.http.path: name for name, api in DIALECTS.items()}
+
+
+@dataclass(slots=True)
+class Spending:
+    model: str
+    budget: float | None
+    """Dollars; None where the prices are not known."""
+    most_requests: int | None
+    requests: int = 0
+    dollars: float = 0.0
+    reserved: float = 0.0
+    """Dollars that requests on their way may cost."""
+    is_spent: bool = False
+    tables: dict[str, Prices] = field(default_factory=dict)
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def prices(self, model: str) -> Prices:
+        """Those of a model; of one whose prices are not known, those of the model that is compared."""
+        if model not in self.tables:
+            listed = prices_for(model)
+            self.tables[model] = listed if listed.listed or model == self.model else self.prices(self.model)
+        return self.tables[model]
+
+    def most(self, model: str, tokens: int, answer: int) -> float:
+        """The most that a request may cost: nothing of it cached, all of it written to the cache."""
+        prompt = int(tokens * _OTHER_VOCABULARY)
+        return self.prices(model).cost(Usage(prompt, 0, prompt, answer)).total
+
+    async def reserve(self, dollars: float) -> bool:
+        """Take the most that a request may cost, once those on their way leave so much; false where nothing can."""
+        while not self.is_spent:
+            budget = math.inf if self.budget is None else self.budget
+            is_last = self.most_requests is not None and self.requests >= self.most_requests
+            if is_last or self.dollars + dollars > budget:
+                self.is_spent = True
+            elif self.dollars + self.reserved + dollars <= budget:
+                self.requests += 1
+                self.reserved += dollars
+                return True
+            else:
+                self._settled.clear()
+                await self._settled.wait()
+        return False
+
+    def settle(self, reserved: float, model: str, usage: Usage | None, is_answered: bool) -> None:
+        """Enter the true cost; where an answer does not say, the most that it may have cost."""
+        self.reserved -= reserved
+        self._settled.set()
+        if is_answered:
+            self.dollars += self.prices(model).cost(usage).total if usage is not None else reserved
+
+
+class _CountingUpstream:
+    """Passes requests on: those of recorded turns to the provider that plays sessions back, others to the model."""
+
+    def __init__(self, upstream: str, playing: str, key: str, spending: Spending, http: aiohttp.ClientSession) -> None:
+        self._upstream = upstream.rstrip("/")
+        self._playing = playing
+        self._key = key
+        self._spending = spending
+        self._http = http
+        self._counters: dict[str, Counter] = {}
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.content.read()
+        path = request.raw_path.removeprefix("/v1")
+        if TURN_HEADER in request.headers:
+            headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+            _, response = await self._send(request.method, f"{self._playing}{path}", headers, body)
+            return response
+        dialect = _PATHS.get(path.partition("?")[0], "")
+        passed = {name: value for name, value in request.headers.items() if name.lower() in _PASSED_ON}
+        api = DIALECTS[dialect or spoken(request.headers)[0]]
+        headers = {**(api.http.auth(self._key) if self._key else {}), **passed}
+        if not dialect:
+            _, response = await self._send(request.method, f"{self._upstream}{path}", headers, body or None)
+            return response
+        return await self._ask(dialect, f"{self._upstream}{path}", headers, body)
+
+    async def _ask(self, dialect: str, url: str, headers: Mapping[str, str], body: bytes) -> web.Response:
+        fields: dict[str, Any] = msgspec.json.decode(body)
+        model = str(fields.get("model"))
+        count = self._counters.setdefault(model, Counter(encoding_for(model)))
+        tokens = await asyncio.to_thread(count, body.decode("utf-8", "replace"))
+        most = self._spending.most(model, tokens, next((fields[n] for n in _LIMITS if fields.get(n)), RESERVE))
+        if not await self._spending.reserve(most):
+            fault = {"error": {"message": "The budget of this comparison is used up.", "type": "budget"}}
+            return web.json_response(fault, status=SPENT)
+        usage, status = None, 0
+        try:
+            status, response = await self._patiently(url, headers, body)
+            if status == 200:
+                assert isinstance(response.body, bytes)
+                usage = usage_in(DIALECTS[dialect], response.body)
+        finally:
+            self._spending.settle(most, model, usage, status == 200)
+        return response
+
+    async def _patiently(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, web.Response]:
+        """The reply; asked again after a while where the provider is busy, which costs nothing."""
+        for tried in range(_TRIES):
+            status, response = await self._send("POST", url, headers, body)
+            if status not in _AGAIN or tried == _TRIES - 1:
+                break
+            after = response.headers.get("Retry-After", "")
+            await asyncio.sleep(
+                min(_LONGEST_PAUSE, float(after) if after.replace(".", "", 1).isdigit() else 2.0**tried)
+            )
+        return status, response
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, web.Response]:
+        try:
+            async with self._http.request(method, url, headers=headers, data=body) as reply:
+                head = {n: v for n in ("Content-Type", "Retry-After") if (v := reply.headers.get(n))}
+                content = await reply.read()
+                return reply.status, web.Response(status=reply.status, body=content, headers=head)
+        except aiohttp.ClientError as error:
+            message = f"{url} cannot be asked: {error or type(error).__name__}"
+            return _UNREACHABLE, web.json_response({"error": {"message": message, "type": "upstream"}}, status=502)
+
+
+@asynccontextmanager
+async def counting_upstream(upstream: str, playing: str, key: str, spending: Spending) -> AsyncIterator[str]:
+    """The base URL behind which the model is asked, and every request counted. `playing`: the base URL of the provider
+    that plays recorded turns back."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=600)
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as http:
+        server = web.Server(_CountingUpstream(upstream, playing, key, spending, http), access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=0.2)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        finally:
+            await runner.cleanup()
+
 
 _HOPELESS = 5
 """After so many turns without any answer nothing more is asked."""
@@ -30,7 +301,7 @@ _HOPELESS = 5
 
 @dataclass(frozen=True, slots=True)
 class WithNarrows:
-    """What the model did at one turn with what a preset sends."""
+    """The model's action at one turn with what a preset sends."""
 
     action: Action
     distance: str
@@ -40,8 +311,6 @@ class WithNarrows:
 
 @dataclass(frozen=True, slots=True)
 class ComparedTurn:
-    """One turn: what the model did without Narrows, twice, and by each preset."""
-
     session: int
     number: int
     without: tuple[Action, Action]
@@ -50,24 +319,18 @@ class ComparedTurn:
 
 @dataclass(slots=True)
 class Answers:
-    """What was asked so far."""
-
     samples: list[ComparedTurn] = field(default_factory=list)
     failed: int = 0
     """Turns that are left out because an answer did not come."""
     first_failure: str = ""
     is_stopped: bool = False
-    """Whether somebody stopped it."""
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether nothing but failures came so far, and enough of them."""
         return not self.samples and self.failed >= _HOPELESS
 
 
 class Asking:
-    """Asks at the sampled turns of all sessions."""
-
     def __init__(
         self,
         sessions: Sequence[Session],
@@ -108,7 +371,6 @@ class Asking:
 
     @asynccontextmanager
     async def _environments(self, upstream: str, key: str) -> AsyncIterator[list[ReplayEnvironment]]:
-        """A Narrows for each preset, before one counted upstream."""
         model = self._spending.model
         playing = Provider(prices_for, Counter(encoding_for(model)), keep=1)
         async with AsyncExitStack() as parts:
@@ -119,15 +381,11 @@ class Asking:
                 counting_upstream(upstream, recorded.url, key, self._spending)
             )
             yield [
-                await parts.enter_async_context(environment_for(model, self._with_upstream(options)))
+                await parts.enter_async_context(environment_for(model, replace(options, upstream=self._upstream)))
                 for options in self._options
             ]
 
-    def _with_upstream(self, options: Options) -> Options:
-        return replace(options, upstream=self._upstream)
-
     async def _session(self, at: int, environments: Sequence[ReplayEnvironment], gate: asyncio.Semaphore) -> None:
-        """One session up to its last sampled turn."""
         session, chosen, last = self._sessions[at], self._chosen[at], max(self._chosen[at])
         distances = [Distance() for _ in environments]
         async with gate:

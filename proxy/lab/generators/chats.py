@@ -84,7 +84,7 @@ _LATER_FACTS, _LATER_QUESTIONS = 0.04, 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    """What the person states, what they ask about it later, and how that is answered."""
+    """A statement of the person, their question about it later, and its answer."""
 
     statement: str
     question: str
@@ -113,7 +113,7 @@ def chat(seed: int, turns: int, answer: int, paste: int = 0) -> Json:
 
 @dataclass
 class _Talk:
-    """What one chat is about: some of all words, names of its own, and the facts so far."""
+    """The matter of one chat: some of all words, names of its own, and the facts so far."""
 
     random: Random
     count: Counter
@@ -126,7 +126,7 @@ class _Talk:
         self.names = [word(random).title() for _ in range(24)]
 
     def question(self, is_early: bool) -> tuple[str, str]:
-        """What the person writes, and how its answer has to begin."""
+        """The next message of the person, and the beginning of its answer."""
         random = self.random
         if is_early or random.random() < _LATER_FACTS:
             self.facts.append(fact := self._fact())
@@ -138,12 +138,12 @@ class _Talk:
 
     def answer(self, begin: str, tokens: int) -> str:
         """Paragraphs of about so many tokens; now and then one is a list."""
-        paragraphs, left = [begin], tokens - self.count(begin)
-        while left > 0:
-            sentences = list(self._sentences(min(left, self.random.randint(50, 140))))
+        paragraphs, rest = [begin], tokens - self.count(begin)
+        while rest > 0:
+            sentences = list(self._sentences(min(rest, self.random.randint(50, 140))))
             is_list = len(sentences) > 2 and self.random.random() < 0.2
             paragraphs.append("\n".join(f"- {each}" for each in sentences) if is_list else " ".join(sentences))
-            left -= self.count(paragraphs[-1])
+            rest -= self.count(paragraphs[-1])
         return "\n\n".join(paragraphs)
 
     def _sentences(self, tokens: int) -> Iterator[str]:

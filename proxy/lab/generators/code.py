@@ -47,12 +47,9 @@ _STATEMENTS = (
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the made-up project."""
-
     path: str
     text: str
     names: tuple[str, ...]
-    """Its functions and classes."""
 
 
 @dataclass
@@ -71,7 +68,6 @@ class Project:
         self.folders = self.random.sample(self.words, 6)
 
     def file(self, tokens: int, count: TokenCounter) -> SourceFile:
-        """A new file of about so many tokens."""
         random = self.random
         stem = f"{random.choice(_NOUNS)}_{word(random)}"
         path = f"{random.choice(self.folders)}/{random.choice(self.folders)}/{stem}{random.randint(2, 99)}.py"

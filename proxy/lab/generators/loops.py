@@ -23,22 +23,15 @@ _TOOL_BYTES = 8_000
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A kind of loop."""
-
     is_chat: bool
-    """Whether its client speaks chat completions, and not Messages."""
     model: str
     requests: int
     cache_marks: bool
-    """Whether its client sets cache marks where the provider knows no others."""
-    about: str
 
 
 LOOPS: Mapping[str, Loop] = {
-    "read-loop": Loop(True, "gpt-5.4", 80, True, "one new file read with each request, chat completions"),
-    "claude-loop": Loop(
-        False, "claude-opus-5-5", 40, False, "the same in Messages, by a client that sets no cache marks"
-    ),
+    "read-loop": Loop(True, "gpt-5.4", 80, True),
+    "claude-loop": Loop(False, "claude-opus-5-5", 40, False),
 }
 _TOOLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "read_file": ("Read a text file of the workspace and return its content.", {"path": "string"}),
@@ -96,8 +89,6 @@ def generated(kind: str, seed: int, requests: int | None = None) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class AgentTurn:
-    """What the model says, and its calls with their results."""
-
     text: str
     calls: Sequence[tuple[str, str, Json, str]] = ()
     """Of each its id, the tool, the arguments and the result."""
@@ -138,7 +129,7 @@ def _turns(random: Random, requests: int, count: Counter) -> Iterator[AgentTurn]
 
 
 def _opening(random: Random, path: str, read: Sequence[SourceFile]) -> str:
-    """What is said before a file is read: it may name another that was read, mostly of the newest."""
+    """The words before a file is read: they may name another that was read, mostly of the newest."""
     before = read[-min(len(read), 1 + int(random.expovariate(1 / 6)))] if read else None
     if before is None or not before.names:
         return f"I begin with {path}."
@@ -180,7 +171,6 @@ def _tools(random: Random) -> list[Json]:
 
 
 def _advice(random: Random, characters: int) -> str:
-    """Sentences of about so many characters."""
     sentences = list[str]()
     while sum(map(len, sentences)) < characters:
         sentences.append(random.choice(_ADVICE).format(number=random.randint(10, 9_000)))

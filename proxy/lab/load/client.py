@@ -1,39 +1,82 @@
-"""A client process: it holds its share of the conversations, sends their requests when they are due, and measures.
+"""The clients of a load: processes that hold conversations, send their requests when they are due, and measure.
 
-It reads a plan (one line of JSON) on stdin, and says on stdout when all is prepared and warm. A second line starts it,
-the end of stdin stops it. What it measured is its last line.
+A process reads a plan (one line of JSON) on stdin, and says on stdout when all is prepared and warm. A second line
+starts it, the end of stdin stops it. What it measured is its last line.
 
 Laws
   At a rate, latency counts from when a request was due, also where no conversation was free for it or this process was
-  late. What was due and not answered in the end counts with its wait, and as an error.
+  late (no coordinated omission). What was due and not answered in the end counts with its wait, and as an error.
   Bodies are prepared before they are due.
+  The processes end with the one that started them, because their stdin does; a Ctrl-C at the terminal reaches that one
+  alone.
 """
 
 import asyncio
 import signal
 import sys
+from asyncio.subprocess import PIPE, Process
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import perf_counter
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import aiohttp
 import msgspec
 import orjson
 
 from proxy.event_loop import lateness, run_fast
-from proxy.lab.load.latencies import Latencies
-from proxy.lab.load.plan import LoadPlan, SessionScript
-from proxy.lab.load.salt import Salt
+from proxy.lab.load.plan import LoadPlan, Salt, SessionScript
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+_LONGEST = 3_600_000_000
+_MICROSECONDS = 1_000_000
+
+
+class Latencies:
+    """Recorded in seconds, and read in milliseconds."""
+
+    def __init__(self, encoded: Iterable[str] = ()) -> None:
+        from hdrh.histogram import HdrHistogram  # not everywhere there: it has no wheel for some machines
+
+        self._histogram = HdrHistogram(1, _LONGEST, 3)
+        for each in encoded:
+            self._histogram.decode_and_add(each)
+
+    def record(self, seconds: float) -> None:
+        self._histogram.record_value(min(max(int(seconds * _MICROSECONDS), 1), _LONGEST))
+
+    def encode(self) -> str:
+        encoded: bytes = self._histogram.encode()
+        return encoded.decode()
+
+    @property
+    def count(self) -> int:
+        return int(self._histogram.get_total_count())
+
+    @property
+    def mean(self) -> float:
+        return float(self._histogram.get_mean_value()) / 1000
+
+    @property
+    def longest(self) -> float:
+        return float(self._histogram.get_max_value()) / 1000 if self.count else 0.0
+
+    def percentiles(self, which: Sequence[float] = PERCENTILES) -> dict[float, float]:
+        if not self.count:
+            return dict.fromkeys(which, 0.0)
+        values = self._histogram.get_percentile_to_value_dict(list(which))
+        return {at: values[at] / 1000 for at in which}
+
 
 FIRST_BYTE, BETWEEN, STREAMED, NOT_STREAMED = "first byte", "between events", "whole, streamed", "whole, not streamed"
 FIRST_REQUEST, ALL = "first of a conversation", "all, whole"
 KINDS = (ALL, STREAMED, NOT_STREAMED, FIRST_REQUEST, FIRST_BYTE, BETWEEN)
-"""What is measured, each in a histogram. Between events: between two pieces of a stream as they arrive."""
+"""The kinds of latency, each in a histogram. Between events: between two pieces of a stream as they arrive."""
 _TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=30)
 _GRACE = 10.0
 """Seconds that requests on their way have after the load."""
@@ -51,8 +94,6 @@ _SLICE = 16
 
 @dataclass(slots=True)
 class ClientResult:
-    """What one client process measured."""
-
     seconds: float = 0.0
     answered: int = 0
     events: int = 0
@@ -62,7 +103,6 @@ class ClientResult:
     received_bytes: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     latencies: dict[str, str] = field(default_factory=dict)
-    """Encoded histograms, by kind."""
     longest_stop: float = 0.0
     """Of this process, in seconds: latencies are as sure as it is short."""
 
@@ -77,7 +117,7 @@ class ActiveConversation:
         self.streamed = streamed
         self.turn = min(int(plan.begin_at * len(script.ends)), len(script.ends) - 1)
         self.is_new = True
-        """Whether the target has not seen it yet."""
+        """True where the target has not seen it yet."""
         self.body = b""
         self._salt = Salt(salt)
         self._messages: list[bytes] = []
@@ -123,7 +163,6 @@ class Client:
         self._errors: Counter[str] = Counter()
         self._numbers = count(plan.process, plan.processes)
         self._sending: dict[asyncio.Task[None], float] = {}
-        """Requests on their way, and when they were due."""
         self._playing = 0
         self._last_end = 0.0
         self._is_measuring = self._is_ending = False
@@ -150,7 +189,7 @@ class Client:
     async def run(self, stop: asyncio.Event) -> ClientResult:
         """The load, until its time is over, its conversations are, or it is stopped."""
         began, self._is_measuring = self._now(), True
-        helpers = [asyncio.create_task(self._watch())]
+        helpers = [asyncio.create_task(_watch(self.result))]
         if self._plan.rate:
             helpers.append(asyncio.create_task(self._want_at_a_rate(began)))
         for _ in range(self._plan.process, self._plan.concurrency, self._plan.processes):
@@ -205,7 +244,6 @@ class Client:
             task.add_done_callback(self._sending.pop)
 
     async def _turn(self, conversation: ActiveConversation, due: float) -> None:
-        """One request of a conversation, and what comes after it."""
         succeeded = await self._exchange(conversation, due)
         conversation.is_new = False
         self._last_end = self._now()
@@ -226,7 +264,6 @@ class Client:
         asyncio.get_running_loop().call_later(self._plan.think, self._give, following)
 
     async def _exchange(self, conversation: ActiveConversation, due: float) -> bool:
-        """Send the next request, and read its reply; whether there was one."""
         script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
         try:
             address, headers = self._plan.url + script.path, conversation.headers()
@@ -260,32 +297,29 @@ class Client:
         if not self._is_measuring:
             return
         end = self._now()
-        self._record(ALL, end - due)
-        self._record(STREAMED if conversation.streamed else NOT_STREAMED, end - due)
-        self._record(FIRST_BYTE, (first or end) - due)
+        self._latencies[ALL].record(end - due)
+        self._latencies[STREAMED if conversation.streamed else NOT_STREAMED].record(end - due)
+        self._latencies[FIRST_BYTE].record((first or end) - due)
         if conversation.is_new:
-            self._record(FIRST_REQUEST, end - due)
+            self._latencies[FIRST_REQUEST].record(end - due)
         if conversation.streamed:
             self.result.events += events
             for seconds in betweens:
-                self._record(BETWEEN, seconds)
+                self._latencies[BETWEEN].record(seconds)
         self.result.received_bytes += size
         self.result.answered += 1
 
-    def _record(self, kind: str, seconds: float) -> None:
-        self._latencies[kind].record(seconds)
-
     def _count_unanswered(self) -> None:
-        """What was due and has no answer counts with its wait so far, so that a target that stops looks no better."""
+        """Count what was due and has no answer with its wait so far: a target that stops is to look no better."""
         now = self._now()
         for due in (*self._sending.values(), *(due for due in self._wanted if due is not None)):
-            self._record(ALL, now - due)
+            self._latencies[ALL].record(now - due)
             self._errors["unanswered"] += 1
 
-    async def _watch(self) -> None:
-        """How long this process itself stood still."""
-        async for late in lateness(_LOOK):
-            self.result.longest_stop = max(self.result.longest_stop, late)
+
+async def _watch(result: ClientResult) -> None:
+    async for late in lateness(_LOOK):
+        result.longest_stop = max(result.longest_stop, late)
 
 
 def _in_words(errors: Counter[str]) -> str:
@@ -319,6 +353,66 @@ async def main() -> None:
         ended.add_done_callback(lambda _: stop.set())
         _print({"result": await client.run(stop)})
         ended.cancel()
+
+
+_LONGEST_LINE = 2**26
+
+
+class Clients:
+    """Client processes, as a context: `prepare`, then `run`."""
+
+    def __init__(self, plan: LoadPlan, processes: int = 1) -> None:
+        self._plans = [replace(plan, process=at, processes=processes) for at in range(processes)]
+        self._processes: Sequence[Process] = ()
+
+    async def __aenter__(self) -> Self:
+        words = (sys.executable, "-m", __name__)
+        self._processes = [
+            await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE)
+            for _ in self._plans
+        ]
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def prepare(self) -> None:
+        """Wait until they have prepared their conversations and warmed the target up. Raises ValueError."""
+        for process, plan in zip(self._processes, self._plans, strict=True):
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(plan) + b"\n")
+        for process in self._processes:
+            line = await _line(process)
+            if "prepared" not in line:
+                raise ValueError(line.get("fault", "a client process ended before the load began"))
+
+    async def run(self) -> list[ClientResult]:
+        """Start them, and wait for what they measured. Raises ValueError."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+        lines = await asyncio.gather(*(_line(process) for process in self._processes))
+        if not all(lines):
+            raise ValueError("a client process ended in the middle of the load")
+        return [msgspec.convert(line["result"], ClientResult) for line in lines]
+
+    def stop(self) -> None:
+        """Have them end now, and report what they have."""
+        for process in self._processes:
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+async def _line(process: Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    decoded: dict[str, Any] = msgspec.json.decode(line) if line else {}
+    return decoded
 
 
 if __name__ == "__main__":

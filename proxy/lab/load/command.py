@@ -10,23 +10,24 @@ from importlib.resources import files
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from proxy.config.units import seconds
 from proxy.console.arguments import AsJson
-from proxy.console.output import console, explains_columns, print_json, progress, refusing
-from proxy.event_loop import interruption
+from proxy.console.output import as_json as values_of
+from proxy.console.output import explains_columns, progress, refusing
+from proxy.event_loop import interruption, run_fast
+from proxy.lab import sessions as shipped
 from proxy.lab.arguments import CredentialEnv, Html, credential
-from proxy.lab.load.salt import SALTS
-from proxy.lab.reports.page_file import print_page, writable
-
-if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
-    from proxy.lab.load.clients import Clients
-    from proxy.lab.load.plan import LoadPlan
-    from proxy.lab.load.report import LoadReport
+from proxy.lab.load.client import Clients
+from proxy.lab.load.plan import SALTS, LoadPlan, conversations_for, expected_cost, script_of
+from proxy.lab.load.report import LoadReport, print_load, report_of, sample
+from proxy.lab.load.sink import serve_sink
+from proxy.lab.replay.recorded import load_all
+from proxy.lab.terminal import print_report, writable
 
 Rate = Annotated[
     float,
@@ -101,14 +102,11 @@ def load(
         _show_cost(plan, yes)
     with refusing(), progress(max(1, round(plan.duration)), "seconds") as advance:
         report = asyncio.run(measure(plan, processes, advance))
-    _print_report(report, path, as_json)
+    print_report(lambda paper: print_load(paper, report), lambda: values_of(report), as_json, path)
     raise typer.Exit(int(bool(report.errors)))
 
 
 def _be_sink(url: str, port: int, events: int) -> None:
-    from proxy.event_loop import run_fast
-    from proxy.lab.load.sink import serve_sink
-
     if url:
         raise ValueError("--sink is an upstream and asks no URL; give it alone, and start the target with its address")
     with suppress(KeyboardInterrupt):
@@ -123,21 +121,16 @@ def _plan(
     conversations: int | None,
     model: str,
     credential_env: str,
-) -> "LoadPlan":
+) -> LoadPlan:
     """Who is asked what, and how fast. Raises ValueError."""
     if find_spec("hdrh") is None:
         raise ValueError("load needs a package that has no wheel for this machine: pip install hdrhistogram")
-    from proxy.lab import sessions
-    from proxy.lab.load.plan import LoadPlan, script_of
-    from proxy.lab.replay.recorded import load_all
-
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is no address of a target; name one such as http://127.0.0.1:8787/v1")
     if bool(rate) == bool(concurrency):
         raise ValueError("say how fast: either --rate (requests a second) or --concurrency (requests at once)")
-    shipped = files(sessions.__name__)
-    chosen = paths or [Path(str(shipped / f"{name}.json")) for name in sessions.names()]
+    chosen = paths or [Path(str(files(shipped.__name__) / f"{name}.json")) for name in shipped.names()]
     key = credential(credential_env)
     return LoadPlan(
         url=url.rstrip("/"),
@@ -149,10 +142,8 @@ def _plan(
     )
 
 
-def _timed(plan: "LoadPlan", duration: str, think: str) -> "LoadPlan":
+def _timed(plan: LoadPlan, duration: str, think: str) -> LoadPlan:
     """The plan with its times, and as many conversations as these need. Raises ValueError."""
-    from proxy.lab.load.plan import conversations_for
-
     lasts, thinks = seconds(duration), seconds(think)
     if not lasts:
         raise ValueError("--duration 0 is no load; say 60, 90s or 5m")
@@ -160,10 +151,8 @@ def _timed(plan: "LoadPlan", duration: str, think: str) -> "LoadPlan":
     return replace(plan, conversations=number, duration=lasts, think=thinks)
 
 
-def _show_cost(plan: "LoadPlan", yes: bool) -> None:
-    """What a load would cost where it is billed, on stderr. Raises ValueError where that was not agreed to."""
-    from proxy.lab.load.plan import expected_cost
-
+def _show_cost(plan: LoadPlan, yes: bool) -> None:
+    """Print the cost of a load where it is billed, on stderr. Raises ValueError where that was not agreed to."""
     if is_loopback(urlsplit(plan.url).hostname or ""):
         return
     print(f"narrows: {expected_cost(plan)}{'' if plan.rate else ', if a reply takes a second'}", file=sys.stderr)
@@ -178,12 +167,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def measure(plan: "LoadPlan", processes: int, advance: Callable[[], None]) -> "LoadReport":
+async def measure(plan: LoadPlan, processes: int, advance: Callable[[], None]) -> LoadReport:
     """Run the load; Ctrl-C ends it early. Raises ValueError where it cannot begin."""
-    from proxy.lab.load.clients import Clients
-    from proxy.lab.load.report import report_of
-    from proxy.lab.load.target import sample
-
     await sample(plan.url)
     stop = interruption()
     async with Clients(plan, processes) as clients:
@@ -205,17 +190,6 @@ async def _ticking(advance: Callable[[], None]) -> None:
         advance()
 
 
-async def _stopping(clients: "Clients", stop: asyncio.Event) -> None:
+async def _stopping(clients: Clients, stop: asyncio.Event) -> None:
     await stop.wait()
     clients.stop()
-
-
-def _print_report(report: "LoadReport", path: Path | None, as_json: bool) -> None:
-    from proxy.lab.load.display import page, print_load
-
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_load(console(), report)
-    if path is not None:
-        print_page(path, page(report), as_json)

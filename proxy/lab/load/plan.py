@@ -1,6 +1,14 @@
-"""What a load is: the sessions that are played, how fast, and for how long."""
+"""A load: the sessions that are played, how fast, and for how long; and their texts, made anew for each
+conversation, so that no cache of the target knows one from another.
 
-from collections.abc import Mapping, Sequence
+Laws of the texts
+  Two spellings share no text that has a word of six letters; sizes stay.
+  Within a conversation what was equal stays equal, and whole words of a text stay words of it: what was quoted, read
+  again or edited still fits. Names of tools, of fields and of arguments, ids and signatures stay.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import ceil
@@ -12,12 +20,10 @@ import orjson
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
-from proxy.lab.client_apis import CLIENT_APIS
-from proxy.lab.replay.recorded import Session
+from proxy.lab.replay.recorded import CLIENT_APIS, Session
 
 Json = Mapping[str, Any]
 KEY = "sk-narrows-load"
-"""The credential where none is named."""
 _FEWEST_AT_A_RATE = 16
 _INSTRUCTIONS = ("system", "developer")
 
@@ -29,11 +35,8 @@ class SessionScript:
     path: str
     headers: Mapping[str, str]
     fields: Json
-    """Of each request, besides its history."""
     streaming: Json
-    """The fields that ask for a stream."""
     history: str
-    """The field of the history."""
     messages: Sequence[Json]
     ends: Sequence[int]
     shared: int = 0
@@ -45,14 +48,12 @@ class LoadPlan:
     """A load, or the part of it that one client process has."""
 
     url: str
-    """The base URL, `/v1` included."""
     scripts: Sequence[SessionScript]
     conversations: int = 1
     """How many are held at once. They take turns."""
     rate: float = 0
     """Requests a second, sent whether others were answered or not; 0 where `concurrency` decides."""
     concurrency: int = 0
-    """Requests that are on their way at once."""
     duration: float = 60
     think: float = 0
     """Seconds between a reply and the next request of its conversation."""
@@ -61,11 +62,11 @@ class LoadPlan:
     begin_at: float = 0
     """How much of its session a conversation has behind it when it begins."""
     named: bool = False
-    """Whether each conversation is named in a header, so that a balancer can keep it with one replica."""
+    """True where each conversation is named in a header, so that a balancer can keep it with one replica."""
     warm: int = 0
     """Requests of each conversation that are sent before the load begins, and not measured."""
     echo: bool = False
-    """Whether requests have the reply that was recorded in a header, for a sink to answer with."""
+    """True where requests have the reply that was recorded in a header, for a sink to answer with."""
     once: bool = False
     """The load ends with the conversations, whatever the duration."""
     seed: int = 0
@@ -117,23 +118,8 @@ _ANSWER = 300
 """Tokens that an answer is taken to have."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedCost:
-    requests: int
-    prompt_tokens: int
-    dollars: float | None
-    """Without any cache; None where the prices are not known."""
-    model: str
-
-    def __str__(self) -> str:
-        bill = f"the prices of {self.model} are not known"
-        if self.dollars is not None:
-            bill = f"up to ${self.dollars:,.2f} at the prices of {self.model}, less what its cache saves"
-        return f"about {self.requests:,} requests with {self.prompt_tokens:,} prompt tokens: {bill}"
-
-
-def expected_cost(plan: LoadPlan) -> ExpectedCost:
-    """Of all requests of a plan: at its rate, or as replies of a second allow."""
+def expected_cost(plan: LoadPlan) -> str:
+    """The cost of a plan without any cache, in words: at its rate, or as replies of a second allow."""
     rate = plan.rate or plan.concurrency / _REPLY_SECONDS
     if plan.think and not plan.rate:
         rate = min(rate, plan.conversations / (plan.think + _REPLY_SECONDS))
@@ -142,9 +128,11 @@ def expected_cost(plan: LoadPlan) -> ExpectedCost:
     turns = requests / plan.conversations
     prompt = fmean(_prompt(script, plan.begin_at, turns) for script in plan.scripts)
     model = str(plan.scripts[0].fields["model"])
-    prices, tokens = prices_for(model), round(prompt * requests)
-    usage = Usage(prompt=round(prompt), cached=0, written=0, completion=_ANSWER)
-    return ExpectedCost(requests, tokens, prices.cost(usage).total * requests if prices.listed else None, model)
+    prices, bill = prices_for(model), f"the prices of {model} are not known"
+    if prices.listed:
+        dollars = prices.cost(Usage(round(prompt), 0, 0, _ANSWER)).total * requests
+        bill = f"up to ${dollars:,.2f} at the prices of {model}, less what its cache saves"
+    return f"about {requests:,} requests with {round(prompt * requests):,} prompt tokens: {bill}"
 
 
 def _prompt(script: SessionScript, begin_at: float, turns: float) -> float:
@@ -157,3 +145,65 @@ def _prompt(script: SessionScript, begin_at: float, turns: float) -> float:
     first = min(int(begin_at * len(script.ends)), len(script.ends) - 1)
     ends = script.ends[first : first + max(1, round(turns))]
     return fmean(sums[end] for end in ends)
+
+
+SALTS = 26**4
+_WORD = re.compile(r"[A-Za-z]{6,}")
+_TEXTS = frozenset({"text", "content", "output", "system", "instructions"})
+_ARGUMENTS = frozenset({"arguments", "input"})
+
+
+class Salt:
+    """One of SALTS ways to spell: the last four letters of each long word are moved along the alphabet."""
+
+    def __init__(self, number: int) -> None:
+        number %= SALTS
+        self._shifts = [number // 26**place % 26 for place in range(4)]
+        self._words: dict[str, str] = {}
+
+    def text(self, text: str) -> str:
+        return _WORD.sub(self._word, text)
+
+    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """An entry of a history, or any part of it, with its texts spelled anew."""
+        return {name: self._value(name, value) for name, value in message.items()}
+
+    def _value(self, name: str, value: Any) -> Any:
+        if name in _ARGUMENTS and isinstance(value, str):
+            return self._encoded_arguments(value)
+        if name in _ARGUMENTS and isinstance(value, Mapping):
+            return mapped(self.text, value)
+        if isinstance(value, str):
+            return self.text(value) if name in _TEXTS else value
+        if isinstance(value, Mapping):
+            return self.message(value)
+        return [self._value(name, each) for each in value] if isinstance(value, Sequence) else value
+
+    def _encoded_arguments(self, arguments: str) -> str:
+        try:
+            decoded = orjson.loads(arguments)
+        except ValueError:
+            return self.text(arguments)  # of a tool that takes a text
+        return orjson.dumps(mapped(self.text, decoded)).decode()
+
+    def _word(self, match: re.Match[str]) -> str:
+        word = match[0]
+        salted = self._words.get(word)
+        if salted is None:
+            end = "".join(map(_moved, word[-4:], self._shifts))
+            salted = self._words[word] = word[:-4] + end
+        return salted
+
+
+def mapped(change: Callable[[str], str], value: Any) -> Any:
+    """A JSON value with all its texts changed, but for the names of its fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: mapped(change, each) for name, each in value.items()}
+    return [mapped(change, each) for each in value] if isinstance(value, Sequence) else value
+
+
+def _moved(letter: str, by: int) -> str:
+    first = ord("a" if letter.islower() else "A")
+    return chr(first + (ord(letter) - first + by) % 26)

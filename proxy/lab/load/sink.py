@@ -84,8 +84,6 @@ def _json(value: object) -> bytes:
 
 
 class Sink:
-    """Answers any request."""
-
     def __init__(self, events: int = EVENTS) -> None:
         self._answers = answers(events)
 

@@ -4,11 +4,9 @@ jsontext    JSON, strict and fast first, tolerant where real providers are
 signatures  signatures and encrypted content: what comes back unchanged or is refused
 prompt      a prompt as the blocks that its provider's cache sees
 cache       from a request to its prompt; what a prompt cache reads and writes, by prefix or by breakpoint
-rules       what is answered with 400, as far as the APIs agree
 answers     what can be answered, and how it travels
-api         what an API is, and what two of them have in common
-client      how clients of an API write
-chat, messages, responses   one API each: its rules, its prompts, its replies
+api         the common parts of the APIs: rules, how clients write, the class of an API
+apis        one API each: its rules, its prompts, its replies
 server      the provider, without I/O
 listener    the same on a port
 extractive  summaries and digests made of lines of their text, which stand in for a model's
@@ -16,10 +14,10 @@ extractive  summaries and digests made of lines of their text, which stand in fo
 
 from policies.money.caches import ANTHROPIC, OPENAI, PREFIX, CacheRule, rule_for
 from proxy.lab.provider.answers import Abort, Answer, ProviderReply, Reflect, Say, Send, Wire
+from proxy.lab.provider.api import Violation
 from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.listener import Running, start
 from proxy.lab.provider.prompt import ProviderPrompt
-from proxy.lab.provider.rules import Violation
 from proxy.lab.provider.server import APIS, TURN_HEADER, Provider, Received, Script, find_violation
 
 __all__ = [

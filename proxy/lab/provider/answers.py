@@ -1,4 +1,4 @@
-"""What the provider can answer, and how it travels: values in, bytes out.
+"""The provider's answers, and how they travel: values in, bytes out.
 
 Laws
   Ids derive from the request and its answer, so the same request is always answered with the same bytes.
@@ -40,15 +40,10 @@ ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
 @dataclass(frozen=True, slots=True)
 class Wire:
     delay: float = 0.0
-    """Seconds before the head is sent."""
     gate: Callable[[], Awaitable[object]] | None = None
-    """Awaited before the head is sent."""
     headers: Headers = ()
-    """Added to those of the answer."""
     encoding: str = ""
-    """A content encoding of `ENCODERS`."""
     newline: bytes = b"\n"
-    """What ends the lines of an event."""
     before_event: bytes = b""
     """Sent before each event: a comment, say."""
     cuts: Sequence[int] = ()
@@ -59,7 +54,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """What the model says, in any API: text and calls, as in an assistant message of chat completions; streamed, each
+    """A reply of the model, in any API: text and calls, as in an assistant message of chat completions; streamed, each
     in so many `pieces`."""
 
     content: str | None = None
@@ -69,11 +64,10 @@ class Say:
     pieces: int = 8
     wire: Wire = field(default_factory=Wire)
     thinking: Sequence[str] = ()
-    """What it thinks first: signed or encrypted where the API shows it, and always billed."""
+    """Its thoughts before it speaks: signed or encrypted where the API shows it, and always billed."""
 
     @property
     def finish_reason(self) -> str:
-        """In the words of chat completions."""
         return self.finish or ("tool_calls" if self.calls else "stop")
 
 
@@ -102,15 +96,13 @@ Wording = Callable[[Excess], Send]
 
 @dataclass(frozen=True, slots=True)
 class Reflect:
-    """What arrived, as JSON: method, target, headers as pairs, body as latin-1 text (every byte shows)."""
+    """The request itself, as JSON: method, target, headers as pairs, body as latin-1 text (every byte shows)."""
 
     wire: Wire = field(default_factory=Wire)
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The connection is cut before any head is sent."""
-
     wire: Wire = field(default_factory=Wire)
 
 
@@ -119,20 +111,15 @@ Answer = Say | Send | Reflect | Abort
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What the model says to a request, and what that costs."""
-
     say: Say
     request: Json
     usage: Usage
     reasoning_tokens: int
     """The part of the completion's tokens that the model thought."""
     raw: bytes
-    """The request's body as it came."""
     headers: MultiMapping[str]
-    """The request's."""
 
     def id(self, prefix: str) -> str:
-        """An id that follows from the request and its answer."""
         say = self.say
         answer = [say.content, list(say.calls), say.finish_reason, *say.thinking]
         digest = sha256(jsontext.write(answer)).hexdigest()

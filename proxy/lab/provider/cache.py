@@ -29,12 +29,13 @@ from proxy.lab.provider.prompt import (
     PromptMessage,
     PromptPiece,
     ProviderPrompt,
+    marks_of,
 )  # fmt: skip
 
 # --- from a request to its blocks ---
 
 
-class _CountedMessage(NamedTuple):
+class _ReadMessage(NamedTuple):
     role: str
     joins: bool
     blocks: tuple[PromptBlock, ...]
@@ -46,12 +47,11 @@ class PromptReader:
     def __init__(self, count: Count, api: Api, capacity: int = 64_000_000) -> None:
         self._count = count
         self._api = api
-        self._counted: LRUCache[bytes, tuple[_CountedMessage, ...]] = LRUCache(
+        self._read_before: LRUCache[bytes, tuple[_ReadMessage, ...]] = LRUCache(
             capacity, lambda messages: sum(len(block.text) for message in messages for block in message.blocks)
         )
 
     def __call__(self, body: Json) -> ProviderPrompt:
-        """The prompt of a request that is without violations."""
         blocks = [block for tool in body.get("tools") or () for block in self._read(tool, "tools")[0].blocks]
         roles, ends = list[str](), list[int]()
         joinable = ""
@@ -71,7 +71,7 @@ class PromptReader:
             for i, (role, after) in enumerate(pairwise([*roles, ""]))
             if i == leading - 1 or role == "user" or (role == "tool" and after != "tool")
         ]
-        top_mark = self._api.top_mark(body)  # it comes to stand at the last block that can carry it
+        top_mark = marks_of(body) if self._api.has_top_mark else frozenset()
         marked = next((i for i in reversed(range(len(blocks))) if blocks[i].markable), None) if top_mark else None
         if marked is not None:
             blocks[marked] = replace(blocks[marked], marks=blocks[marked].marks | top_mark)
@@ -84,24 +84,24 @@ class PromptReader:
             longer=options.get("ttl") in LONGER_TTLS,
         )
 
-    def _read(self, value: Json, before: str) -> tuple[_CountedMessage, ...]:
+    def _read(self, value: Json, before: str) -> tuple[_ReadMessage, ...]:
         """A tool (where `before` is "tools"), or an entry that follows a message of the role `before`."""
         raw = jsontext.write(value)
         key = sha256(before.encode() + b"\0" + raw).digest()
-        counted = self._counted.get(key)
-        if counted is not None:
-            return counted
+        messages = self._read_before.get(key)
+        if messages is not None:
+            return messages
         if before == "tools":
-            counted = (_CountedMessage("", False, (self._block(["tool"], self._api.tool(value), 0),)),)
+            messages = (_ReadMessage("", False, (self._block(["tool"], self._api.tool(value), 0),)),)
         else:
-            counted = ()
+            messages = ()
             for message in self._api.messages(value):
                 blocks = self._message(message, framed=message.role != before)
-                counted += (_CountedMessage(message.role, message.joins, blocks),)
+                messages += (_ReadMessage(message.role, message.joins, blocks),)
                 before = message.role if message.joins else ""
         with suppress(ValueError):  # heavier than all that may be stored
-            self._counted[key] = counted
-        return counted
+            self._read_before[key] = messages
+        return messages
 
     def _message(self, message: PromptMessage, framed: bool) -> tuple[PromptBlock, ...]:
         """The first block carries what frames the message, the last one a mark on the message as a whole."""
@@ -137,7 +137,7 @@ class PromptReader:
 CONTINUATIONS = 32
 """How many continuations of one prefix are remembered, for a comparison within the differing block."""
 NODE_WEIGHT = 200
-"""What remembering a prefix costs beside the text of its continuations, in characters."""
+"""The weight of a prefix beside the text of its continuations, in characters."""
 
 
 def lookups(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
@@ -159,7 +159,7 @@ def writes(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
 
 
 class PromptCache:
-    """What a provider remembers of earlier prompts, for each owner (a credential and a model) apart."""
+    """A provider's memory of earlier prompts, for each owner (a credential and a model) apart."""
 
     def __init__(self, count: Count, capacity: int = 256_000_000) -> None:
         self._count = count

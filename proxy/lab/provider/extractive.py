@@ -30,22 +30,19 @@ _OMISSION = "chars omitted"
 
 _MESSAGE = re.compile(r"(\[\d+\]) (\w+)")
 _BEFORE = re.compile(r"(\[\d+\]) (.+)")
-"""A line of the summary before."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _LIST = re.compile(r"^(?:[-*+]|\d+[.)]|#+)\s+")
 _ERROR = re.compile(r"\b(?:\w*Error|\w*Exception|FAILED|failed|fatal)\b")
 _STRANGE = re.compile(r"chars omitted|```|^\d+[:\s]|[<\[](?:/|narrows|tool|function|antml|think)", re.I)
-"""What is neither prose nor an error, or was cut."""
+"""Lines that are neither prose nor an error, or were cut."""
 _FILE = re.compile(r".*\.(?:[ch]|py|[jt]sx?|go|rs|java|rb|md|rst|txt|toml|cfg|ini|json|ya?ml|sh|html|css|sql)\Z", re.S)
 
 
 class _Line(NamedTuple):
-    """A line that may be copied, and the number of its message in brackets."""
-
     number: str
     text: str
     is_open: bool = False
-    """Whether it says what comes next."""
+    """True where it says what comes next."""
 
 
 def extract_summary(transcript: str, words: int, count: Count) -> str:
@@ -66,7 +63,7 @@ def extract_digest(material: str, characters: int, count: Count) -> str:
 
 
 def _sections(material: str) -> Iterator[tuple[str, str]]:
-    """What is written of an output or a conversation: each heading, and the indented text under it."""
+    """The sections of an output or a conversation: each heading, and the indented text under it."""
     heading, lines = "", list[str]()
     for line in material.splitlines():
         if line.startswith("    ") or not line:
@@ -109,14 +106,14 @@ def _choose(lines: Sequence[_Line], room: int, count: Count) -> list[_Line]:
     names = {line: identifiers_in(line.text) for line in lines}
     weights = {name: log2(1 + times) for name, times in Counter(n for each in names.values() for n in each).items()}
     costs = {line: count(line.text) + 2 for line in lines}
-    left, chosen, covered = list(lines), set[_Line](), set[str]()
+    rest, chosen, covered = list(lines), set[_Line](), set[str]()
     for line in lines:
         if line.is_open:
             room, covered = room - costs[line], covered | names[line]
             chosen.add(line)
-    while left := [line for line in left if costs[line] <= room and line not in chosen and names[line] - covered]:
-        worths = {line: sum(weights[name] for name in sorted(names[line] - covered)) for line in left}
-        best = max(left, key=lambda line: worths[line] / (costs[line] + _LINE))
+    while rest := [line for line in rest if costs[line] <= room and line not in chosen and names[line] - covered]:
+        worths = {line: sum(weights[name] for name in sorted(names[line] - covered)) for line in rest}
+        best = max(rest, key=lambda line: worths[line] / (costs[line] + _LINE))
         room, covered = room - costs[best], covered | names[best]
         chosen.add(best)
     return [line for line in lines if line in chosen]

@@ -14,7 +14,6 @@ class NotJSONError(ValueError):
 
 
 def read(text: bytes | str) -> Any:
-    """The value of a JSON text."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -29,7 +28,6 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def write(value: object) -> bytes:
-    """The value as compact JSON."""
     try:
         return orjson.dumps(value)
     except TypeError:

@@ -25,7 +25,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        """What a client takes as its `base_url`."""
+        """The `base_url` for a client."""
         return f"http://{self.host}:{self.port}/v1"
 
     async def stop(self) -> None:

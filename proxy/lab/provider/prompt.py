@@ -21,10 +21,9 @@ Count = Callable[[str], int]
 
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 LONGER = "longer"
-"""What a mark adds to `marks` that asks for the longer lifetime."""
+"""A member of `marks` where a mark asks for the longer lifetime."""
 LONGER_TTLS = ("1h", "12h")
 FRAME = 4
-"""Tokens that surround each message."""
 IMAGE, AUDIO, FILE = 765, 500, 1_000
 """Tokens of a part that is not text, whatever its bytes; OpenAI takes 765 for 1024x1024 pixels."""
 
@@ -37,13 +36,12 @@ class PromptBlock:
     head: bytes
     text: str
     lead: int
-    """Tokens before the text."""
     tokens: int
     run: str
     """Blocks that follow each other in a run (parallel calls, their results) may be one position looked back."""
     marks: frozenset[str]
     markable: bool = True
-    """Whether a mark on the request as a whole may come to stand here."""
+    """True where a mark on the request as a whole may come to stand here."""
 
     def shared(self, other: "PromptBlock", count: Count) -> int:
         """Tokens at the beginning of two different blocks that are the same."""
@@ -67,13 +65,12 @@ class ProviderPrompt:
     opening: int
     """The same for the leading system messages; 0 where there are none."""
     implicit: bool
-    """Whether the client leaves boundaries to the provider."""
+    """True where the client leaves boundaries to the provider."""
     longer: bool
-    """Whether everything that is written is for the longer lifetime."""
+    """True where everything that is written is for the longer lifetime."""
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """Tokens of the first k blocks."""
         return tuple(accumulate((block.tokens for block in self.blocks), initial=0))
 
     @property
@@ -114,7 +111,7 @@ class PromptPiece:
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """What one role says at a time: `extras` is whatever else the message holds, `call_id` what it answers."""
+    """The words of one role at a time: `extras` is whatever else the message holds, `call_id` what it answers."""
 
     role: str
     pieces: tuple[PromptPiece, ...]
@@ -123,7 +120,7 @@ class PromptMessage:
     marks: frozenset[str] = frozenset()
     """On the message as a whole: they stand at its end."""
     joins: bool = False
-    """Whether neighbours of the same role are one message."""
+    """True where neighbours of the same role are one message."""
 
 
 def marks_of(holder: Json) -> frozenset[str]:
@@ -141,7 +138,6 @@ def tool_piece(definition: Json, marks: frozenset[str]) -> PromptPiece:
 
 
 def call_piece(call_id: str, name: str, text: str, marks: frozenset[str] = frozenset()) -> PromptPiece:
-    """A call of a tool; the text is its arguments or input."""
     return PromptPiece("call", text, [call_id, name], (name,), run="call", marks=marks)
 
 
@@ -155,5 +151,5 @@ def part_piece(
         text = plain.pop(texts[plain.pop("type")])
         return PromptPiece("text", text, plain or None, marks=marks_of(part))
     tokens = sizes.get(part["type"])
-    counted = (jsontext.write(plain).decode(),) if tokens is None else ()
-    return PromptPiece(part["type"], "", plain, counted, tokens or 0, marks=marks_of(part))
+    texts_to_count = (jsontext.write(plain).decode(),) if tokens is None else ()
+    return PromptPiece(part["type"], "", plain, texts_to_count, tokens or 0, marks=marks_of(part))

@@ -30,13 +30,12 @@ from proxy.lab.provider.answers import (
     call_texts,
     http_reply,
 )
-from proxy.lab.provider.api import Api
+from proxy.lab.provider.api import Api, Violation, first_violation, refusal, reply_by
+from proxy.lab.provider.apis.chat import OpenAIChat
+from proxy.lab.provider.apis.messages import AnthropicMessages
+from proxy.lab.provider.apis.responses import OpenAIResponses
 from proxy.lab.provider.cache import PromptCache, PromptReader
-from proxy.lab.provider.chat.api import OpenAIChat
-from proxy.lab.provider.messages.api import AnthropicMessages
 from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
-from proxy.lab.provider.responses.api import OpenAIResponses
-from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
 APIS: Mapping[str, Api] = {
@@ -57,7 +56,6 @@ MODELS = ("GET", "/v1/models")
 STORAGE = 64_000_000
 """Bytes of replies that later requests may refer to."""
 LARGEST = 1 << 28
-"""Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
 _KEYS = sorted({api.client.dialect.http.key for api in APIS.values()}, key=lambda key: key[1])
@@ -83,19 +81,15 @@ class Received:
     dialect: str = ""
     """Whose request it is; empty where it asks for no answer of a model."""
     counts: bool = False
-    """Whether only its tokens are to be counted."""
     json: Any = None
-    """The body, where it is JSON."""
     resolved: Any = None
     """The same with everything in it that it refers to by id."""
     violation: Violation | None = None
     excess: Excess | None = None
-    """How much too long its prompt is."""
     usage: Usage | None = None
     outcome: Literal["open", "finished", "aborted", "cancelled"] = "open"
     """`aborted` by a script's order, `cancelled` because the client went away."""
     sent: int = 0
-    """Bytes of the body written so far."""
 
     @property
     def path(self) -> str:
@@ -136,7 +130,6 @@ class Provider:
     unmarkable: Container[str] = ()
     """Models for which a cache mark is an unknown field, as with providers that only took the API over."""
     refuse: Callable[[Json], Violation | None] = lambda _: None
-    """A rule beside those of the API."""
     keep: int = 100
     """How many requests are remembered, with all that they carried."""
     requests: deque[Received] = field(init=False)
@@ -232,7 +225,7 @@ class Provider:
     # --- answers ---
 
     def _say(self, received: Received, prompt: ProviderPrompt | None, say: Say) -> ProviderReply:
-        """What the model says, or why it does not; the cache is charged, and the reply stored."""
+        """The model's reply, or why there is none; the cache is charged, and the reply stored."""
         if not received.dialect:
             return _send(_not_served(404, received))
         api, violation = APIS[received.dialect], received.violation
@@ -240,12 +233,12 @@ class Provider:
             return http_reply(violation.status, JSON_REPLY, (api.error_body(violation),), say.wire)
         assert prompt is not None  # what is not refused has one
         if received.counts:
-            counted = jsontext.write({"input_tokens": prompt.tokens, **api.counting_fields})
-            return http_reply(200, JSON_REPLY, (counted,), say.wire)
+            count = jsontext.write({"input_tokens": prompt.tokens, **api.counting_fields})
+            return http_reply(200, JSON_REPLY, (count,), say.wire)
         say = api.adapt(say, received.json)
         owner = f"{received.credential}\0{received.model}"
         usage = self._cache.charge(owner, prompt, self._rule(received.model))
-        choices = api.choices(received.json)
+        choices = received.json.get(api.choices_field) or 1
         thinking = sum(map(self.count, say.thinking))
         texts = (say.content or "", *(text for call in say.calls for text in call_texts(call)))
         received.usage = replace(usage, completion=(sum(map(self.count, texts)) + thinking) * choices)
@@ -260,26 +253,34 @@ class Provider:
         for name, value in api.objects_to_store(reply, received.resolved).items():
             with suppress(ValueError):  # heavier than all that may be stored
                 self._stored[received.storage_key(name)] = value
-        return api.reply(reply)
+        return reply_by(api, reply)
 
     def _own_answer(self, received: Received) -> Answer:
-        """What the provider answers by itself: the models, a stored reply, the recorded session, or a sentence."""
+        """The provider's own answer: the models, a stored reply, the recorded session, or a sentence."""
         if (received.method, received.path) == MODELS:
             rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "narrows"} for name in self.models]
             return Send(body=jsontext.write({"object": "list", "data": rows}))
         if not received.dialect:
             folder, _, name = received.path.rpartition("/")
             if received.method == "GET" and any(folder == api.path for api in APIS.values()):
-                stored = self._stored.get(received.storage_key(name))
-                if stored is not None:
-                    return Send(body=jsontext.write({key: value for key, value in stored.items() if key != "input"}))
+                earlier = self._stored.get(received.storage_key(name))
+                if earlier is not None:
+                    return Send(body=jsontext.write({key: value for key, value in earlier.items() if key != "input"}))
             return _not_served(405 if received.path in ROUTES or received.path == MODELS[1] else 404, received)
         if received.violation or received.counts:
             return self.default
         session = self._sessions.get(received.credential, ())
+        if not session:
+            return self.default
         turn = received.headers.get(TURN_HEADER, "")
-        k = int(turn) if turn.isdecimal() else APIS[received.dialect].answers_in(received.resolved)
+        k = int(turn) if turn.isdecimal() else _answers_in(received)
         return session[k] if k < len(session) else self.default
+
+
+def _answers_in(received: Received) -> int:
+    """How many answers of the model the history of a request holds."""
+    api = APIS[received.dialect]
+    return len(api.recorded_answers(received.resolved[api.client.dialect.fields.history]))
 
 
 def _decoded(received: Received) -> bytes:

@@ -7,7 +7,6 @@ from base64 import b64decode, b64encode
 from hashlib import sha256
 
 REASONING = "openai reasoning"
-"""The kind of `encrypted_content` in OpenAI's reasoning items."""
 THINKING = "anthropic thinking"
 """The kind of a signature that is bound to no prompt."""
 BOUND_THINKING = "anthropic bound thinking"

@@ -3,47 +3,75 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from policies.keep import patterns_of
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, explains_columns, print_json, progress, refusing
+from proxy.console.output import explains_columns, progress, refusing
 from proxy.lab.arguments import (
     PRESET,
     AimOption,
-    AsListed,
-    Cache,
-    Chain,
     ContextTokens,
     CredentialEnv,
     Files,
-    Groups,
     Html,
     Keep,
-    NoMarks,
     PresetNames,
-    PriceTables,
-    Refetch,
-    ShowNeeds,
-    SummaryModel,
     TextProtocol,
-    Upstream,
-    check_billed,
+    check_prices,
     credential,
     custom_presets,
     presets_named,
 )
-from proxy.lab.replay.comparison import averages, preset_results, timing
+from proxy.lab.replay.display import by_place, print_needs, print_replays
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all
-from proxy.lab.replay.report import Report
+from proxy.lab.replay.report import Report, averages, preset_results
 from proxy.lab.replay.runs import replay_each
-from proxy.lab.reports import page
-from proxy.lab.reports.page_file import print_page, writable
-from proxy.lab.reports.text import by_place, print_needs, print_replays
+from proxy.lab.terminal import print_report, writable
+
+PriceTables = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
+]
+Cache = Annotated[
+    Literal["prefix", "breakpoint", "none"] | None,
+    typer.Option(
+        metavar="prefix|breakpoint|none",
+        help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model.",
+    ),
+]
+Chain = Annotated[
+    bool,
+    typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
+]
+AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
+]
+Upstream = Annotated[
+    str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")
+]
+Refetch = Annotated[
+    float,
+    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
+]
+NoMarks = Annotated[
+    bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
+]
+SummaryModel = Annotated[
+    str,
+    typer.Option(metavar="MODEL", help="Who writes summaries. Default: the small sibling; `same`: the model itself."),
+]
+ShowNeeds = Annotated[
+    bool,
+    typer.Option("--needs", help="Print each text that a next action needed and that was out of sight, and its stub."),
+]
 
 
 @explains_columns(
@@ -87,8 +115,6 @@ def replay(
     chain: Chain = False,
     as_listed: AsListed = False,
     group: Groups = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,
-    repeat: Annotated[int, typer.Option(min=1, metavar="M", help="How often each session runs.")] = 1,
     upstream: Upstream = "",
     credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
@@ -103,13 +129,16 @@ def replay(
 
     Turn by turn, and every reply is checked. Shows the bill with and without Narrows, what stayed in sight, and what
     the next step needed that did not. With --refetch the built-in provider's model recalls hidden text at that share of
-    its uses. The bill includes recalls and summaries. More than one --preset ends with a table, more than one run with
-    times. Exit code 1 if a request or recall had no answer, the prefix changed undeclared, or something was lost.
+    its uses. The bill includes recalls and summaries. More than one --preset ends with a table. Exit code 1 if a
+    request or recall had no answer, the prefix changed undeclared, or something was lost.
     """
     with refusing():
         own = custom_presets(config)
         names = presets_named(preset or [PRESET], own)
-        check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
+        if upstream and refetch:
+            raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
+        if not upstream:  # a real one has prices of its own
+            check_prices([*(prices or ()), *([summary_model] if summary_model else [])])
         sessions = _arranged(files, chain, as_listed, group or [])
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
@@ -117,8 +146,6 @@ def replay(
             aim=aim,
             context_tokens=context_tokens,
             keep=patterns_of(keep or ()),
-            concurrency=concurrency,
-            repeat=repeat,
             upstream=upstream,
             credential=credential(credential_env),
             text_protocol=text_protocol,
@@ -130,21 +157,23 @@ def replay(
         path = writable(html, files)
     with progress(len(names) * options.requests(sessions)) as advance:
         reports = asyncio.run(replay_each(sessions, names, options, advance))
-    _print_reports(reports, path, as_json, needs, timed=concurrency > 1 or repeat > 1)
+    _print(reports, needs, as_json, path)
     raise typer.Exit(int(any(report.faults for report in reports)))
 
 
-def _print_reports(reports: Sequence[Report], path: Path | None, as_json: bool, needs: bool, timed: bool) -> None:
+def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | None) -> None:
     means, results = averages(reports), preset_results(reports)
-    if as_json:
-        rows = by_place(reports) if needs else values_of(reports)
-        print_json({"sessions": rows, **values_of({"means": means, "presets": results, "timing": timing(reports)})})
-    else:
+
+    def draw(paper: Console) -> None:
         if needs:
-            print_needs(console(), reports)
-        print_replays(console(), reports, means, timed, results)
-    if path is not None:
-        print_page(path, page.replayed(reports, means, results), as_json)
+            print_needs(paper, reports)
+        print_replays(paper, reports, means, results)
+
+    def values() -> Any:
+        rows = by_place(reports) if needs else values_of(reports)
+        return {"sessions": rows, **values_of({"means": means, "presets": results})}
+
+    print_report(draw, values, as_json, path)
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:

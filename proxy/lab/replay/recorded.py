@@ -4,8 +4,7 @@ have sent for it.
 A session with N replies of the model is N requests, each the history before one of them.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import permutations
@@ -16,10 +15,10 @@ import orjson
 
 from policies.context import TokenCounter
 from policies.dialects import DEFAULT, DIALECTS, Request, dialect_of
-from policies.model.conversation import Conversation, Message, Part
-from policies.model.converse import converse
-from proxy.lab.client_apis import CLIENT_APIS, read
-from proxy.lab.provider import PREFIX, find_violation
+from policies.dialects.common import as_json
+from policies.model.conversation import Conversation, Message, Part, converse
+from proxy.lab.provider import APIS, PREFIX, find_violation
+from proxy.lab.provider.api import ClientApi
 from proxy.lab.request_file import content_of, refusal, request_in
 
 Json = Mapping[str, Any]
@@ -45,19 +44,15 @@ class Session:
     name: str
     model: str
     messages: tuple[Json, ...]
-    """The entries of its history, as the API has them."""
     tools: tuple[Json, ...]
     dialect: str = DEFAULT
     lead: Any = None
     """The text that leads the prompt, in an API that has it outside the history."""
     cache_marks: bool = True
-    """Whether its client sets cache marks where the provider knows no others."""
     group: str = ""
     """The group that it is averaged with; where empty, that of its protocol and length."""
-    recorded_prompts: tuple[int, ...] = ()
-    """Prompt tokens of its requests as the provider counted them, where they were recorded."""
     changes: str = ""
-    """What was left out of the recording, in a sentence."""
+    """Parts of the recording that were left out, in a sentence."""
     edit: ClientEdit | None = None
 
     def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
@@ -71,7 +66,6 @@ class Session:
         return [history.reply(step).start for step in range(history.steps - 1)]
 
     def replies(self, count: TokenCounter = len) -> list[Sequence[Part]]:
-        """The parts of each reply, turn by turn."""
         history = self.conversation(count)
         spans = (history.reply(step) for step in range(history.steps - 1))
         return [[part for at in span for part in history.messages[at].parts] for span in spans]
@@ -79,17 +73,7 @@ class Session:
 
 def load(path: Path) -> Session:
     """A session from its file. Raises ValueError, which says what the file must hold."""
-    session = session_of(content_of(str(path)), path.stem, str(path))
-    return replace(session, recorded_prompts=_recorded_prompts(path.with_suffix(_USAGE), len(session.turns)))
-
-
-def _recorded_prompts(path: Path, turns: int) -> tuple[int, ...]:
-    """The prompt tokens in the recorded usage beside a session; nothing where there is none that fits its requests."""
-    try:
-        prompts = tuple(int(usage["prompt_tokens"]) for usage in json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
-    return prompts if len(prompts) == turns else ()
+    return session_of(content_of(str(path)), path.stem, str(path))
 
 
 def session_of(content: bytes, name: str, place: str) -> Session:
@@ -173,7 +157,6 @@ def chained(sessions: Sequence[Session]) -> Session:
         name="+".join(session.name for session in sessions),
         messages=tuple(messages),
         group=CHAIN if len(sessions) > 1 else first.group,
-        recorded_prompts=(),
         changes=f"The last reply of {', '.join(sorted(cut))} is left out: its calls have no results." if cut else "",
     )
     fault = _fault(chain)
@@ -227,10 +210,28 @@ class RequestReader:
         self._conversation: Conversation | None = None
 
     def read(self, body: Json) -> tuple[Request, Conversation]:
-        """The next request, and the conversation that it carries."""
         self._request = request = self._api.split(orjson.dumps(body), self._request, False)
         assert request is not None  # a recording that is not valid is refused when it is loaded
         raws = [request.raw(at) for at in range(len(request.spans))]
         self._messages |= {raw: self._api.read(raw, self._count) for raw in raws if raw not in self._messages}
         self._conversation = converse([self._messages[raw] for raw in raws], self._conversation)
         return request, self._conversation
+
+
+CLIENT_APIS: Mapping[str, ClientApi] = {name: api.client for name, api in APIS.items()}
+
+
+def read(dialect: str, entry: object, count: Callable[[str], int] = len) -> Message:
+    return DIALECTS[dialect].read(as_json(entry), count)
+
+
+def newest_reply(dialect: str, history: Sequence[object]) -> int:
+    """Where the newest reply of the model begins; the end of the history where there is none."""
+
+    def is_reply(entry: object) -> bool:
+        return read(dialect, entry).role == "assistant"
+
+    at = next((at for at in reversed(range(len(history))) if is_reply(history[at])), len(history))
+    while 0 < at < len(history) and read(dialect, history[at]).partial and is_reply(history[at - 1]):
+        at -= 1
+    return at

@@ -5,14 +5,13 @@ the recorded turns back and bills by its prompt cache. What doing nothing would 
 on the requests as the client sent them.
 
 Laws
-  Each session and each repeat has a conversation, and (but for a real upstream) a credential and a cache, of its own.
+  Each session has a conversation, and (but for a real upstream) a credential and a cache, of its own.
   A change of the prefix that the reply does not declare counts as a fault; so does every request without an answer.
   A recall makes one more request of a turn: it is billed, and has to begin with all of the one before.
   A summary is there one turn after it was wanted, at the earliest. Each call for one is billed, whatever came of it.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,22 +32,16 @@ from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.presets import Preset
 from policies.render import body_of, render
-from proxy.lab.breakdown import break_down, order_of
-from proxy.lab.client_apis import newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
-from proxy.lab.replay.bills import Moment, SessionBill, SummaryCosts
-from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
-from proxy.lab.replay.player import RecallRounds
-from proxy.lab.replay.recorded import Json, RequestReader, Session, requests, session_of
+from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
+from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
+from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
 from proxy.lab.replay.report import Report, RequestResult
-from proxy.lab.results import Compared, joined
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReply:
-    """What came back for a request; without `usage`, `refusal` says why."""
-
     status: int
     headers: Mapping[str, str]
     usage: Usage | None
@@ -60,76 +53,49 @@ Ask = Callable[[Json, Mapping[str, str]], Awaitable[ClientReply]]
 Progress = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _SentRequest:
-    """A request as the model first read it, with the tokens of what the client sent and of the recall tool."""
-
-    conversation: Conversation
-    edits: Sequence[Edit]
-    tokens: int
-    tool: int
-
-
 async def replay(
     session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress = lambda: None
 ) -> Report:
-    """Every request of the session, in order, and what was in sight."""
-    report, sent = await _run(session, run, environment, ask, progress)
-    await asyncio.to_thread(_add_visibility, environment, session, report, sent)
-    return report
-
-
-async def _run(
-    session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress
-) -> tuple[Report, list[_SentRequest | None]]:
-    """Every request of the session, in order, as each was sent; None where it went as the client sent it."""
     prices, summaries = environment.prices, environment.summaries
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
-    report.kind, report.changes, report.recorded_usage.model = session.group, session.changes, session.model
+    report.kind, report.changes = session.group, session.changes
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
     accounting = _Accounting(environment, run, session)
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
-    sent: list[_SentRequest | None] = []
+    views: list[tuple[Conversation, Sequence[Edit]] | None] = []
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
-        began = time.perf_counter()
-        reply = await ask(body, numbered)
-        report.seconds.append(time.perf_counter() - began)
-        report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
-        accounting.add_request(report, body, reply)
+        accounting.add_request(report, body, await ask(body, numbered))
         await accounting.add_summaries(report)
         report.each_request[-1] = replace(report.each_request[-1], input_bill=report.input_bill)
-        sent.append(None)
-        if planned := environment.observer.newest.get(run):
-            tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
+        views.append(None)
+        if request := environment.observer.newest.get(run):
             # a copy: what was looked up in the conversation is not stored with it
-            conversation = replace(planned.context.conversation)
-            sent[-1] = _SentRequest(conversation, planned.plan.edits, planned.tokens_received, tool)
-            report.aim = planned.context.plan_settings.aim
+            views[-1] = (replace(request.context.conversation), request.plan.edits)
+            report.aim = request.context.plan_settings.aim
         progress()
-    return report, sent
+    await asyncio.to_thread(_add_visibility, environment.count, session, report, views)
+    return report
 
 
 def _add_visibility(
-    environment: ReplayEnvironment, session: Session, report: Report, sent: Sequence[_SentRequest | None]
+    count: TokenCounter,
+    session: Session,
+    report: Report,
+    views: Sequence[tuple[Conversation, Sequence[Edit]] | None],
 ) -> None:
-    """What was in sight, by the requests of one run, and the sizes of the last of them."""
-    count = environment.count
+    """Judge what was in sight by each request as the model first read it; None where it went as the client sent it."""
     answers = session.replies(count)
     has_calls = any(part.kind == "call" for answer in answers for part in answer)
     report.protocol = "tools" if has_calls else "text"
-    for end, request, answer in zip(session.turns, sent, answers, strict=True):
-        conversation = request.conversation if request else session.conversation(count, end)
-        edits = request.edits if request else ()
+    for end, request, answer in zip(session.turns, views, answers, strict=True):
+        conversation, edits = request or (session.conversation(count, end), ())
         tally(conversation, edits, answer, report.used_by_later_turns)
         report.needs.add(conversation, edits, answer)
-    report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden * report.runs
-    if sent and (last := sent[-1]):
-        order = order_of(environment.options.chosen.policies)
-        report.last_request = break_down(last.conversation, last.edits, count, last.tokens, last.tool, order)
+    report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden
 
 
 class _Accounting:
@@ -139,7 +105,6 @@ class _Accounting:
         self._environment = environment
         self._run = run
         self._dialect = session.dialect
-        self._recorded = session.recorded_prompts
         self._edited_at = session.edit.request if session.edit else 0
         self._read = PromptReader(environment.count, APIS[session.dialect])
         self._cache = PromptCache(environment.count)
@@ -154,11 +119,9 @@ class _Accounting:
         self._steps = 0
         self._tokens = 0
         self._summaries: Sequence[SummaryRecord] = ()
-        self._spent = SummaryCost()
+        self._costs = SummaryCost()
 
     def add_request(self, report: Report, body: Json, reply: ClientReply) -> None:
-        """Enter one request in the report."""
-        turn = report.requests
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
@@ -172,8 +135,6 @@ class _Accounting:
         marked = self._read(self._marks_alone.sent(*self._requests.read(body))) if self._marks_alone else None
         alone = self._marked_cache.charge(self._run, marked, self._rule) if marked else baseline
         report.marks_alone.add(replace(alone, completion=answer.completion))
-        if turn < len(self._recorded):
-            report.recorded_usage.add(self._recorded[turn], baseline.prompt)
         for usage in (*rounds.usage, answer):
             report.bill.add(usage)
             report.compare_bills()
@@ -195,24 +156,24 @@ class _Accounting:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
         is there for the next one, and comes out the same every time."""
         observer = self._environment.summaries
-        planned = self._environment.observer.newest.get(self._run)
-        if observer is None or planned is None:
+        request = self._environment.observer.newest.get(self._run)
+        if observer is None or request is None:
             return
-        key = planned.context.key
-        old, before = {record.id for record in self._summaries}, self._spent
-        self._summaries, self._spent = await observer.written(key)
+        key = request.context.key
+        old, before = {record.id for record in self._summaries}, self._costs
+        self._summaries, self._costs = await observer.results(key)
         new = [record for record in self._summaries if record.id not in old]
         for record in new:
             report.summaries.add(record)
-        wanted = [] if new else planned.plan.wants
+        wanted = [] if new else request.plan.wants
         report.summaries.failed += any(observer.maker.state(key, want.first) == "failed" for want in wanted)
         digests = tuple(record.content for record in self._summaries if record.kind == "digest" and record.content)
-        adopted = sum(edit.text.startswith(digests) for edit in planned.plan.new if edit.by == "digest")
-        report.summaries.adopted += planned.plan.adopted + adopted
+        adopted = sum(edit.text.startswith(digests) for edit in request.plan.new if edit.by == "digest")
+        report.summaries.adopted += request.plan.adopted + adopted
         moment = Moment(report.requests, int(report.each_request[-1].tokens_sent.with_))
         is_answered = any(record.kind == "compaction" for record in new)
-        report.summaries.note(moment, is_answered, planned.plan.adopted > 0)
-        report.summaries.charge(before, self._spent)
+        report.summaries.note(moment, is_answered, request.plan.adopted > 0)
+        report.summaries.charge(before, self._costs)
         report.compare_bills()
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
@@ -233,64 +194,63 @@ class _Accounting:
         self._chain, self._tokens = chain, prompt.tokens
 
 
-async def post(
-    http: aiohttp.ClientSession,
-    url: str,
-    key: str,
-    body: Json,
-    headers: Mapping[str, str],
-    dialect: str = DEFAULT,
-) -> ClientReply:
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """The reply to a request; status 0 where there is none."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def refusal(self) -> str:
+        try:
+            return str(orjson.loads(self.body)["error"]["message"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return f"status {self.status}" if self.status else "no answer"
+
+
+async def send(
+    http: aiohttp.ClientSession, url: str, key: str, body: Json, headers: Mapping[str, str], dialect: str = DEFAULT
+) -> RawReply:
     """The plainest client there is."""
     api = DIALECTS[dialect]
     headers = {**api.http.auth(key), "Content-Type": "application/json", **headers}
     try:
         async with http.post(f"{url}{api.http.path}", data=orjson.dumps(body), headers=headers) as reply:
-            content = await reply.read()
+            return RawReply(reply.status, reply.headers, await reply.read())
     except aiohttp.ClientError as error:
-        return ClientReply(0, {}, None, str(error) or type(error).__name__)
-    usage = usage_in(api, content) if reply.status == 200 else None
-    if usage is not None:
-        return ClientReply(reply.status, reply.headers, usage)
-    try:
-        refusal = str(orjson.loads(content)["error"]["message"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        refusal = "the reply holds no usage" if content else "the reply is empty"
-    return ClientReply(reply.status, reply.headers, None, refusal)
+        return RawReply(0, {}, orjson.dumps({"error": {"message": str(error) or type(error).__name__}}))
+
+
+async def post(
+    http: aiohttp.ClientSession, url: str, key: str, body: Json, headers: Mapping[str, str], dialect: str = DEFAULT
+) -> ClientReply:
+    """The same, with the usage that the reply reports."""
+    raw = await send(http, url, key, body, headers, dialect)
+    usage = usage_in(DIALECTS[dialect], raw.body) if raw.status == 200 else None
+    refusal = raw.refusal
+    if refusal == f"status {raw.status}":
+        refusal = "the reply holds no usage" if raw.body else "the reply is empty"
+    return ClientReply(raw.status, raw.headers, usage, "" if usage is not None else refusal)
 
 
 async def replay_all(sessions: Sequence[Session], options: Options, progress: Progress = lambda: None) -> list[Report]:
-    """Every session under every price table, `repeat` times, `concurrency` at once: one report for each of the two."""
-    tables = options.tables(sessions).items()
-    return [report for model, members in tables for report in await _replay_at(model, members, options, progress)]
-
-
-async def _replay_at(model: str, sessions: Sequence[Session], options: Options, progress: Progress) -> list[Report]:
-    """Every session at the prices of a model."""
-    async with (
-        environment_for(model, options) as environment,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
-    ):
-        gate = asyncio.Semaphore(options.concurrency)
-
-        async def run(at: int, repeat: int) -> tuple[Report, list[_SentRequest | None]]:
-            session, name = sessions[at], f"run-{at}-{repeat}"
-            ask = partial(post, http, environment.base_url, environment.key(name), dialect=session.dialect)
-            async with gate:
+    """Every session under every price table: one report for each of the two."""
+    reports: list[Report] = []
+    for model, members in options.tables(sessions).items():
+        async with (
+            environment_for(model, options) as environment,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
+        ):
+            for at, session in enumerate(members):
+                run = f"run-{at}"
+                ask = partial(post, http, environment.base_url, environment.key(run), dialect=session.dialect)
                 try:
-                    report, sent = await _run(session, name, environment, ask, progress)
+                    reports.append(await replay(session, run, environment, ask, progress))
                 finally:
-                    environment.forget(name)
-            return report, [] if repeat else sent  # what was in sight is the same in the others
-
-        order = [(at, repeat) for repeat in range(options.repeat) for at in range(len(sessions))]
-        results = await asyncio.gather(*(run(*each) for each in order))
-        reports: list[Report] = []
-        for at, session in enumerate(sessions):
-            same = results[at :: len(sessions)]
-            reports.append(joined([report for report, _ in same]))
-            await asyncio.to_thread(_add_visibility, environment, session, reports[-1], same[0][1])
-        return reports
+                    environment.forget(run)
+    return reports
 
 
 async def replay_each(
@@ -300,17 +260,6 @@ async def replay_each(
     return [
         report for preset in presets for report in await replay_all(sessions, replace(options, preset=preset), progress)
     ]
-
-
-def session_until(body: bytes, name: str) -> Session | str:
-    """The session that led to a request; or a sentence why none can be replayed."""
-    try:
-        session = session_of(body, name, name)
-    except ValueError as error:
-        return f"There is nothing to replay: {error}."
-    if len(session.turns) < 2:  # a session that is read has one at least
-        return "There is nothing to replay: its history holds 1 answered request, and it takes 2."
-    return session
 
 
 # --- what a session costs with cache marks of ours and nothing else: what compaction saves is counted from there ---
@@ -329,8 +278,8 @@ class MarksAlone:
         """The body that would be sent in the place of this request."""
         api, options = DIALECTS[self.dialect], PlanOptions(Preset(()), self.prices, recall=False)
         settings = assemble(api, request, conversation, self.count, options).settings
-        planned = plan(conversation, settings, state=self._state)
-        self._state = planned.state
-        rendering = render(self.dialect, request, conversation, planned)
-        body: Json = orjson.loads(body_of(api, request, planned, rendering, marks=settings.marks))
+        result = plan(conversation, settings, state=self._state)
+        self._state = result.state
+        rendering = render(self.dialect, request, conversation, result)
+        body: Json = orjson.loads(body_of(api, request, result, rendering, marks=settings.marks))
         return body

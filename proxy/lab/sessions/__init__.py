@@ -21,7 +21,6 @@ _SUFFIX = ".json"
 
 
 def names() -> list[str]:
-    """The sessions there are, by name."""
     entries = (entry.name for entry in files(__name__).iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in entries if name.endswith(_SUFFIX))
 

@@ -15,8 +15,8 @@ from proxy.config import KeyRow, Settings
 from proxy.config.keys import KEY_SHAPE
 from proxy.errors import ApiError
 from proxy.identity.credential import is_allowed
-from proxy.identity.permissions import check_path
-from proxy.telemetry.record import ID_HEADER
+from proxy.identity.who import check_path
+from proxy.kernel.wire.downstream import ID_HEADER
 from tests.kit.running import Running, Start
 
 BODY: Any = {"model": "gpt-5.4", "messages": [{"role": "user", "content": "hi"}]}

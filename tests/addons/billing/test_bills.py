@@ -10,7 +10,7 @@ import pytest
 
 from policies.money.bills import RequestBill
 from proxy.app import App
-from proxy.kernel.modes import Holdout
+from proxy.kernel.prepare import Holdout
 from proxy.lab.provider import Say, Send
 from proxy.memory import Key, open_store
 from tests.kit.counted import counted

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from policies.money.prices import Usage
-from proxy.upstreams.price_book import LearnedCaches
+from proxy.kernel.understand import LearnedCaches
 
 
 def _note(caches: LearnedCaches, pause: float, cached: int) -> str:
@@ -17,7 +17,7 @@ def _note(caches: LearnedCaches, pause: float, cached: int) -> str:
     )
     request: Any = SimpleNamespace(
         planned=SimpleNamespace(previous=SimpleNamespace(at=0.0), context=context),
-        record=SimpleNamespace(at=pause),
+        notes=SimpleNamespace(record=SimpleNamespace(at=pause)),
         headers={"x-narrows-prefix": "extended"},
         client_request=SimpleNamespace(upstream="openai"),
     )

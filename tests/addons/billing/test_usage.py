@@ -25,8 +25,7 @@ from proxy.console.usage import print_usage
 from proxy.identity.credential import owner_of
 from proxy.memory import DAYS, Key, Store
 from proxy.memory.bills import day_of, row_of
-from proxy.usage.query import UsageQuery, first_day
-from proxy.usage.report import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
+from proxy.usage.report import BY, MOST, UsageQuery, as_csv, as_json, first_day, usage_by_conversation, usage_by_label
 from tests.addons.pages.test_conversations import ADMIN, MINE, opened, started
 from tests.console.test_audit import filled
 from tests.console.test_cli import told

@@ -35,7 +35,8 @@ _DRAWING = (
     "tests/long/figures/curve.py",
     "tests/long/figures/picture.py",
     "proxy/console/",
-    "proxy/lab/reports/",
+    "proxy/lab/replay/display.py",
+    "proxy/lab/terminal.py",
 )
 """Sources that only write these figures down, or measure others."""
 _DATA = ("genai-prices", "toktok-rs")

@@ -1,0 +1,1 @@
+"""One API each: its rules, its prompts, its replies."""

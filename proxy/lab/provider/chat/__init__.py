@@ -1,1 +1,0 @@
-"""OpenAI chat completions: the API's prompts and replies, and its rules."""

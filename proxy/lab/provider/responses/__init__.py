@@ -1,1 +1,0 @@
-"""OpenAI Responses: the API's items, its replies, and its rules."""

@@ -1,1 +1,0 @@
-"""Results, drawn: `text` and `presets` for a terminal, `page` for a browser."""
