@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def run_fast(main: Coroutine[Any, Any, None]) -> None:
+def run_fast(main: Coroutine[Any, Any, T]) -> T:
     if sys.platform == "win32":
-        asyncio.run(main)
-        return
+        return asyncio.run(main)
     import uvloop
 
-    uvloop.run(main)
+    return uvloop.run(main)
 
 
 def interruption() -> asyncio.Event:

@@ -1,9 +1,9 @@
-"""What Narrows is told: every setting, where it comes from, and what cannot work."""
+"""Settings: every one, its source, and the refusal of what cannot work."""
 
 from proxy.config.errors import ConfigurationError as ConfigurationError
-from proxy.config.groups.summaries import SummarizerSettings as SummarizerSettings
-from proxy.config.groups.summaries import SummaryBudget as SummaryBudget
-from proxy.config.keys import KeyRow as KeyRow
+from proxy.config.groups.compaction import SummarizerSettings as SummarizerSettings
+from proxy.config.groups.compaction import SummaryBudget as SummaryBudget
+from proxy.config.rules import KeyRow as KeyRow
 from proxy.config.rules import Mode as Mode
 from proxy.config.settings import Settings as Settings
 from proxy.config.settings import load_settings as load_settings

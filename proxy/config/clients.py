@@ -1,4 +1,4 @@
-"""What each client has to be told so that it asks Narrows: variables of the environment, and words of its command.
+"""The setup by which each client asks Narrows: variables of the environment, and words of its command.
 
 Laws
   Only the address is set: no key, and no model. What else a client was told stays.
@@ -24,8 +24,6 @@ _TOOL_SEARCH = "ENABLE_TOOL_SEARCH"
 
 @dataclass(frozen=True, slots=True)
 class ClientSetup:
-    """A client, by what it reads."""
-
     about: str
     variables: Callable[[Address, Mapping[str, str], str], Mapping[str, str]] = lambda *_: {}
     """The variables that it reads, given the environment in which it starts and the upstream of Anthropic's API."""
@@ -42,23 +40,15 @@ class ClientSetup:
             yield shlex.join((self.command, *self.words(address)))
 
 
-def _openai(address: Address, *_: object) -> Mapping[str, str]:
-    return {"OPENAI_BASE_URL": f"{address}/v1"}
-
-
-def _openai_base(address: Address, *_: object) -> Mapping[str, str]:
-    return {"OPENAI_API_BASE": f"{address}/v1"}
-
-
-def _anthropic(address: Address, *_: object) -> Mapping[str, str]:
-    return {"ANTHROPIC_BASE_URL": address}
+def _sets(variable: str, path: str = "/v1") -> Callable[[Address, Mapping[str, str], str], Mapping[str, str]]:
+    return lambda address, *_: {variable: address + path}
 
 
 def _claude_code(address: Address, environment: Mapping[str, str], anthropic: str) -> Mapping[str, str]:
     """At a host that is not Anthropic's, Claude Code (from 2.1.70) sends all definitions of tools instead of searching
     them. Narrows passes the search on; whether another upstream knows it, nobody can tell from here."""
     is_known = urlsplit(anthropic).hostname == _ANTHROPICS_HOST and _TOOL_SEARCH not in environment
-    return {**_anthropic(address), **({_TOOL_SEARCH: "true"} if is_known else {})}
+    return {"ANTHROPIC_BASE_URL": address, **({_TOOL_SEARCH: "true"} if is_known else {})}
 
 
 def _codex(address: Address) -> Sequence[str]:
@@ -87,16 +77,15 @@ def _opencode(address: Address, environment: Mapping[str, str], _: str) -> Mappi
 
 
 CLIENTS: Mapping[str, ClientSetup] = {
-    "openai": ClientSetup("OpenAI's SDKs, and what is built on them", _openai),
-    "anthropic": ClientSetup("Anthropic's SDKs, and what is built on them", _anthropic),
+    "openai": ClientSetup("OpenAI's SDKs, and what is built on them", _sets("OPENAI_BASE_URL")),
+    "anthropic": ClientSetup("Anthropic's SDKs, and what is built on them", _sets("ANTHROPIC_BASE_URL", "")),
     "claude-code": ClientSetup("Claude Code", _claude_code),
     "codex": ClientSetup("Codex CLI", command="codex", words=_codex),
     "opencode": ClientSetup("opencode, for its providers openai and anthropic", _opencode),
-    "aider": ClientSetup("aider, with models named openai/...", _openai_base),
-    "langchain": ClientSetup("LangChain's ChatOpenAI", _openai_base),
-    "litellm": ClientSetup("LiteLLM's SDK, with models named openai/...", _openai_base),
+    "aider": ClientSetup("aider, with models named openai/...", _sets("OPENAI_API_BASE")),
+    "langchain": ClientSetup("LangChain's ChatOpenAI", _sets("OPENAI_API_BASE")),
+    "litellm": ClientSetup("LiteLLM's SDK, with models named openai/...", _sets("OPENAI_API_BASE")),
 }
-"""By the name that `narrows env` takes."""
 
 
 def environment_for(address: Address, environment: Mapping[str, str], anthropic: str = "") -> dict[str, str]:
@@ -111,7 +100,6 @@ def environment_for(address: Address, environment: Mapping[str, str], anthropic:
 
 
 def words_for(address: Address, command: Sequence[str]) -> list[str]:
-    """The command, with the words that its program needs."""
     program = Path(command[0]).name
     added = [word for each in CLIENTS.values() if each.command == program for word in each.words(address)]
     return [command[0], *added, *command[1:]]

@@ -29,9 +29,14 @@ def refused(code: str, message: str) -> PydanticCustomError:
 
 
 def refused_at(faults: Iterable[tuple[Path, str]]) -> ValidationError:
-    """Refusals of what stands somewhere inside the value at hand."""
     lines = [InitErrorDetails(type=refused("value", message), loc=tuple(path), input=None) for path, message in faults]
     return ValidationError.from_exception_data("settings", lines, hide_input=True)
+
+
+def check(faults: Iterable[tuple[Path, str]]) -> None:
+    """Refuses what stands inside the value at hand, where there are any faults."""
+    if rows := list(faults):
+        raise refused_at(rows)
 
 
 def unknown(what: str, word: str, names: Iterable[str]) -> str:
@@ -67,7 +72,6 @@ _WORDS: Mapping[str, str] = {
 
 
 def plain(fault: ErrorDetails) -> str:
-    """What is wrong, or what to give instead."""
     kind, text = fault["type"], fault["msg"].removeprefix("Value error, ")
     if kind == "literal_error":
         return text + meant(str(fault["input"]), re.findall("'([^']*)'", str(fault["ctx"]["expected"])))
@@ -85,6 +89,5 @@ class Table(BaseModel):
     @classmethod
     def _no_unknown_keys(cls, table: Any) -> Any:
         strange = [str(key) for key in table if key not in cls.model_fields] if isinstance(table, Mapping) else []
-        if strange:
-            raise refused_at([((key,), unknown("setting", key, cls.model_fields)) for key in strange])
+        check(((key,), unknown("setting", key, cls.model_fields)) for key in strange)
         return table

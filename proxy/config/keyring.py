@@ -32,8 +32,6 @@ class SealedError(ValueError):
 
 
 class Keyring:
-    """Keys by their ids; the first one seals."""
-
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = {bytes([SEALED, len(name)]) + name.encode(): AESGCM(key) for name, key in keys.items()}
         """By what begins a text that they have sealed."""
@@ -56,7 +54,6 @@ class Keyring:
         return cls(keys)
 
     def seal(self, place: bytes, plain: bytes) -> bytes:
-        """The text, encrypted for this place."""
         nonce = token_bytes(_NONCE)
         return self._first + nonce + self._keys[self._first].encrypt(nonce, plain, self._first + place)
 
@@ -72,7 +69,7 @@ class Keyring:
             raise SealedError("it was damaged, or sealed elsewhere or with another key") from error
 
     def is_newest(self, sealed: bytes) -> bool:
-        """Whether the key that seals now has sealed it."""
+        """True where the key that seals now has sealed it."""
         return sealed.startswith(self._first)
 
 

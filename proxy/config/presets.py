@@ -24,13 +24,11 @@ from policies.context import Aim
 from policies.model.parameters import MOST, Parameter, parameters_of
 from policies.presets import POLICIES, PRESETS, Preset, StaleAction, StaleOptions
 from policies.rules.base import ConfiguredPolicy
-from proxy.config.errors import Path, Table, refused, refused_at, unknown
-from proxy.config.units import Seconds
+from proxy.config.errors import Path, Table, check, refused, refused_at, unknown
+from proxy.config.units import Period
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""How presets and tenants may be called."""
 ALL = "all"
-"""The word for all presets that come with Narrows."""
 _SCALARS: Mapping[Any, Any] = {
     int: Annotated[int, Field(strict=True, ge=0, le=MOST)],
     float: Annotated[float, Field(strict=True, ge=0, le=1)],
@@ -114,7 +112,6 @@ def _policy_entry(value: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _models(value: Any) -> tuple[tuple[str, str], ...]:
-    """Pairs of a provider and the model that is asked there."""
     if isinstance(value, Mapping) and value:
         return tuple(_MODELS.validate_python(value).items())
     if isinstance(value, str) and value:
@@ -126,8 +123,6 @@ def _models(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 class PresetTable(Table):
-    """The settings of a table of `presets`."""
-
     base: str = ""
     about: str = ""
     first_sight: Annotated[bool, Field(strict=True)] | None = None
@@ -138,7 +133,7 @@ class PresetTable(Table):
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
     summary_tokens: Annotated[int, Field(strict=True, ge=100, le=20_000)] | None = None
     summary_stale: StaleAction | None = None
-    summary_ttl: Annotated[Seconds, Field(gt=0)] | None = None
+    summary_ttl: Period | None = None
     summary_same_model: Annotated[bool, Field(strict=True)] | None = None
     policies: tuple[Annotated[tuple[str, Mapping[str, Any]], PlainValidator(_policy_entry)], ...] | None = None
 
@@ -164,8 +159,7 @@ class PresetTable(Table):
                 raise refused_at([((*path, "policies", at), message)])
             policies[name] = replace(usual[name], **parameters)
         for at, policy in enumerate(policies.values()):
-            if faults := [((*path, "policies", at, *place), message) for place, message in policy.conflicts()]:
-                raise refused_at(faults)
+            check(((*path, "policies", at, *place), message) for place, message in policy.conflicts())
         own = self.model_dump(exclude_none=True, exclude={"policies"})
         stale = StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model).over(base.writing.stale)
         writing = {"prompt": "summary_prompt", "models": "summary_model", "tokens": "summary_tokens"}

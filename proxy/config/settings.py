@@ -7,23 +7,20 @@ Laws
 """
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Self
 
 from pydantic import model_validator
 from pydantic_settings import SettingsConfigDict
 
-from proxy.config.errors import refused_at, unknown
-from proxy.config.groups.access import AccessGroup
-from proxy.config.groups.compaction import CompactionGroup
+from proxy.config.errors import Path as Place
+from proxy.config.errors import check, refused_at, unknown
+from proxy.config.groups.compaction import CompactionGroup, SummariesGroup
 from proxy.config.groups.keeping import KeepingGroup, StoreGroup
-from proxy.config.groups.process import LimitsGroup, ListenGroup, LoggingGroup
-from proxy.config.groups.summaries import SummariesGroup
-from proxy.config.groups.upstream import UpstreamGroup
-from proxy.config.keys import faults_in
-from proxy.config.sources import PREFIX, Configured, loaded
-from proxy.config.upstreams import upstream_faults
+from proxy.config.groups.serving import AccessGroup, LimitsGroup, ListenGroup, LoggingGroup, UpstreamGroup
+from proxy.config.sources import Configured, loaded
+from proxy.config.upstreams import is_public
 
 GROUPS: Sequence[type[Configured]] = (
     ListenGroup,
@@ -36,7 +33,6 @@ GROUPS: Sequence[type[Configured]] = (
     LimitsGroup,
     LoggingGroup,
 )
-"""In the order in which people read them."""
 
 
 class Settings(
@@ -50,16 +46,12 @@ class Settings(
     UpstreamGroup,
     ListenGroup,
 ):
-    """All settings."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False
-    )
+    model_config = SettingsConfigDict(extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _upstreams_and_keys_count(self) -> Self:
-        _check_upstreams(self, [rule.upstream for rule in self.rules], self.host)
-        _check_keys(self, self.all_presets())
+        check(_upstream_faults(self))
+        check(_key_faults(self))
         return self
 
     @model_validator(mode="after")
@@ -84,31 +76,54 @@ class Settings(
         return sha256(values.encode()).hexdigest()[:12]
 
 
-def _check_keys(settings: Settings, presets: Collection[str]) -> None:
-    """Raises ValidationError where keys, or gateways in front, cannot be meant so. `presets`: the names of all."""
-    faults = list(faults_in(settings.keys, presets, [row.name for row in settings.upstream_rows]))
-    if settings.keys and settings.auth == "passthrough":
-        faults.append((("keys",), 'they do not count while `auth` is passthrough; set it to "keys" or "both"'))
-    if settings.tenant_headers and not settings.trusted_proxies:
-        faults.append((("tenant_headers",), "nobody may send them; name networks in `trusted_proxies`"))
-    if faults:
-        raise refused_at(faults)
-
-
-def _check_upstreams(settings: Settings, ruled: Sequence[str | None], host: str) -> None:
-    """Refuse what cannot be meant of upstreams. `ruled`: the one that each rule names."""
+def _upstream_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
+    """Faults of upstreams, and their places."""
     pairs = {"anthropic": "anthropic_upstream", "default": "upstream"}
     own_names = {name: setting for name, setting in pairs.items() if getattr(settings, setting) is not None}
-    named = [*ruled, *(name for key in settings.keys for name in key.upstreams)]
-    faults = list(upstream_faults(settings.upstreams, own_names, named, host, settings.auth))
+    ruled = [rule.upstream for rule in settings.rules]
+    mentions = {*ruled, *(name for key in settings.keys for name in key.upstreams)}
+    for at, row in enumerate(settings.upstreams):
+        above, place = settings.upstreams[:at], ("upstreams", at)
+        if row.name in own_names:
+            yield (*place, "name"), f"{row.name!r} is the one of `{own_names[row.name]}`; take another name"
+        if any(other.name == row.name for other in above):
+            yield (*place, "name"), f"there is an upstream {row.name!r} above; give each a name of its own"
+        covering = next((number for number, other in enumerate(above) if other.covers(row)), None)
+        if covering is not None and row.name not in mentions:
+            what = f"it is never reached: upstreams.{covering} fits all that it fits; move it up, or let a rule name it"
+            yield place, what
+        if row.has_key and settings.auth == "passthrough" and is_public(settings.host):
+            yield (
+                (*place, "key_env" if row.key_env else "key_file"),
+                f'its key would pay for whoever reaches {settings.host}: set auth = "keys" (`narrows keys new NAME` '
+                "makes one), or host to 127.0.0.1",
+            )
     names = [row.name for row in settings.upstream_rows]
-    faults += [
-        (("rules", at, "upstream"), unknown("upstream", name, names))
-        for at, name in enumerate(ruled)
-        if name is not None and name not in names
-    ]
-    if faults:
-        raise refused_at(faults)
+    for at, name in enumerate(ruled):
+        if name is not None and name not in names:
+            yield ("rules", at, "upstream"), unknown("upstream", name, names)
+
+
+def _key_faults(settings: Settings) -> Iterator[tuple[Place, str]]:
+    """Faults of keys, and of gateways in front."""
+    names: Mapping[str, Collection[str]] = {
+        "presets": settings.all_presets(),
+        "upstreams": [row.name for row in settings.upstream_rows],
+    }
+    for at, row in enumerate(settings.keys):
+        above = settings.keys[:at]
+        if any(other.name == row.name for other in above):
+            yield ("keys", at, "name"), f"there is a key {row.name!r} above; give each a name of its own"
+        if any(other.sha256 == row.sha256 for other in above):
+            yield ("keys", at, "sha256"), "a row above has the same key; make one with `narrows keys new`"
+        for field, there in names.items():
+            for number, name in enumerate(getattr(row, field)):
+                if name not in there:
+                    yield ("keys", at, field, number), unknown(field.removesuffix("s"), name, there)
+    if settings.keys and settings.auth == "passthrough":
+        yield ("keys",), 'they do not count while `auth` is passthrough; set it to "keys" or "both"'
+    if settings.tenant_headers and not settings.trusted_proxies:
+        yield ("tenant_headers",), "nobody may send them; name networks in `trusted_proxies`"
 
 
 def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:

@@ -21,6 +21,7 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     PydanticBaseSettingsSource,
+    SettingsConfigDict,
     SettingsError,
 )
 
@@ -28,22 +29,20 @@ from proxy.config import errors
 from proxy.config.errors import ConfigurationError, meant, plain
 
 PREFIX = "NARROWS_"
-"""How the names of environment variables begin."""
 _CLOSERS = ("", "]", "]]", "]}", "]}]")
 """What may end a list that the line before leaves open."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
 
 
 def lists_words(field: FieldInfo) -> bool:
-    """Whether the value is a list of texts, and not of tables."""
+    """True where the value is a list of texts, and not of tables."""
     items = get_args(field.annotation)
     is_table = bool(items) and isinstance(items[0], type) and issubclass(items[0], BaseModel)
     return get_origin(field.annotation) is tuple and not is_table
 
 
 def value_of(field: FieldInfo, text: str) -> Any:
-    """A list or a table in a flag or a variable: as in the file, or as JSON; words may simply have commas between.
-    Raises ConfigurationError."""
+    """A list or a table, as in the file or as JSON; words may have commas between. Raises ConfigurationError."""
     if lists_words(field) and not text.lstrip().startswith("["):
         return [word for word in map(str.strip, text.split(",")) if word]
     try:
@@ -57,8 +56,6 @@ def value_of(field: FieldInfo, text: str) -> Any:
 
 
 class Variables(EnvSettingsSource):
-    """The variables of the environment."""
-
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         """A list or a table. Raises ConfigurationError."""
         try:
@@ -71,7 +68,6 @@ class TomlFile(PydanticBaseSettingsSource):
     """The file that the sources before this one (flags, environment) name in `config`."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Nothing by itself: the whole file is read at once."""
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -92,7 +88,9 @@ def _text_of(path: Path) -> str:
 
 
 class Configured(BaseSettings):
-    """Settings that are read from flags, the environment and a file."""
+    """Settings that are read from flags, the environment and a file; others there need not fit this machine."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True)
 
     @classmethod
     def settings_customise_sources(
@@ -103,7 +101,6 @@ class Configured(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags stand before all of these."""
         return init_settings, *cls.around(Variables(settings_cls), TomlFile(settings_cls))
 
     @classmethod
@@ -128,7 +125,7 @@ def loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
 
 
 def _sentences(error: ValidationError, kind: type[Configured], flags: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with each setting, and where it is set. One that follows from a fault inside it is left out."""
+    """A sentence for each fault, with the place of its setting. One that follows from a fault inside it is left out."""
     variables = {name.upper(): value for name, value in os.environ.items()}
     file = flags.get("config") or variables.get(f"{PREFIX}CONFIG")
     text = _text_of(Path(file)) if file else ""
@@ -150,8 +147,7 @@ def _sentences(error: ValidationError, kind: type[Configured], flags: Mapping[st
 
 
 def line_of(text: str, path: errors.Path) -> int:
-    """The line of a TOML text, from 1, where it comes to what stands at the path, or to the nearest that is around it;
-    0 where it knows nothing of it."""
+    """The line, from 1, where a TOML text comes to the path or to the nearest around it; 0 where there is none."""
     whole = loads(text)
     while path and not _holds(whole, path):
         path = path[:-1]
@@ -161,7 +157,6 @@ def line_of(text: str, path: errors.Path) -> int:
 
 
 def _holds(table: object, path: errors.Path) -> bool:
-    """Whether something stands at the path."""
     for step in path:
         is_there = isinstance(table, Mapping) and step in table
         if not is_there and not (isinstance(table, list) and isinstance(step, int) and step < len(table)):

@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ByteSize, Field
 
 from proxy.config.errors import refused
 
 _MILLISECONDS: Mapping[str, int] = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _BYTES: Mapping[str, int] = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 TIMES = "90s, 25m, 12h or 30d"
-"""Examples of durations."""
 
 
 def seconds(text: str, unit: str = "s") -> float:
@@ -51,4 +50,7 @@ def _read(value: Any, unit: str) -> Any:
 IN_SECONDS = BeforeValidator(lambda value: _read(value, "s"))
 IN_MILLISECONDS = BeforeValidator(lambda value: _read(value, "ms"))
 Seconds = Annotated[float, IN_SECONDS]
+Period = Annotated[Seconds, Field(gt=0)]
+Size = Annotated[ByteSize, Field(gt=0, le=2**60)]
+"""Bytes, fewer than any store has."""
 Milliseconds = Annotated[int, IN_MILLISECONDS]

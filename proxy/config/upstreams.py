@@ -7,7 +7,7 @@ Laws
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,13 +19,90 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.caches import OwnMarks
-from policies.money.catalog import Overrides, check_overrides
-from proxy.config.addresses import Url, is_local, whole_url
+from policies.money.catalog import check_overrides
 from proxy.config.errors import Path as Place
-from proxy.config.errors import Table, refused, refused_at
-from proxy.config.headers import CREDENTIALS
+from proxy.config.errors import Table, check, refused, refused_at
 from proxy.config.presets import NAME
-from proxy.config.units import Seconds
+from proxy.config.routes import CREDENTIALS
+from proxy.config.units import Period
+
+# --- addresses of APIs: what cannot be one, and what is probably not meant ---
+
+_BASES: Mapping[str, str] = {
+    "api.openai.com": "/v1",
+    "api.anthropic.com": "/v1",
+    "openrouter.ai": "/api/v1",
+    "api.groq.com": "/openai/v1",
+    "api.mistral.ai": "/v1",
+    "api.together.xyz": "/v1",
+    "api.x.ai": "/v1",
+    "localhost:11434": "/v1",  # Ollama
+    "127.0.0.1:11434": "/v1",
+    "localhost:1234": "/v1",  # LM Studio
+    "127.0.0.1:1234": "/v1",
+}
+"""Below which path the API is, where a host has only one."""
+_ENDPOINTS = (*(api.http.path for api in DIALECTS.values()), "/completions", "/embeddings")
+_BARE = re.compile(
+    r"(localhost|[a-z0-9-]{1,40}(\.[a-z0-9-]{1,40}){1,5}|[a-z0-9-]{1,40}(?=:))(:\d{1,5})?(/[\w./-]{0,40})?"
+)
+"""An address without a scheme, and nothing that might be a key: whoever reads the error sees it."""
+_LOCAL = re.compile(r"localhost|[\d.]+|[^.]+")
+"""Hosts that hardly speak TLS: this machine, addresses, and names without a domain."""
+_VERSION = re.compile(r"/v\d")
+
+
+def whole_url(value: str) -> str:
+    """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
+    value = value.strip()
+    if _BARE.fullmatch(value):
+        scheme = "http" if _LOCAL.fullmatch(value.partition("/")[0].partition(":")[0]) else "https"
+        url = f"{scheme}://{value}".rstrip("/")
+        raise refused("url", f"give a whole URL, with its scheme: {usual_address(url) or url}")
+    try:
+        parts = urlsplit(value)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of brackets, or of the port
+        is_whole = False
+    if not is_whole or not value.isascii() or not value.isprintable() or " " in value:
+        raise refused("url", "give a whole URL such as https://api.openai.com/v1")
+    if parts.username is not None or parts.password is not None:
+        raise refused("url", "leave user and password out; credentials are sent in headers")
+    if parts.query or parts.fragment or "?" in value or "#" in value:
+        raise refused("url", "leave out everything from ? or # on")
+    value = value.rstrip("/")
+    if end := next((each for each in _ENDPOINTS if value.endswith(each)), ""):
+        raise refused("url", f"leave out {end} at its end: clients add that")
+    if value.endswith("/v1/v1"):
+        raise refused("url", "leave out one of the two /v1 at its end")
+    return value
+
+
+Url = Annotated[str, AfterValidator(whole_url)]
+
+
+def usual_address(url: str) -> str:
+    """Where the API of this host is, if that is known and is elsewhere; else ""."""
+    parts = urlsplit(url)
+    base = _BASES.get(parts.netloc.lower().removesuffix(":443"))
+    return f"{parts.scheme}://{parts.netloc}{base}" if base not in (None, parts.path) else ""
+
+
+def names_no_version(url: str) -> bool:
+    """True where nothing in its path is a version such as /v1, as in the address of nearly every API."""
+    return _VERSION.search(urlsplit(url).path) is None
+
+
+def is_local(url: str) -> bool:
+    """True where a URL is of this machine, or of a network of one's own: by its address, or a name without a domain."""
+    host = (urlsplit(url).hostname or "").removesuffix(".")
+    try:
+        return ip_address(host).is_private  # of loopback, too
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".localhost", ".internal", ".lan"))
+
+
+# --- the rows ---
 
 # clients of Anthropic's API are told a base_url without /v1, and add it themselves
 VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
@@ -41,13 +118,21 @@ else:
     Api = Literal[tuple(api.label for api in DIALECTS.values())]
     Auth = Literal["passthrough", *AUTH_HEADERS]
 MODEL = "{model}"
-"""In the path of a URL: the model that is asked."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PLACEHOLDER = "narrows-model-here"
 _RESERVED = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-.*|host|expect|x-narrows.*"
 )
 """Headers that no row may set: they belong to a connection or a body, or are ours."""
+
+
+def _is_there(file: Path) -> Path:
+    if not os.path.isfile(file):  # which takes any name
+        raise refused("ca", f"there is no file {file}; give a PEM file")
+    return file
+
+
+PemFile = Annotated[Path, AfterValidator(_is_there)]
 
 
 class UpstreamRow(Table):
@@ -65,11 +150,9 @@ class UpstreamRow(Table):
     key_file: Path | None = Field(default=None, description="or the file with it, read again where it changes")
     headers: dict[str, str] = Field(default_factory=dict, description="headers in the place of the client's")
     query: dict[str, str] = Field(default_factory=dict, description="parameters in the place of the client's")
-    ca: Path | None = Field(default=None, description="PEM file to trust instead of `ca_bundle`")
-    connect_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(
-        default=None, description="else as the settings say"
-    )
-    read_timeout: Annotated[Seconds, Field(gt=0)] | None = Field(default=None, description="else as the settings say")
+    ca: PemFile | None = Field(default=None, description="PEM file to trust instead of `ca_bundle`")
+    connect_timeout: Period | None = Field(default=None, description="else as the settings say")
+    read_timeout: Period | None = Field(default=None, description="else as the settings say")
     own_marks: OwnMarks | None = Field(default=None, description="else as the settings say")
     window: Annotated[int, Field(gt=0, le=MOST)] | None = Field(
         default=None, description="use no more than this many tokens of its windows"
@@ -103,19 +186,18 @@ class UpstreamRow(Table):
     def is_local(self) -> bool:
         return is_local(self.url) if self.local is None else self.local
 
-    @field_validator("ca")
-    @classmethod
-    def _readable(cls, value: Path | None) -> Path | None:
-        if value is not None and not os.path.isfile(value):
-            raise refused("ca", f"there is no file {value}; give a PEM file")
-        return value
-
     @field_validator("headers")
     @classmethod
     def _sendable(cls, value: dict[str, str]) -> dict[str, str]:
-        faults = list(_unsendable(value))
-        if faults:
-            raise refused_at(faults)
+        faults: list[tuple[Place, str]] = []
+        for name, content in value.items():
+            if not _TOKEN.fullmatch(name):
+                faults.append(((name,), "it is no name of a header"))
+            elif _RESERVED.fullmatch(name.lower()):
+                faults.append(((name,), "Narrows sets or drops this header itself; leave it out"))
+            elif not (content.isascii() and content.isprintable()):
+                faults.append(((name,), "its value has characters that no header can hold"))
+        check(faults)
         return value
 
     @field_validator("overrides")
@@ -151,20 +233,15 @@ class UpstreamRow(Table):
 
     @property
     def has_key(self) -> bool:
-        """Whether a key of the gateway's own is sent in the place of the client's."""
         return bool(self.key_env or self.key_file)
 
-    def overrides_over(self, models: Overrides) -> Overrides:
-        """Prices and windows by model here, where `models` has those of all upstreams."""
-        return {**models, **self.overrides}
-
     def fits(self, dialect: str, model: str | None) -> bool:
-        """Whether it serves requests in this API to this model; None where no model is known."""
+        """True where it serves requests in this API to this model; None where no model is known."""
         speaks = not self.apis or DIALECTS[dialect].label in self.apis
         return speaks and (model is None or not self.models or any(fnmatchcase(model, each) for each in self.models))
 
     def covers(self, other: "UpstreamRow") -> bool:
-        """Whether it fits all that the other fits. What a rule or a key names by its name is another matter."""
+        """True where it fits all that the other fits. What a rule or a key names by its name is another matter."""
         speaks = not self.apis or (bool(other.apis) and set(other.apis) <= set(self.apis))
         return speaks and (not self.models or (bool(other.models) and set(other.models) <= set(self.models)))
 
@@ -196,43 +273,8 @@ def spoken_at(row: UpstreamRow) -> set[str]:
 
 
 def is_public(host: str) -> bool:
-    """Whether an address to listen on can be reached from other machines; a name counts as one that can."""
+    """True where an address to listen on can be reached from other machines; a name counts as one that can."""
     try:
         return not ip_address(host).is_loopback
     except ValueError:
         return host != "localhost"
-
-
-def upstream_faults(
-    rows: Sequence[UpstreamRow], own: Mapping[str, str], named: Sequence[str | None], host: str, auth: str
-) -> Iterator[tuple[Place, str]]:
-    """What cannot be meant in a list of upstreams, and where it stands. `own`: names that settings give to upstreams,
-    with those settings; `named`: those that rules and keys name; `host`, `auth`: the settings."""
-    for at, row in enumerate(rows):
-        above = rows[:at]
-        if row.name in own:
-            yield ("upstreams", at, "name"), f"{row.name!r} is the one of `{own[row.name]}`; take another name"
-        if any(other.name == row.name for other in above):
-            yield ("upstreams", at, "name"), f"there is an upstream {row.name!r} above; give each a name of its own"
-        covering = next((number for number, other in enumerate(above) if other.covers(row)), None)
-        if covering is not None and row.name not in named:
-            reason = (
-                f"it is never reached: upstreams.{covering} fits all that it fits; move it up, or let a rule name it"
-            )
-            yield ("upstreams", at), reason
-        if row.has_key and auth == "passthrough" and is_public(host):
-            reason = (
-                f'its key would pay for whoever reaches {host}: set auth = "keys" (`narrows keys new NAME` makes one), '
-                "or host to 127.0.0.1"
-            )
-            yield ("upstreams", at, "key_env" if row.key_env else "key_file"), reason
-
-
-def _unsendable(headers: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
-    for name, value in headers.items():
-        if not _TOKEN.fullmatch(name):
-            yield (name,), "it is no name of a header"
-        elif _RESERVED.fullmatch(name.lower()):
-            yield (name,), "Narrows sets or drops this header itself; leave it out"
-        elif not (value.isascii() and value.isprintable()):
-            yield (name,), "its value has characters that no header can hold"

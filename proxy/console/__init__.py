@@ -1,4 +1,4 @@
-"""What people run: one module for each command, loaded by the table in `cli` when it is called.
+"""Commands: one module for each command, loaded by the table in `cli` when it is called.
 
 cli          the table of commands, and the entry point
 options      `narrows serve`: its options are the settings; serve runs it, greeting is what it prints

@@ -10,7 +10,6 @@ from policies.presets import PRESETS
 
 
 def offers(*choices: str) -> Callable[[str], list[str]]:
-    """What a shell offers to complete a word."""
 
     def complete(incomplete: str) -> list[str]:
         return [each for each in choices if each.startswith(incomplete)]
@@ -41,5 +40,4 @@ ServedConfig = Annotated[
 
 
 def flags(**options: str | Path | None) -> dict[str, Any]:
-    """The options that are there, as settings."""
     return {name: value for name, value in options.items() if value}

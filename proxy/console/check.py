@@ -1,4 +1,4 @@
-"""What a Narrows with these settings would do, in a few lines: nobody is asked, and nothing is made."""
+"""`narrows check`: settings in a few lines; nobody is asked, and nothing is made."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,14 +30,13 @@ def summary(settings: Settings) -> Iterator[str]:
 
 
 def scope_of(key: KeyRow) -> str:
-    """What a key may ask, where that is not everything."""
-    named = {"models": key.models, "upstreams": key.upstreams, "presets": key.presets}
-    lists = [f"{name} {' '.join(values)}" for name, values in named.items() if values]
+    """The models, upstreams, presets and mode of a key, where it may not ask everything."""
+    fields = {"models": key.models, "upstreams": key.upstreams, "presets": key.presets}
+    lists = [f"{name} {' '.join(values)}" for name, values in fields.items() if values]
     return ", ".join([*lists, *([f"mode {key.mode}"] if key.mode else [])])
 
 
 def limits_of(key: KeyRow) -> str:
-    """How much a key may use."""
     return ", ".join(f"{name} {value:g}" for name, value in key.limits.items())
 
 

@@ -60,7 +60,6 @@ class Command(TyperCommand):
 
 
 def _print_version(is_wanted: bool) -> None:
-    """Versions, and where the store is."""
     if is_wanted:
         import platform
         from importlib.metadata import version
@@ -88,8 +87,7 @@ def _main(
 
 
 def command_line(name: str | None = None) -> typer.Typer:
-    """All commands. With the name of one, the others are there by their names and first lines only; so are all with the
-    name of none."""
+    """All commands; those not named, or all with "", are there by their first lines only."""
     app = typer.Typer(
         callback=_main,
         invoke_without_command=True,

@@ -27,8 +27,6 @@ _KINDS = ("conversations", "texts", "summaries", "bills", "recordings")
 
 
 class DeletionSettings(KeySettings):
-    """The settings that name the store, the keys, and the folder of recordings."""
-
     record: Path | None = None
 
 
@@ -56,25 +54,28 @@ def delete(
         scopes = asyncio.run(read_store(settings, meant))
         before = asyncio.run(read_store(settings, partial(_counted, scopes, recordings)))
         for scope, counts in zip(scopes, before, strict=True):
-            print(f"narrows: {_named(scope)}: {_in_words(counts)}", file=sys.stderr)
+            one = f"conversation {printable(scope.conversation, 40)} of " if scope.conversation else ""
+            whose = f", what {printable(scope.owner, 40)} has sent" if scope.owner else ""
+            where = f"{one}tenant {printable(scope.tenant, 40)}{whose}"
+            print(f"narrows: {where}: {_in_words(counts)}", file=sys.stderr)
         if not yes and not sys.stdin.isatty():
             raise ValueError("add --yes if all of that is to be deleted")
         if not yes and not typer.confirm("Delete all of it?", err=True):
             raise typer.Exit(2)
         after = asyncio.run(read_store(settings, partial(_delete, scopes, recordings)))
-    left, there = sum(after, Counter[str]()), sum(before, Counter[str]())
+    rest, there = sum(after, Counter[str]()), sum(before, Counter[str]())
     if as_json:
-        print_json({"deleted": _by_kind(there - left), "left": _by_kind(left)})
+        print_json({"deleted": _by_kind(there - rest), "left": _by_kind(rest)})
     else:
-        print(f"Deleted: {_in_words(there - left)}.")
+        print(f"Deleted: {_in_words(there - rest)}.")
         print("A Narrows that runs on this store forgets it within 5 seconds, and deletes its recordings of it.")
-    if left:
-        print(f"narrows: left, or written meanwhile: {_in_words(left)}", file=sys.stderr)
+    if rest:
+        print(f"narrows: left, or written meanwhile: {_in_words(rest)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
 async def _scopes(settings: DeletionSettings, tenant: str, key: str, conversation: str, store: Store) -> list[Scope]:
-    """What is meant. Raises StoreTrouble."""
+    """The scopes that are meant. Raises StoreTrouble."""
     if tenant:
         return [Scope(tenant)]
     if key:
@@ -105,7 +106,7 @@ async def _delete(scopes: Sequence[Scope], recordings: Recordings | None, store:
 
 async def _counted(scopes: Sequence[Scope], recordings: Recordings | None, store: Store) -> list[Counter[str]]:
     """How much there is in each scope, by kind. Raises StoreTrouble."""
-    counted = []
+    rows = []
     for scope in scopes:
         tenant, conversation, owner = scope.tenant, scope.conversation, scope.owner
         counts = Counter({"recordings": len(recordings.of(tenant, conversation, owner)) if recordings else 0})
@@ -115,15 +116,8 @@ async def _counted(scopes: Sequence[Scope], recordings: Recordings | None, store
             counts["texts"] += sum([len(await store.list_texts(key, kind)) for kind in TEXT_KINDS.values()])
             counts["summaries"] += sum(owner in (None, each.owner) for each in await store.summaries(key))
             counts["bills"] += sum(owner in (None, each.labels.owner) for each in await store.request_bills(key))
-        counted.append(+counts)
-    return counted
-
-
-def _named(scope: Scope) -> str:
-    """The scope in words."""
-    conversation = f"conversation {printable(scope.conversation, 40)} of " if scope.conversation else ""
-    owner = f", what {printable(scope.owner, 40)} has sent" if scope.owner else ""
-    return f"{conversation}tenant {printable(scope.tenant, 40)}{owner}"
+        rows.append(+counts)
+    return rows
 
 
 def _by_kind(counts: Counter[str]) -> dict[str, int]:

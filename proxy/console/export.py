@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from policies.dialects.common import as_json
-from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
+from proxy.addons.archive.sent_requests import ConversationLog, DamagedError, MissingError
 from proxy.console.output import refusing
-from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, store_settings
+from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, settings_of
 from proxy.memory import MESSAGES, Key, Store, conversation_id
 
 
@@ -29,13 +29,12 @@ def export(
     of its API. Reads the store itself, so that `narrows serve` need not run; where it is encrypted, with the same keys.
     """
     with refusing():
-        session = asyncio.run(read_session(store_settings(store, config), conversation, tenant, branch))
+        session = asyncio.run(read_session(settings_of(StoreSettings, store, config), conversation, tenant, branch))
     print(session.decode("utf-8", "replace"))
 
 
 async def read_session(settings: StoreSettings, conversation: str, tenant: str = "", branch: str = "") -> bytes:
-    """The session of a conversation's branch as JSON; the newest where none is named. Raises ValueError where there is
-    none, or no answer."""
+    """A branch as JSON, "" for the newest. Raises ValueError where there is none, or no answer."""
     key = Key(tenant or settings.tenant or "local", conversation_id(conversation))
 
     async def read(store: Store) -> bytes:

@@ -23,21 +23,22 @@ from proxy.console.check import limits_of, scope_of
 from proxy.console.output import console, plain_table, print_json, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, read_store, settings_of, stored_keys
 
+_Answer = tuple[dict[str, Any], list[Any]]
+"""As JSON, and as lines and tables."""
 _REVOKED = "streams in progress go on; every further request is refused within seconds, at every replica"
-_WAYS = Annotated[
+_ACTIONS = Annotated[
     Literal["new", "add", "list", "revoke"],
     typer.Argument(metavar="new|add|list|revoke", help="What to do; new is for the file, add for the store."),
-]
-_Upstreams = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="An upstream for it; can be repeated. Default: all.")
 ]
 
 
 def keys(
-    action: _WAYS,
+    action: _ACTIONS,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its holder; not with list.")] = "",
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The tenant. Default: the name.")] = None,
-    upstream: _Upstreams = None,
+    upstream: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An upstream for it; can be repeated. Default: all.")
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="A model for it; can be repeated. Default: all.")
     ] = None,
@@ -64,38 +65,36 @@ def keys(
     seconds, and prints the key. A key is printed only once. `list` shows the rows of both, `revoke` deletes one of the
     store. NARROWS_STORE and NARROWS_CONFIG count here too.
     """
-    fields = {
-        "tenant": tenant,
-        "upstreams": upstream,
-        "models": model,
-        "presets": preset,
-        "mode": mode,
-        "rpm": rpm,
-        "tpm": tpm,
-        "concurrency": concurrency,
-        "usd_per_day": usd_per_day,
-    }
+    lists = {"upstreams": upstream, "models": model, "presets": preset}
+    limits = {"rpm": rpm, "tpm": tpm, "concurrency": concurrency, "usd_per_day": usd_per_day}
+    fields = {"tenant": tenant, **lists, "mode": mode, **limits}
+    fields = {field: value for field, value in fields.items() if value is not None}
     with refusing():
         if (action == "list") == bool(name):
             raise ValueError(f"{action} takes no NAME" if name else f"name the key: narrows keys {action} NAME")
-        if action in ("list", "revoke") and (expires or any(value is not None for value in fields.values())):
+        if action in ("list", "revoke") and (expires or fields):
             raise ValueError("options of a key are for new and add; to change one, revoke it and add another")
         if action == "new":
-            return _print_new(*_key_and_row(name, fields, expires), as_json)
-        settings = settings_of(KeySettings, store, config)
-        if action == "list":
-            return _print_rows(settings.keys, asyncio.run(read_store(settings, stored_keys)), as_json)
-        if action == "revoke":
-            return _revoke(settings, name, as_json)
-        return _add(settings, *_key_and_row(name, fields, expires), as_json)
+            answer, lines = _new(*_key_and_row(name, fields, expires))
+        else:
+            settings = settings_of(KeySettings, store, config)
+            if action == "list":
+                answer, lines = _listed(settings.keys, asyncio.run(read_store(settings, stored_keys)))
+            elif action == "revoke":
+                answer, lines = _revoke(settings, name)
+            else:
+                answer, lines = _add(settings, *_key_and_row(name, fields, expires))
+    if as_json:
+        return print_json(answer)
+    for line in lines:
+        console().print(line, soft_wrap=isinstance(line, str))
+    return None
 
 
 def _key_and_row(name: str, fields: Mapping[str, Any], expires: str) -> tuple[str, KeyRow]:
     """A key, and its row. Raises ValueError."""
     key = new_key()
-    values = {field: value for field, value in fields.items() if value is not None}
-    if expires:
-        values["expires"] = _time(expires)
+    values = {**fields, "expires": _time(expires)} if expires else fields
     try:
         return key, KeyRow(name=name, sha256=digest_of(key), **values)
     except ValidationError as error:
@@ -116,7 +115,12 @@ def _time(text: str) -> datetime:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
+def _new(key: str, row: KeyRow) -> _Answer:
+    once = f"This is the key of {row.name}; it is not printed again. Its row, for the file of --config:"
+    return {"key": key, **as_table(row)}, [key, "", once, "", as_toml(row)]
+
+
+def _add(settings: KeySettings, key: str, row: KeyRow) -> _Answer:
     if any(row.name == other.name for other in settings.keys):
         raise ValueError(
             f"the file has a key {row.name!r}, which takes precedence over one in the store; take another name"
@@ -128,48 +132,27 @@ def _add(settings: KeySettings, key: str, row: KeyRow, as_json: bool) -> None:
             raise ValueError(f"upstream: {unknown('upstream', name, names)}")
     if not asyncio.run(read_store(settings, lambda opened: opened.add_key(row))):
         raise ValueError(f"the store has a key {row.name!r} (or 2,000 keys); revoke it, or take another name")
-    if as_json:
-        return print_json({"key": key, **as_table(row)})
-    print(key)
-    print(f"This is the key of {row.name}. It is in the store, and valid within seconds; it is not printed again.")
-    return None
+    once = f"This is the key of {row.name}. It is in the store, and valid within seconds; it is not printed again."
+    return {"key": key, **as_table(row)}, [key, once]
 
 
-def _revoke(settings: KeySettings, name: str, as_json: bool) -> None:
+def _revoke(settings: KeySettings, name: str) -> _Answer:
     if not asyncio.run(read_store(settings, lambda opened: opened.delete_key(name))):
         where = "delete its row from the file" if any(name == row.name for row in settings.keys) else "see `list`"
         raise ValueError(f"the store has no key {name!r}; {where}")
-    if as_json:
-        return print_json({"revoked": name})
-    print(f"{name} is revoked: {_REVOKED}.")
-    return None
+    return {"revoked": name}, [f"{name} is revoked: {_REVOKED}."]
 
 
-def _print_new(key: str, row: KeyRow, as_json: bool) -> None:
-    if as_json:
-        return print_json({"key": key, **as_table(row)})
-    print(f"{key}\n\nThis is the key of {row.name}; it is not printed again. Its row, for the file of --config:\n")
-    print(as_toml(row))
-    return None
-
-
-def _print_rows(of_file: Sequence[KeyRow], stored: Sequence[KeyRow], as_json: bool) -> None:
+def _listed(of_file: Sequence[KeyRow], in_store: Sequence[KeyRow]) -> _Answer:
     names = {row.name for row in of_file}
-    rows = [("file", row) for row in of_file] + [("store", row) for row in stored if row.name not in names]
-    if as_json:
-        return print_json({"keys": [{"in": place, **as_table(row)} for place, row in rows]})
-    if not rows:
-        print('There is no key. Make one with `narrows keys add NAME`, and set `auth` to "keys" in the settings.')
-        return None
+    rows = [("file", row) for row in of_file] + [("store", row) for row in in_store if row.name not in names]
     table = plain_table("name", "in", "tenant", "sha256", "expires", "limits", left=6)
     for place, row in rows:
         expires = "never" if row.expires is None else row.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
         table.add_row(row.name, place, row.tenant or row.name, row.sha256[:12], expires, limits_of(row))
-    console().print(table)
-    for _, row in rows:
-        if scope := scope_of(row):
-            print(f"{row.name} may use only: {scope}")
-    return None
+    scopes = [f"{row.name} may use only: {scope}" for _, row in rows if (scope := scope_of(row))]
+    none = 'There is no key. Make one with `narrows keys add NAME`, and set `auth` to "keys" in the settings.'
+    return {"keys": [{"in": place, **as_table(row)} for place, row in rows]}, [table, *scopes] if rows else [none]
 
 
 def as_table(row: KeyRow) -> dict[str, Any]:
@@ -178,12 +161,7 @@ def as_table(row: KeyRow) -> dict[str, Any]:
 
 
 def as_toml(row: KeyRow) -> str:
-    """The row as it stands in the file."""
-    fields = row.model_dump(exclude_defaults=True)
-    lines = (f"{name} = {_value(value)}" for name, value in fields.items())
+    """As it stands in the file: TOML writes texts and lists of texts as JSON does."""
+    fields = row.model_dump(exclude_defaults=True).items()
+    lines = (f"{name} = {v.isoformat() if isinstance(v, datetime) else json.dumps(v)}" for name, v in fields)
     return "\n".join(["[[keys]]", *lines])
-
-
-def _value(value: Any) -> str:
-    """In TOML; its texts and lists of texts are as in JSON."""
-    return value.isoformat() if isinstance(value, datetime) else json.dumps(value)

@@ -3,7 +3,7 @@
 Law: an option that is not there leaves its setting to the environment and the file.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -32,7 +32,6 @@ _TYPES: Mapping[Any, str] = {
 }
 """What stands for the values of a type. Those of any other type are tables, or lists of them."""
 _PART = "__"
-"""Between a setting and a part of it, in the name of a parameter."""
 
 
 def taking_settings(run: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:
@@ -41,7 +40,13 @@ def taking_settings(run: Callable[[Mapping[str, Any]], None]) -> Callable[..., N
     def command(**options: Any) -> None:
         run(_settings_in({name: value for name, value in options.items() if value is not None}))
 
-    setattr(command, "__signature__", Signature([*_options()]))  # noqa: B010 - functions have no such attribute in their type
+    options = []
+    for group in GROUPS:
+        for name, field in group.model_fields.items():
+            parts = getattr(field.annotation, "model_fields", {})
+            rows = {name: field, **{f"{name}.{part}": inner for part, inner in parts.items()}}
+            options += [_option(path, each, str(group.__doc__)) for path, each in rows.items()]
+    setattr(command, "__signature__", Signature(options))  # noqa: B010 - functions have no such attribute in their type
     command.__doc__ = run.__doc__
     return command
 
@@ -64,15 +69,6 @@ def default_in_words(field: FieldInfo) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) if isinstance(value, (int, str)) else ""
-
-
-def _options() -> Iterator[Parameter]:
-    for group in GROUPS:
-        heading = str(group.__doc__)
-        for name, field in group.model_fields.items():
-            yield _option(name, field, heading)
-            for part, inner in getattr(field.annotation, "model_fields", {}).items():
-                yield _option(f"{name}.{part}", inner, heading)
 
 
 def _option(path: str, field: FieldInfo, heading: str) -> Parameter:
@@ -101,7 +97,6 @@ def _kind_and_marks(field: FieldInfo) -> tuple[Any, Sequence[Any]]:
 
 
 def _word(kind: Any, marks: Sequence[Any], field: FieldInfo) -> str:
-    """What stands for the values of a setting."""
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if IN_SECONDS in marks or IN_MILLISECONDS in marks:

@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, one JSON object, a bar of progress, or one line of refusal."""
+"""The output of commands: tables on a terminal, one JSON object, a bar of progress, or one line of refusal."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ WIDE = 100
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What is wrong with the options or the files ends the command, with one line."""
+    """A fault of the options or the files ends the command, with one line."""
     try:
         yield
     except ValueError as error:
@@ -33,7 +33,6 @@ def refusing() -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, unit: str = "requests") -> Iterator[Callable[[], None]]:
-    """A bar on stderr, where that is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
@@ -98,7 +97,6 @@ def print_json(value: object) -> None:
 
 
 def explains_columns(text: str) -> Callable[[_Command], _Command]:
-    """The command, whose help ends with these paragraphs about its columns."""
 
     def explained(command: _Command) -> _Command:
         command.__doc__ = f"{cleandoc(command.__doc__ or '')}\n\n{cleandoc(text)}"
@@ -108,5 +106,4 @@ def explains_columns(text: str) -> Callable[[_Command], _Command]:
 
 
 def print_last_line(console: Console, text: str) -> None:
-    """What one cannot guess of a report's columns, as its last line."""
     console.print(Text(" ".join(text.split()), style="dim"))

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import Field, PlainValidator
-from pydantic_settings import SettingsConfigDict
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -21,14 +20,14 @@ from rich.text import Text
 
 from policies.context import Aim
 from policies.model.parameters import Parameter, Trigger, amounts, parameters_of
-from policies.presets import PRESETS, SMALL_WINDOW, Preset, StaleOptions
+from policies.presets import PRESETS, SMALL_WINDOW, Preset
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
-from proxy.config.sources import PREFIX, Configured, loaded
+from proxy.config.sources import Configured, loaded
 from proxy.config.units import duration
 from proxy.console.arguments import AsJson, Config, offers
 from proxy.console.output import as_json as values_of
-from proxy.console.output import console, explains_columns, print_json, print_last_line, printable, refusing
+from proxy.console.output import console, print_json, print_last_line, printable, refusing
 
 _LAST_LINE = (
     """What each costs and leaves in sight: policies/README.md. `narrows presets NAME` says what one of them does."""
@@ -48,7 +47,6 @@ FOR_WHOM: Mapping[str, str] = {
     "harness": "long runs that have to stay within half of the window; asks a model",
     "deep": "runs that fill a large window: it does nothing before 60 % of it",
 }
-"""Which preset is for whom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class ParameterDescription:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDescription:
-    """One policy of a preset, and whether the base preset lacks it."""
+    """One policy of a preset. `not_in_base`: the base preset lacks it."""
 
     policy: str
     does: str
@@ -73,32 +71,26 @@ class PolicyDescription:
 
 @dataclass(frozen=True, slots=True)
 class PresetDescription:
-    """A preset, in words; as a dict it is what `--json` prints. `base` is the one that a preset of one's `own` starts
-    from, and `left_out_of_base` names the policies that only the base has."""
+    """A preset, in words; as a dict it is what `--json` prints. `for_whom` is empty of a preset of one's `own`, which
+    may start from a `base`: `base_aim` is the base's aim where it differs, and `left_out_of_base` names the policies
+    that only the base has. `sight`: the share of actions that may need something out of sight; 0 where windows are as
+    wide as the policies say."""
 
     name: str
     about: str
     for_whom: str
-    """Empty of one of one's own."""
     own: bool
     base: str | None
     policies: tuple[PolicyDescription, ...]
     left_out_of_base: tuple[str, ...]
     exceptions: tuple[str, ...]
     aim: str
-    """And that for chats without tools, where it is another one."""
     base_aim: str | None
-    """The same of the base, where it differs."""
     sight: float
-    """The share of actions that may need something out of sight; 0 where windows are as wide as the policies say."""
     writer: str | None
 
 
 class _PresetSettings(Configured):
-    """The settings that define presets of one's own."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True)
-
     config: Path | None = None
     presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(default_factory=dict)
 
@@ -167,26 +159,22 @@ def aim_of(preset: Preset) -> str:
     return preset.aim + (small if preset.small_chat_aim else "")
 
 
-def _stale(options: StaleOptions) -> str:
-    """What a preset says of stale summaries."""
-    then = f"; a stale summary: {options.then}" if options.then else ""
-    ttl = f"; each counts for {duration(options.ttl)}" if options.ttl else ""
-    by_model = "; one by another model is stale" if options.same_model else ""
-    return then + ttl + ("; one by another model is not stale" if options.same_model is False else by_model)
-
-
 def _writer(preset: Preset) -> str | None:
     """Which model writes what; None where the preset wants nothing of a model."""
     if not preset.summarizes and preset.digests is None:
         return None
-    writing = preset.writing
+    writing, stale = preset.writing, preset.writing.stale
     models = ", ".join(f"{model} at {provider}" if provider else model for provider, model in writing.models)
     writer = models or "the small sibling of the conversation's model"
     texts = " and ".join(("summaries",) * preset.summarizes + ("digests",) * (preset.digests is not None))
     words = f"{texts} are written by {writer}, unless `summarizers` names another"
     words += f", {writing.tokens:,} tokens at most" if writing.tokens else ""
     words += ", told by a prompt of its own" if writing.prompt else ""
-    return words + _stale(writing.stale)
+    words += f"; a stale summary: {stale.then}" if stale.then else ""
+    words += f"; each counts for {duration(stale.ttl)}" if stale.ttl else ""
+    if stale.same_model is not None:
+        words += f"; one by another model is {'' if stale.same_model else 'not '}stale"
+    return words
 
 
 # --- for a terminal ---
@@ -227,7 +215,7 @@ def print_preset(console: Console, preset: PresetDescription) -> None:
     for at, policy in enumerate(preset.policies, 1):
         news = " (the base has none of it)" if policy.not_in_base else ""
         console.print(Text.assemble(f"\n{at}. ", (policy.policy, "bold"), f"  {policy.does}{news}"))
-        table = _columns()
+        table = Table.grid(Column(no_wrap=True), padding=(0, 2))
         for each in policy.parameters:
             base = f" (base: {each.base})" if each.base else ""
             table.add_row(Text(each.name), Text(f"{each.value}{base}"), Text(each.means, style="dim"))
@@ -239,17 +227,6 @@ def _about(preset: PresetDescription) -> str:
     return f"{origin}{printable(preset.about, 500)}"
 
 
-def _columns() -> Table:
-    """Columns side by side: that of the names, which are not wrapped, and those that rows add."""
-    return Table.grid(Column(no_wrap=True), padding=(0, 2))
-
-
-@explains_columns(
-    """
-    Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows replay
-    --preset NAME` measures it on your sessions.
-    """
-)
 def presets(
     name: Annotated[
         str,
@@ -264,6 +241,9 @@ def presets(
 
     With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
     summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
+
+    Columns: for whom it is. What each costs and leaves in sight stands in policies/README.md; `narrows replay
+    --preset NAME` measures it on your sessions.
     """
     with refusing():
         own = presets_in(config)

@@ -14,7 +14,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import AfterValidator, Field, SecretStr
-from pydantic_settings import SettingsConfigDict
 
 from proxy.config import Configured, KeyRow
 from proxy.config.groups.keeping import default_store, whole_store_url
@@ -31,13 +30,10 @@ StoreConfig = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file that names the store.")
 ]
 _PATIENCE = 10.0
-"""Seconds that the store has for an answer."""
 
 
 class StoreSettings(Configured):
-    """The settings of `narrows serve` that name the store: the others need not fit this machine."""
-
-    model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
+    """The settings of `narrows serve` that name the store."""
 
     store: Annotated[str, AfterValidator(whole_store_url)] = Field(default_factory=default_store)
     tenant: str | None = None
@@ -59,22 +55,14 @@ class KeySettings(StoreSettings):
 S = TypeVar("S", bound=StoreSettings)
 
 
-def store_settings(store: str, config: Path | None) -> StoreSettings:
-    """As `settings_of`, where nothing else of the settings is wanted."""
-    return settings_of(StoreSettings, store, config)
-
-
 def settings_of(kind: type[S], store: str, config: Path | None) -> S:
-    """The settings with these options; an empty one comes from the environment, the file or the default.
-
-    Raises ConfigurationError.
-    """
+    """An empty option comes from the environment, the file or the default. Raises ConfigurationError."""
     options = {"store": store, "config": str(config or "")}
     return loaded(kind, {name: value for name, value in options.items() if value})
 
 
 async def read_store(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:
-    """What is read from the store that the settings name. Raises ValueError where there is none, or no answer."""
+    """The answer of the store that the settings name. Raises ValueError where there is none, or no answer."""
     store = _store(settings)
     try:
         await store.open()
@@ -111,7 +99,6 @@ def _store(settings: StoreSettings) -> Store:
 
 
 def _is_foreign(file: Path) -> bool:
-    """Whether this is another database, or none. What cannot be read is not: opening it says why."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -39,40 +38,34 @@ _GRACE = 1.0
 
 
 class UnstartableError(Exception):
-    """The command cannot be started; the text says why."""
-
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What became of a command: its exit code, and the bill of what it asked for."""
-
-    code: int = 0
-    bill: BillSums | None = None
-
-
 def run_command(settings: Settings, command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run it behind a Narrows with these settings, and return its exit code. Raises ConfigurationError."""
-    outcome = Outcome()
+    bill = BillSums()
     with tempfile.NamedTemporaryFile("w", prefix="narrows-run-", suffix=".log", delete=False) as log:
         try:
             check_startable(command[0], environment)
-            run_fast(_run(settings, command, environment, log, outcome))
+            code, bill = run_fast(_run(settings, command, environment, log))
         except UnstartableError as error:
             print(f"narrows: {error}", file=sys.stderr)
-            outcome.code = error.code
+            code = error.code
         except KeyboardInterrupt:  # before the command was there
-            outcome.code = 128 + signal.SIGINT
+            code = 128 + signal.SIGINT
         finally:
             log.flush()
             warned = os.path.getsize(log.name) > 0
             if not warned:
                 Path(log.name).unlink()
-    _print_end(outcome, log.name if warned else "")
-    return outcome.code
+    if bill.requests:
+        first, second = bill_in_words(bill)
+        print(f"narrows: {first}\n  {second}", file=sys.stderr)
+    if warned:
+        print(f"narrows: there were warnings; they are in {log.name}", file=sys.stderr)
+    return code
 
 
 def check_startable(program: str, environment: Mapping[str, str]) -> None:
@@ -86,19 +79,20 @@ def check_startable(program: str, environment: Mapping[str, str]) -> None:
 
 
 async def _run(
-    settings: Settings, command: Sequence[str], environment: Mapping[str, str], log: IO[str], outcome: Outcome
-) -> None:
+    settings: Settings, command: Sequence[str], environment: Mapping[str, str], log: IO[str]
+) -> tuple[int, BillSums]:
+    """The exit code of the command, and the bill of what it asked for. Raises UnstartableError."""
     with redirect_stderr(log):
         app = await App.start(settings)
         warming = asyncio.create_task(warm_up())
         try:
             address = app.base_url.removesuffix("/v1")
             variables = environment_for(address, environment, settings.upstream_of_provider("anthropic") or "")
-            outcome.code = await _exit_code(words_for(address, command), variables)
+            code = await _exit_code(words_for(address, command), variables)
         finally:
             warming.cancel()
             await app.close(_GRACE)
-            outcome.bill = app.telemetry.metrics.billed
+        return code, app.telemetry.metrics.billed
 
 
 async def _exit_code(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -130,15 +124,6 @@ async def _exit_code(words: Sequence[str], environment: Mapping[str, str]) -> in
         pass_on(number)
     code = await process.wait()
     return code if code >= 0 else 128 - code
-
-
-def _print_end(outcome: Outcome, log: str) -> None:
-    """What was saved, where anything was asked for, and where warnings are."""
-    if outcome.bill is not None and outcome.bill.requests:
-        first, second = bill_in_words(outcome.bill)
-        print(f"narrows: {first}\n  {second}", file=sys.stderr)
-    if log:
-        print(f"narrows: there were warnings; they are in {log}", file=sys.stderr)
 
 
 # --- the command ---

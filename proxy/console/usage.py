@@ -12,38 +12,18 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.console.arguments import AsJson, offers
-from proxy.console.output import (
-    console,
-    explains_columns,
-    plain_table,
-    print_json,
-    printable,
-    refusing,
-)
+from proxy.console.output import console, plain_table, print_json, printable, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, percent, short
 from proxy.memory import Store
 from proxy.usage.report import BY, SINCE, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
 from proxy.usage.report import as_json as values_of
 
-_LAST_LINE = """
-    original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens
-    billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; baseline: what
-    they would have cost without Narrows; saved: baseline minus paid and summaries; chkp: checkpoints, rewrites of
-    the prefix
-"""
+_LAST_LINE = "`narrows usage --help` says what each column is."
 COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
 _LONGEST_NAME = 16
 
 
-@explains_columns(
-    """
-    Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
-    cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
-    what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
-    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
-    """
-)
 def usage(
     by: Annotated[
         str,
@@ -65,6 +45,11 @@ def usage(
     Requests, tokens, what was paid, and what doing nothing would have cost, which is an estimate and so is what was
     saved; days are those of UTC. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and
     NARROWS_CONFIG count here too.
+
+    Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
+    cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
+    what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
+    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
     """
     with refusing():
         if as_json and as_table:
@@ -108,7 +93,7 @@ def print_usage(console: Console, report: UsageReport) -> None:
             table.add_row(*(total[at] for at in part))
         console.print(table)
         title = ""
-    for line in (*_prefixes(report), report.measured_in_words, *report.notes, " ".join(_LAST_LINE.split())):
+    for line in (*_prefixes(report), report.measured_in_words, *report.notes, _LAST_LINE):
         if line:
             console.print(Text(line))
 
@@ -133,14 +118,13 @@ def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:
 
 
 def _prefixes(report: UsageReport) -> Iterator[str]:
-    """What became of prefixes, by its reason."""
     outcomes = sorted(report.total.prefixes.items(), key=lambda item: -item[1][1])
-    named = [
+    words = [
         f"{printable(name, 40)} {requests:,}" + (f" ({short(rewritten)} tokens written again)" if rewritten else "")
         for name, (requests, rewritten) in outcomes
     ]
-    if named:
-        yield f"prefixes: {', '.join(named)}"
+    if words:
+        yield f"prefixes: {', '.join(words)}"
 
 
 def _dollars(amount: float) -> str:

@@ -15,8 +15,8 @@ from hashlib import sha256
 from aiohttp import web
 from cachetools import LRUCache
 
-from proxy.config.headers import ACCOUNTS, CREDENTIALS, SIGN_INS, VERSIONS, words_in
-from proxy.config.keys import KEY_SHAPE
+from proxy.config.routes import ACCOUNTS, CREDENTIALS, SIGN_INS, VERSIONS, words_in
+from proxy.config.rules import KEY_SHAPE
 
 _LONGEST_KEY = 1_000
 """Characters of a credential whose hash is remembered."""

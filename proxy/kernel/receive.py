@@ -23,9 +23,8 @@ from policies.keep import Patterns, joined, patterns_of
 from policies.model.parameters import MOST
 from policies.model.rawjson import UnreadableError, members
 from proxy.config import KeyRow, Settings
-from proxy.config.keys import KEY_SHAPE
 from proxy.config.routes import spoken
-from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
+from proxy.config.rules import FEWEST_TOKENS, KEY_SHAPE, Mode, first_fitting
 from proxy.config.upstreams import MODEL
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key

@@ -22,7 +22,7 @@ from policies.money.prices import Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, UpstreamRow
-from proxy.config.headers import VERSIONS
+from proxy.config.routes import VERSIONS
 from proxy.summaries.payments import EVERYTHING, Payment
 from proxy.upstreams.outbound import Outbound, trust
 

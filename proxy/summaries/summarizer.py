@@ -27,7 +27,7 @@ from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings, UpstreamRow
-from proxy.config.groups.summaries import SAME
+from proxy.config.groups.compaction import SAME
 from proxy.identity.credential import CredentialStates, seconds_of
 from proxy.summaries.endpoints import ASKED, PROOF, Completion, Endpoint, ModelRequest
 from proxy.summaries.models import ModelKnowledge, Upstream, siblings

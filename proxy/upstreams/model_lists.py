@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import Model
-from proxy.config.headers import VERSIONS
+from proxy.config.routes import VERSIONS
 from proxy.config.rules import Rule
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of

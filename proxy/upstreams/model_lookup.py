@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 from policies.dialects import DIALECTS
 from policies.model.parameters import MOST
 from policies.money.catalog import check_overrides
-from proxy.config.headers import VERSIONS
+from proxy.config.routes import VERSIONS
 from proxy.errors import ApiError
 from proxy.telemetry import Telemetry
 from proxy.upstreams.price_book import PriceBook

@@ -20,9 +20,8 @@ from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS
 from proxy.config import ConfigurationError, UpstreamRow
-from proxy.config.addresses import names_no_version, usual_address
-from proxy.config.headers import ACCOUNTS, CREDENTIALS, drop_sign_ins
-from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in
+from proxy.config.routes import ACCOUNTS, CREDENTIALS, drop_sign_ins
+from proxy.config.upstreams import AUTH_HEADERS, MODEL, key_in, names_no_version, usual_address
 from proxy.errors import ApiError
 from proxy.telemetry import Telemetry
 

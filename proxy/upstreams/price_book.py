@@ -23,7 +23,7 @@ class PriceBook:
     def __init__(self, settings: Settings, before: "PriceBook | None" = None) -> None:
         """`before`: the one of the settings before; what an upstream has listed counts on until it lists anew."""
         self._settings = settings
-        self._configured = {row.name: row.overrides_over(settings.models) for row in settings.upstream_rows}
+        self._configured = {row.name: {**settings.models, **row.overrides} for row in settings.upstream_rows}
         self._in_force: dict[str, Overrides] = {**self._configured}
         self._prices: LRUCache[tuple[str, str], Prices] = LRUCache(_MODELS)
         self.version = 0

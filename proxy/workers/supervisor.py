@@ -35,7 +35,7 @@ from proxy.event_loop import terminal_is_gone
 from proxy.workers.worker import COUNT, HURRY, LONGEST_MESSAGE, NUMBER, READY, RETIRE, STOP, TROUBLE, Team, Worker
 
 if TYPE_CHECKING:
-    from proxy.addons.limits.team_counts import ParentCounts
+    from proxy.addons.limits.windows import ParentCounts
 
 _BRIEF_LIFE = 10.0
 """Seconds within which a worker has died at once."""
@@ -186,7 +186,7 @@ class Supervisor:
             process.trouble = message[1:].decode(errors="replace")
         elif message[:1] == COUNT:
             if self._counts is None:
-                from proxy.addons.limits.team_counts import ParentCounts  # only keys that have limits need it
+                from proxy.addons.limits.windows import ParentCounts  # only keys that have limits need it
 
                 self._counts = ParentCounts()
             answer = self._counts.answer(process.pid, message[NUMBER.stop :])

@@ -20,7 +20,7 @@ from policies.model.summary_record import Criteria, Reason, SummaryCost, Summary
 from policies.text import summary_checks
 from policies.text.summary_checks import End
 from proxy.console import output as cli_output
-from proxy.console.audit import REASONS, Audit, AuditedSummary, print_audit, sentence
+from proxy.console.audit import REASONS, Audit, AuditedSummary, print_audit
 from proxy.memory import Event, Key, Store, open_store
 from tests.console.test_cli import program, told
 from tests.kit.redis_servers import Park
@@ -131,8 +131,8 @@ def test_a_price_that_is_not_known_is_no_zero(capsys: pytest.CaptureFixture[str]
     assert [row["dollars"] for row in audit.as_json()["summaries"]] == [None, 0.25]
     print_audit(cli_output.console(), audit)
     report = capsys.readouterr().out
-    assert "cost: unknown (1 call)" in report
-    assert "cost: $0.250 (1 call)" in report
+    assert "cost unknown price (1 call)" in " ".join(report.split())
+    assert "cost $0.250 (1 call)" in " ".join(report.split())
     assert SummaryCost().known_dollars == 0.0
 
 
@@ -152,11 +152,11 @@ def test_m1_the_report_says_what_when_which_messages_and_at_what_cost(
     code, out, err = told(capsys, "audit", "chat", "--store", url)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "What happened (times: EAST)"
+    assert lines[0] == "Events (times: EAST)"
     words = " ".join(out.split())
-    assert "2023-11-15 00:14:20 Everything that was stored of the conversation was deleted." in words
-    assert "Summary s1 of messages 3 to 5 was written by gpt-4o-mini: 12,345 tokens became 678. Cost: $0.250." in words
-    assert "messages 3 to 5, 12,345 tokens, which became 678; cost: $0.250 (1 call)" in words
+    assert "2023-11-15 00:14:20 conversation.deleted, tenant local, conversation chat" in words
+    assert "summary.made, id s1, model gpt-4o-mini, before 12,345, after 678, dollars 0.25, tenant local" in words
+    assert "messages 3 to 5; 12,345 tokens became 678; cost $0.250 (1 call)" in words
     assert "2023-11-15 00:13:20 by model of local (tenant local)" in words
     assert "policy summarize, prompt compaction-1, generation 2" in words
     assert "01234567~" in out
@@ -198,55 +198,36 @@ def test_m2_what_became_of_each_summary_is_said_with_its_reason(
     ]
     words = " ".join(told(capsys, "audit", "chat", "--store", place)[1].split())
     for phrase in (
-        "old a summary for the prompt, was superseded by a newer one",
-        "bad a summary for the prompt, was rejected: it names something that the messages do not name",
-        "edited a summary for the prompt, is stale: a message that it covers has changed",
-        "here a summary for the prompt, stands in the newest request",
-        "next a summary for the prompt, is ready, and waits for its moment",
+        "old compaction superseded; messages",
+        "bad compaction rejected: invented (it names something that the messages do not name)",
+        "edited compaction stale: source (a message that it covers has changed)",
+        "here compaction stands; messages",
+        "next compaction ready; messages",
     ):
         assert phrase in words
 
 
-def event(name: str, **details: str | int | float) -> Event:
-    return Event(1.0, "chat", name, details)
-
-
 @pytest.mark.parametrize(
-    ("noted", "words"),
+    ("details", "words"),
     [
-        (
-            event("summary.wanted", kind="compaction", reason="rolling", since=3, until=41),
-            "A summary of messages 3 to 41 is asked for, from the summary before and the messages since.",
-        ),
-        (
-            event("summary.failed", reason="timeout", since=4, until=4, price="unknown"),
-            "No summary of message 4 came: there was no answer in time. Cost: unknown.",
-        ),
-        (
-            event("summary.rejected", id="s1", model="m", reason="short", since=0, until=9, dollars=0.0),
-            "The summary s1 of messages 0 to 9 by m was rejected: it is too short to say anything. Cost: $0.00000.",
-        ),
-        (event("summary.stale", id="s1", reason="source"), "Summary s1 may not be used any more: a message that it"),
-        (event("summary.stale", id="s1", reason="new word"), "Summary s1 may not be used any more: new word."),
-        (event("summary.adopted", id="s1", generation=1), "Summary s1 stands in the prompt from now on."),
-        (event("digest.wanted", since=7, until=7, characters=12_000), "A digest of message 7 is asked for: 12,000"),
-        (event("tenant.deleted", conversations=3), "Everything that was stored of 3 conversations was deleted."),
-        (event("summary.made", id="s1"), "Summary s1 was written by a model: some tokens became some."),
-        (
-            event("summary.budget", limit="tenant", dollars=2.0),
-            "No more summaries are made for now: what a tenant may cost in a day, $2.000, is used up.",
-        ),
-        (event("what.ever", so=1), "what.ever, so 1"),
+        ({"reason": "rolling", "since": 3, "until": 41}, "reason rolling (from the summary before"),
+        ({"id": "s1", "reason": "source"}, "id s1, reason source (a message that it covers has changed)"),
+        ({"reason": "new word", "dollars": 0.25}, "summary.wanted, reason new word, dollars 0.25"),
+        ({"characters": 12_000}, "characters 12,000"),
     ],
 )
-def test_an_event_is_a_sentence(noted: Event, words: str) -> None:
-    assert sentence(noted).startswith(words)
+def test_an_event_is_told_with_its_details(
+    capsys: pytest.CaptureFixture[str], details: dict[str, str | int | float], words: str
+) -> None:
+    print_audit(cli_output.console(), Audit([("local", Event(1.0, "chat", "summary.wanted", details))]))
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
-def test_every_reason_has_its_words() -> None:
+def test_reasons_that_do_not_speak_for_themselves_have_words() -> None:
     verdicts = set(re.findall(r'return "([a-z]+)"', inspect.getsource(summary_checks.verdict))) | {*get_args(End)}
-    assert verdicts - {"stop", "length"} <= REASONS["rejected"].keys()
-    assert set(get_args(Reason)) - {""} == REASONS["stale"].keys()
+    plain = {"empty", "short", "long", "cut", "refusal", "calls", "reasoning", "other"}
+    assert verdicts - {"stop", "length"} - plain <= REASONS.keys()
+    assert set(get_args(Reason)) - {""} <= REASONS.keys()
 
 
 def test_m4_a_summary_that_must_not_be_used_is_told_as_such(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -257,7 +238,7 @@ def test_m4_a_summary_that_must_not_be_used_is_told_as_such(capsys: pytest.Captu
     place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
     code, out, _ = told(capsys, "audit", "chat", "--store", place)
     assert code == 0
-    assert "was rejected: it names something that the messages do not name" in " ".join(out.split())
+    assert "rejected: invented (it names something that the messages do not name)" in " ".join(out.split())
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\n2023-11-14 22:13:20Z local conversation.deleted \u202e [bold]x[/] [/nosuch] :+1:"
@@ -417,4 +398,4 @@ def test_the_audit_as_a_program(tmp_path: Path) -> None:
     place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", some)
     done = program("audit", "--store", place, "--limit", "2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Everything that was stored of the conversation was deleted." in " ".join(done.stdout.split())
+    assert "conversation.deleted, tenant local" in " ".join(done.stdout.split())

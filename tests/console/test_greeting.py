@@ -11,7 +11,7 @@ import pytest
 
 from proxy.config import Settings
 from proxy.config.clients import CLIENTS
-from proxy.console.greeting import greeting, say
+from proxy.console.serve import greeting, say
 
 ADDRESS = "http://127.0.0.1:8787"
 OPENAI, CLAUDE = "https://api.openai.com/v1", "https://api.anthropic.com"
@@ -104,7 +104,7 @@ def test_the_line_for_codex_is_a_command_that_there_is() -> None:
 
 
 def test_a_full_pipe_that_nobody_reads_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.console.greeting._PATIENCE", 0.01)
+    monkeypatch.setattr("proxy.console.serve._PATIENCE", 0.01)
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     with suppress(BlockingIOError):

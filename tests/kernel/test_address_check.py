@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.config import Settings, UpstreamRow
-from proxy.config.addresses import names_no_version
+from proxy.config.upstreams import names_no_version
 from proxy.telemetry import Telemetry
 from proxy.upstreams.outbound import AddressCheck
 from tests.kit.running import Start

@@ -7,7 +7,7 @@ import re
 import aiohttp
 import pytest
 
-from proxy.console.greeting import greeting
+from proxy.console.serve import greeting
 from proxy.kernel.gateway import Target
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, error_of, json_answer, post, whole

@@ -18,7 +18,7 @@ from yarl import URL
 from policies.dialects import DIALECTS
 from proxy.config import Settings
 from proxy.config.upstreams import UpstreamRow
-from proxy.console.upstreams import check_upstream, upstreams_of
+from proxy.console.doctor import check_upstream, upstreams_of
 from proxy.errors import ApiError
 from proxy.upstreams.outbound import Outbound
 from proxy.upstreams.price_book import PriceBook
@@ -333,10 +333,10 @@ async def test_the_doctor_asks_each_row_with_its_key(monkeypatch: pytest.MonkeyP
         fields: Any = {"auth": "api-key", "key_env": "AZURE_KEY", "query": {"api-version": "2024-10-21"}}
         settings = Settings(upstreams=({"name": "azure", "url": url, **fields},))  # type: ignore[arg-type]  # as in a file
         ((each, name),) = upstreams_of(settings).values()
-        check = await check_upstream(settings, each, name, {})
+        findings = await check_upstream(settings, each, name, {})
         assert cloud.seen[0].one("api-key") == "az-key"
-        assert "az-key" not in repr(check)
-        assert [finding for finding in check.findings if "AZURE_KEY is set, and accepted" in finding.text]
+        assert "az-key" not in repr(findings)
+        assert [finding for finding in findings if "AZURE_KEY is set, and accepted" in finding.text]
 
 
 def test_prices_and_windows_are_those_of_the_row() -> None:

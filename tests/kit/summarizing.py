@@ -18,7 +18,7 @@ from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation, converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
-from proxy.addons.billing.billing import Billing
+from proxy.addons.billing.addon import Billing
 from proxy.config import Settings
 from proxy.kernel.prepare import Holdout
 from proxy.memory import Event, Key, Store, open_store

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.console import cli
 from proxy.console.audit import read_audit
-from proxy.console.read_store import store_settings
+from proxy.console.read_store import StoreSettings, settings_of
 from proxy.lab import demo
 from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.demo import EDITED_AT, WINDOW, DemoResult, chat_at_length, demonstrate, newest_only, recorded
@@ -109,7 +109,7 @@ async def test_a_summary_of_the_long_chat_stands_goes_stale_by_an_edit_and_is_ma
     assert report.mean_context.with_ < 0.6 * report.mean_context.without
     assert report.each_request[-1].input_bill == report.input_bill
     assert report.input_bill.with_ == report.bill.input + report.summaries.bill.total < report.baseline.input
-    audit = await read_audit(store_settings(store, None), "run-0", None, 50)
+    audit = await read_audit(settings_of(StoreSettings, store, None), "run-0", None, 50)
     assert len(audit.summaries) >= 2
 
 

@@ -20,7 +20,7 @@ from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
 from proxy.console.audit import read_audit
-from proxy.console.read_store import store_settings
+from proxy.console.read_store import StoreSettings, settings_of
 from proxy.memory import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.memory.serialization import Codec, place
 from tests.kit.histories import TOOLS
@@ -333,7 +333,7 @@ async def test_x6_an_audit_needs_the_keys_too(tmp_path: Path, monkeypatch: pytes
     await store.close()
 
     async def found() -> list[SummaryRecord]:
-        audit = await read_audit(store_settings(url, None), "conversation", "tenant")
+        audit = await read_audit(settings_of(StoreSettings, url, None), "conversation", "tenant")
         return [each.record for each in audit.summaries]
 
     assert await found() == []

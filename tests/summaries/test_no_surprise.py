@@ -11,7 +11,7 @@ import pytest
 
 from proxy.app import App
 from proxy.config import Settings
-from proxy.console.greeting import greeting
+from proxy.console.serve import greeting
 from proxy.lab.provider import Received, Send
 from tests.kit.histories import Json
 from tests.kit.rolling import (  # noqa: F401 - one is a fixture

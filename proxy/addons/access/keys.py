@@ -11,7 +11,7 @@ from hashlib import sha256
 from string import ascii_lowercase, ascii_uppercase, digits
 from zlib import crc32
 
-from proxy.config.keys import KEY_PREFIX, KEY_SHAPE
+from proxy.config.rules import KEY_PREFIX, KEY_SHAPE
 
 _DIGITS = "".join(each for each in digits + ascii_uppercase + ascii_lowercase if each not in "0OIl")
 _RANDOM_BYTES = 24
@@ -20,13 +20,12 @@ _LENGTH, _CHECKSUM_LENGTH = 33, 6
 
 
 def new_key() -> str:
-    """A key that nobody has."""
     content = _base58(int.from_bytes(secrets.token_bytes(_RANDOM_BYTES)), _LENGTH)
     return KEY_PREFIX + content + _checksum(content)
 
 
 def is_sound(key: str) -> bool:
-    """Whether this is a key in full: one that was cut or mistyped is not."""
+    """True where this is a key in full: one that was cut or mistyped is not."""
     return (
         KEY_SHAPE.fullmatch(key) is not None
         and _checksum(key[len(KEY_PREFIX) : -_CHECKSUM_LENGTH]) == key[-_CHECKSUM_LENGTH:]

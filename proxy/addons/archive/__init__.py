@@ -1,1 +1,1 @@
-"""What is kept for people of the requests that pass: nothing that is sent needs it."""
+"""Texts of requests that are stored for people: nothing that is sent needs it."""

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from cachetools import LRUCache
-
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, text_of
@@ -29,15 +27,14 @@ from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
 from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
-from proxy.addons.archive.texts import TextQueue
+from proxy.addons.archive.texts import ArchiveMemory, TextQueue
 from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
 from proxy.memory.conversation import ParsedRequest
-from proxy.memory.forgetting import forget_in
 from proxy.memory.opening import StoreAccess
 
-_LOGGED = 50_000
-"""Messages, in all logs that are continued without asking the store how far they go."""
+_LONGEST_LOG = 6_250
+"""Messages of a log that is continued without asking the store how far it goes."""
 _BRANCHES = 4
 """Branches of each, the newest: agents that share a conversation's name take turns."""
 _LONGEST = 40
@@ -70,16 +67,15 @@ class _Versions:
 
 @dataclass(slots=True)
 class _Trail:
-    """What the store has of a branch. Only what is written behind the requests, one after the other, changes it."""
+    """The part of a branch that the store has. Only writes behind the requests, one after the other, change it."""
 
     origin: "_Trail | None" = None
     """That of the branch from which this one parts, as long as it is not taken over."""
     is_read: bool = False
-    """Whether the store was asked how far the log goes."""
+    """True where the store was asked how far the log goes."""
     raws: dict[str, bytes] = field(default_factory=dict)
     """The digests of the bytes that stand there, by the names of messages."""
     versions: _Versions = field(default_factory=_Versions)
-    """Those of all branches."""
     sent: SentTrail = field(default_factory=SentTrail)
 
     def begin(self, names: Sequence[str]) -> None:
@@ -92,8 +88,8 @@ class _Trail:
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
-    """What was logged of one history: digests of its messages, and their places."""
+class LogBranch:
+    """One history as it is logged: digests of its messages, and their places."""
 
     digests: tuple[bytes, ...]
     messages: tuple[LoggedMessage, ...]
@@ -106,29 +102,24 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A request, and its place in the log."""
-
     key: Key
     about: _About
     parsed: ParsedRequest
-    branch: _Branch
+    branch: LogBranch
     new: Sequence[int]
     """The messages that the branch did not have, but for those that are too long."""
     sent: bytes | None
-    """The body that was sent; None where that is not logged."""
     is_round: bool
 
 
 class MessageLog:
-    """Stores logs. `limit`: bytes of a conversation."""
+    """`limit`: bytes of a conversation."""
 
-    def __init__(self, services: StoreAccess, limit: int) -> None:
-        self._services = services
+    def __init__(self, services: StoreAccess, memory: ArchiveMemory, limit: int) -> None:
+        self._services, self._memory = services, memory
         self.limit = limit
-        self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
-        """By conversation and owner, the newest first."""
+        self._entries = LogEntries(services, limit)
         self.queue = TextQueue(services, "history", MESSAGES, limit)
-        services.forgets.register_cache(self._branches)
 
     def keep(
         self,
@@ -140,84 +131,100 @@ class MessageLog:
         *,
         is_round: bool = False,
     ) -> None:
-        """Log what is new in a request, and what was `sent` for it; `is_round`: to have a reply go on after a recall.
-        Never raises."""
-        messages, branches = parsed.conversation.messages, self._branches.get((key, owner), ())
+        """Log what is new in a request, and what was `sent` for it. `is_round`: after a recall. Never raises."""
+        entry, messages = self._memory.of(key), parsed.conversation.messages
+        branches = entry.branches.get(owner, ())
         digests = tuple(message.digest for message in messages)
-        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=_Branch((), ()))
+        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=LogBranch((), ()))
         shared = common_items(nearest.digests, digests)
         logged, last = [*nearest.messages[:shared]], nearest.messages[shared - 1].last if shared else ""
         for message in messages[shared:]:
-            name = self._name(owner, last, message.role, message.digest)
+            name = self._entries.name(owner, last, message.role, message.digest)
             logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
             last = logged[-1].last
         extends = shared == len(nearest.digests)
-        branch = _Branch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
-        new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
+        branch = LogBranch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
+        new = [at for at in range(shared, len(messages)) if self._entries.fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
         about = self._about(owner, dialect)
         arrival = _Arrival(key, about, parsed, branch, new=new, sent=sent, is_round=is_round)
-        if self.queue.put(key, size, _once(partial(self._entries, arrival)), partial(self._give_up, key)):
+        make = _once(partial(self._entries.of_request, arrival))
+        if self.queue.put(key, size, make, partial(self._give_up, key)):
             others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]
-            if _size(branches) <= _LOGGED // 8:
-                self._branches[key, owner] = branches
+            if sum(1 + len(each.digests) for each in branches) <= _LONGEST_LOG:
+                entry.branches[owner] = branches
+                self._memory.put(key, entry)
 
     def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply) -> None:
-        """Log the reply to a request that was logged, if it is whole. Never raises."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
-        branches = self._branches.get((key, owner), ())
+        branches = self._memory.of(key).branches.get(owner, ())
         branch = next((branch for branch in branches if branch.digests == digests), None)
         if branch is not None and reply.size:
-            make = partial(asyncio.to_thread, self._reply, self._about(owner, dialect), branch, reply)
+            make = partial(asyncio.to_thread, self._entries.of_reply, self._about(owner, dialect), branch, reply)
             self.queue.put(key, reply.size, _once(make), partial(self._give_up, key))
 
     def _about(self, owner: str, dialect: str) -> _About:
         return {"owner": owner, "dialect": dialect, "at": self._services.clock()}
 
-    def _fits(self, raw: bytes) -> bool:
-        """Whether it can be stored at all; what is longer than a log would drive out all the rest."""
-        if len(raw) > self.limit:
-            self._services.telemetry.metrics.store_trouble("history_large")
-        return len(raw) <= self.limit
+    def _give_up(self, key: Key) -> None:
+        """Texts that wait need those before them, so give them up, too: all comes with the next request."""
+        self.queue.forget(key.tenant, key.conversation)
+        self._memory.of(key).branches.clear()
 
-    async def _entries(self, arrival: _Arrival) -> Sequence[StoredText]:
-        """What the store has not of a request. Raises StoreTrouble."""
+
+class LogEntries:
+    """Makes the entries of requests and replies, behind them."""
+
+    def __init__(self, services: StoreAccess, limit: int) -> None:
+        self._services, self._limit = services, limit
+
+    def fits(self, raw: bytes) -> bool:
+        """True where it can be stored at all; what is longer than a log would drive out all the rest."""
+        if len(raw) > self._limit:
+            self._services.telemetry.metrics.store_trouble("history_large")
+        return len(raw) <= self._limit
+
+    def name(self, owner: str, last: str, role: str, content: bytes) -> str:
+        place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
+        return hmac.digest(self._services.secret, place + content, "sha256").hex()[:32]
+
+    async def of_request(self, arrival: _Arrival) -> Sequence[StoredText]:
+        """The entries of a request that the store has not. Raises StoreTrouble."""
         trail = arrival.branch.trail
         trail.begin([message.name for message in arrival.branch.messages])
-        stored = () if trail.is_read else await self._services.store.list_texts(arrival.key, MESSAGES)
-        messages, versions, replies = await asyncio.to_thread(self._read, arrival, stored)
+        rows = () if trail.is_read else await self._services.store.list_texts(arrival.key, MESSAGES)
+        messages, versions, replies = await asyncio.to_thread(self._read, arrival, rows)
         if surplus := [*replies, *self._aged(versions.values(), trail.versions)]:
             await self._services.store.delete_texts(arrival.key, MESSAGES, surplus)
         beside = [text for text in versions.values() if text.name not in trail.versions.places]
-        sent = [await self._sent(arrival, arrival.sent, versions)] if arrival.sent is not None else []
-        if not all(self._fits(raw_of(text.text)) for text in sent):
-            trail.sent, sent = SentTrail(), []
+        entries = [await self._sent(arrival, arrival.sent, versions)] if arrival.sent is not None else []
+        if not all(self.fits(raw_of(text.text)) for text in entries):
+            trail.sent, entries = SentTrail(), []
         trail.versions.places.update((text.name, trail.versions.size) for text in beside)
-        trail.versions.size += sum(len(text.text) for text in (*beside, *messages, *sent))
-        return [*beside, *messages, *sent]
+        trail.versions.size += sum(len(text.text) for text in (*beside, *messages, *entries))
+        return [*beside, *messages, *entries]
 
     def _aged(self, wanted: Iterable[StoredText], versions: _Versions) -> Sequence[str]:
-        """The names of those versions that are to be stored anew: the oldest entries go where a log is full, and each
-        request needs its tools, however old they are."""
+        """Versions to be stored anew: the oldest entries go where a log is full, and each request needs its tools."""
         size = versions.size
-        versions.places = {name: at for name, at in versions.places.items() if at > size - self.limit}  # others went
-        aged = [text.name for text in wanted if versions.places.get(text.name, size) < size - self.limit // 2]
+        versions.places = {name: at for name, at in versions.places.items() if at > size - self._limit}  # others went
+        aged = [text.name for text in wanted if versions.places.get(text.name, size) < size - self._limit // 2]
         for name in aged:
             del versions.places[name]
         return aged
 
     def _read(
-        self, arrival: _Arrival, stored: Sequence[StoredText]
+        self, arrival: _Arrival, rows: Sequence[StoredText]
     ) -> tuple[Sequence[StoredText], Mapping[str, StoredText], Sequence[str]]:
         """The messages that are to be stored, what stands beside them, and the names of replies that came back."""
         trail, messages, replies = arrival.branch.trail, self._messages(arrival), [*self._returned(arrival)]
         if not trail.is_read:
             trail.is_read = True
-            # how old they are is not known: a quarter of a log on they are stored anew
-            at = trail.versions.size - self.limit // 4
-            trail.versions.places.update((text.name, at) for text in stored if int(text.about["index"]) < 0)
-            names = {text.name for text in stored}
+            # nobody knows how old they are: a quarter of a log on they are stored anew
+            at = trail.versions.size - self._limit // 4
+            trail.versions.places.update((text.name, at) for text in rows if int(text.about["index"]) < 0)
+            names = {text.name for text in rows}
             replies = [name for name in replies if name in names]
             # what comes before a message that was logged was logged too, though it may have gone since
             last = max((at for at, text in enumerate(messages) if text.name in names), default=-1)
@@ -229,8 +236,7 @@ class MessageLog:
         return messages, self._versions(arrival), replies
 
     def _returned(self, arrival: _Arrival) -> Iterator[str]:
-        """The names that replies which this request brings back have as long as none has: its own messages take their
-        places. Another replica may have logged them."""
+        """The names that replies which this request brings back have until it does. Others may have logged them."""
         conversation, owner = arrival.parsed.conversation, str(arrival.about["owner"])
         first = arrival.new[0] if arrival.new else len(conversation.messages)
         for step in reversed(range(conversation.steps - 1)):
@@ -242,7 +248,6 @@ class MessageLog:
             yield from (self._reply_name(owner, before, digest, at) for at in range(len(reply) + _UNRETURNED))
 
     def _messages(self, arrival: _Arrival) -> list[StoredText]:
-        """The new messages as the client wrote them."""
         texts = []
         for at in arrival.new:
             message, logged = arrival.parsed.conversation.messages[at], arrival.branch.messages[at]
@@ -258,10 +263,10 @@ class MessageLog:
         raws = {"lead": request.instructions, "tools": request.tool_list, "frame": frame}
         texts = {}
         for role, raw in raws.items():
-            if raw and self._fits(raw):
+            if raw and self.fits(raw):
                 shows_as = "system" if role == "lead" else role
                 place: _About = {"index": sent_requests.BESIDE[role], "parent": "", "role": shows_as}
-                texts[role] = StoredText(self._name(owner, "", role, raw), text_of(raw), {**arrival.about, **place})
+                texts[role] = StoredText(self.name(owner, "", role, raw), text_of(raw), {**arrival.about, **place})
         return texts
 
     async def _sent(self, arrival: _Arrival, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
@@ -269,22 +274,21 @@ class MessageLog:
         branch, trail, received = arrival.branch, arrival.branch.trail, arrival.parsed.request
         names = [message.name for message in branch.messages]
         dialect = str(arrival.about["dialect"])
-        sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, received, names, trail.sent)
+        request_body = await asyncio.to_thread(sent_requests.read_body, dialect, body, received, names, trail.sent)
         raws = [message.raw for message in arrival.parsed.conversation.messages]
         # a client that moves its cache marks writes a message otherwise than it was logged
         others = [name for name, raw in zip(names, raws, strict=True) if trail.raws.get(name) != raw]
-        others = [*set(others).intersection(names[sent.newest + 1 :])]
-        stored = await self._services.store.texts(arrival.key, MESSAGES, others)
-        before = trail.sent.entry if sent.common else ""
-        text = await asyncio.to_thread(_entry, arrival, sent, names, versions, stored)
+        others = [*set(others).intersection(names[request_body.newest + 1 :])]
+        texts = await self._services.store.texts(arrival.key, MESSAGES, others)
+        before = trail.sent.entry if request_body.common else ""
+        text = await asyncio.to_thread(_entry, arrival, request_body, names, versions, texts)
         place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}
         step = {"number": arrival.parsed.conversation.steps, "round": trail.sent.round}
-        about = {**arrival.about, **place, **step, "sent": sent.digest, "before": before}
-        trail.sent.entry = self._name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
+        about = {**arrival.about, **place, **step, "sent": request_body.digest, "before": before}
+        trail.sent.entry = self.name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
         return StoredText(trail.sent.entry, text, about)
 
-    def _reply(self, about: _About, branch: _Branch, reply: HeldReply) -> Sequence[StoredText]:
-        """The messages of a reply, each behind the one before it."""
+    def of_reply(self, about: _About, branch: LogBranch, reply: HeldReply) -> Sequence[StoredText]:
         dialect, last, texts = str(about["dialect"]), branch.last, []
         raws = DIALECTS[dialect].messages_in(reply.content)
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
@@ -299,37 +303,27 @@ class MessageLog:
             }
             texts.append(StoredText(name, text_of(raw), {**about, **place, "reply": digest, "after": branch.last}))
             last = name
-        return texts if sum(len(text.text) for text in texts) <= self.limit else []
+        return texts if sum(len(text.text) for text in texts) <= self._limit else []
 
     def _reply_name(self, owner: str, before: str, digest: str, at: int) -> str:
-        """The name of a message of a reply that no request has brought back."""
-        return self._name(owner, before, "reply", f"{digest}\0{at}".encode())
-
-    def _name(self, owner: str, last: str, role: str, content: bytes) -> str:
-        place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
-        return hmac.digest(self._services.secret, place + content, "sha256").hex()[:32]
-
-    def _give_up(self, key: Key) -> None:
-        """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
-        self.queue.forget(key.tenant, key.conversation)
-        forget_in(self._branches, key.tenant, key.conversation)
+        return self.name(owner, before, "reply", f"{digest}\0{at}".encode())
 
 
 def _entry(
     arrival: _Arrival,
-    sent: SentBody,
+    request_body: SentBody,
     names: Sequence[str],
     versions: Mapping[str, StoredText],
-    stored: Mapping[str, str],
+    rows: Mapping[str, str],
 ) -> str:
     """The text of the entry of what was sent, from the messages as they are logged."""
     trail, request = arrival.branch.trail, arrival.parsed.request
-    for name, text in stored.items():
+    for name, text in rows.items():
         trail.raws[name] = sha256(raw_of(text)).digest()
     texts: dict[int, bytes] = {}
-    for at in range(sent.newest + 1, len(names)):
-        if names[at] in stored:
-            texts[at] = raw_of(stored[names[at]])
+    for at in range(request_body.newest + 1, len(names)):
+        if names[at] in rows:
+            texts[at] = raw_of(rows[names[at]])
         elif trail.raws.get(names[at]) == arrival.parsed.conversation.messages[at].raw:
             texts[at] = request.raw(at)
     texts |= {TOOLS: request.tool_list} if "tools" in versions else {}
@@ -337,11 +331,11 @@ def _entry(
     texts |= rest_in(frame_of(request)) if "frame" in versions else {}
     trail.sent.round = trail.sent.round + 1 if arrival.is_round else 0
     beside = {role: text.name for role, text in versions.items()}
-    return sent_requests.entry_of(sent, texts, names, beside, trail.sent)
+    return sent_requests.entry_of(request_body, texts, names, beside, trail.sent)
 
 
 def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], Awaitable[Sequence[StoredText]]]:
-    """What was made once is not made again where the store takes it only the second time."""
+    """Texts are made once, also where the store takes them only the second time."""
     texts: list[Sequence[StoredText]] = []
 
     async def made_once() -> Sequence[StoredText]:
@@ -350,8 +344,3 @@ def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], A
         return texts[0]
 
     return made_once
-
-
-def _size(branches: Sequence[_Branch]) -> int:
-    """How many messages these are, and one more for each branch."""
-    return sum(1 + len(branch.digests) for branch in branches)

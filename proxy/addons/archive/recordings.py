@@ -5,21 +5,42 @@ Laws
   No file stands there half written. A folder is its tenant's, a name says which conversation, who sent it, and how it
   began, each as a digest.
   Only files with the names of recordings are ever deleted.
+  A recording is what the client sent last, with the reply to it, rewritten as the conversation grows; a branch that
+  does not go on from it has a recording of its own. Bodies alone are recorded, never a header.
+  Nothing waits for it, nothing fails by it: it is written in a thread, every half minute and in the end. What waits is
+  bounded. What is deleted is not written any more.
+  Chosen fields are left out, and the credential of the request, in any form in which it may stand. A field is chosen by
+  its path (`messages.*.content`; `*` is any name or place, `$` everything), and all below it. A pattern is searched by
+  RE2, in linear time; without one the whole value goes. Nothing is left out of the names of fields.
 """
 
+import asyncio
+import hmac
 import json
 import os
 import re
 import time
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+import re2  # type: ignore[import-untyped]  # it ships no types
 
 from policies.dialects import DIALECTS
+from policies.dialects.common import as_json
+from proxy.addons.archive.texts import ArchiveMemory
+from proxy.config import Settings
 from proxy.config.keyring import SEALED, Keyring, SealedError, keyring_of
+from proxy.kernel.addons import HeldReply
+from proxy.memory import Key, ttl_of
+from proxy.memory.conversation import ParsedRequest
+from proxy.memory.opening import StoreAccess
+from proxy.requests import ClientRequest
 
 _NAME = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{12})\.[0-9a-f]{8}-[0-9]{1,4}\.(json|sealed|[0-9]+)")
 """With a number at the end it is half written, maybe by a process that died of it."""
@@ -35,8 +56,6 @@ def _digest(name: str, length: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """The recordings below a folder."""
-
     folder: Path
     keyring: Keyring | None = field(default=None, repr=False)
 
@@ -76,7 +95,6 @@ class Recordings:
         return sum(map(_unlink, self.of(tenant, conversation, owner)))
 
     def of(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> list[Path]:
-        """The files of a tenant, of one of its conversations, of one who sent it."""
         wanted = (
             None if conversation is None else _digest(conversation, 24),
             None if owner is None else _digest(owner, 12),
@@ -86,18 +104,17 @@ class Recordings:
 
     def trim(self, limit: int, ttl: float) -> int:
         """Delete what is older, and the oldest of what is more. Returns how many had to go for their size."""
-        rows = sorted((status.st_mtime, status.st_size, file) for file, status in self._statuses())
+        rows: list[tuple[float, int, Path]] = []
+        for file, _ in self._files():
+            with suppress(FileNotFoundError):
+                status = file.stat()
+                rows.append((status.st_mtime, status.st_size, file))
         size, gone, now = sum(row[1] for row in rows), 0, time.time()
-        for at, of_it, file in rows:
+        for at, of_it, file in sorted(rows):
             if at < now - ttl or size > limit:
                 gone += _unlink(file) and at >= now - ttl
                 size -= of_it
         return gone
-
-    def _statuses(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for file, _ in self._files():
-            with suppress(FileNotFoundError):
-                yield file, file.stat()
 
     def _files(self, only: str = "") -> Iterator[tuple[Path, tuple[str, str]]]:
         for folder in [self.folder / only] if only else [*self.folder.iterdir()]:
@@ -115,8 +132,7 @@ def _unlink(file: Path) -> bool:
 
 
 def opened(content: bytes, name: str) -> bytes:
-    """A recording of this name as it was before it was sealed, by the keys that the environment names. Raises
-    ValueError."""
+    """A recording of this name before it was sealed, by the keys of the environment. Raises ValueError."""
     if content[:1] != bytes([SEALED]):
         return content
     keyring = keyring_of(os.environ.get(KEYS, ""))
@@ -139,7 +155,6 @@ _HOLDERS = ("content", "source", "output", "function")
 
 
 def session_of(dialect: str, body: str | bytes, replies: Sequence[str | bytes]) -> Mapping[str, Any]:
-    """The session of a request's body and the messages of its reply."""
     session: dict[str, Any] = json.loads(body)
     field = DIALECTS[dialect].fields.history
     history = session[field]
@@ -153,9 +168,227 @@ def session_of(dialect: str, body: str | bytes, replies: Sequence[str | bytes]) 
 
 
 def _bare(value: Any) -> Any:
-    """Without cache marks."""
     if isinstance(value, list):
         return [_bare(each) for each in value]
     if not isinstance(value, dict):
         return value
     return {name: _bare(each) if name in _HOLDERS else each for name, each in value.items() if name not in _MARKS}
+
+
+# --- what is left out ---
+
+REDACTED = "[redacted]"
+_SHORTEST = 8
+"""Characters of a credential that is looked for."""
+
+_QUIET = re2.Options()
+_QUIET.log_errors = False  # what is wrong with a pattern is said in the error
+_Row = tuple[tuple[str, ...], Any]
+
+
+class Redaction:
+    """Leaves out what a table says: patterns by paths. Raises ValueError for a pattern that is none."""
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        self._rows: list[_Row] = []
+        for path, pattern in table.items():
+            names = tuple(name for name in path.removeprefix("$").split(".") if name)
+            try:
+                self._rows.append((names, re2.compile(pattern, _QUIET) if pattern else None))
+            except re2.error as error:
+                reason = error.args[0] if error.args else ""
+                reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+                raise ValueError(f"{path}: {pattern!r} is not a valid RE2 pattern ({reason}); correct it") from error
+
+    def applied(self, session: Mapping[str, Any], credential: str) -> bytes:
+        raw = as_json(_redacted(session, self._rows) if self._rows else session)
+        for form in forms_of(credential):
+            raw = raw.replace(form, REDACTED.encode())
+        return raw
+
+
+def forms_of(credential: str) -> Iterator[bytes]:
+    """The keys of a credential, plain, and in the encodings in which a text may hold them."""
+    for key in credential.split("\n"):
+        raw = key.encode("utf-8", "surrogateescape")
+        if len(raw) >= _SHORTEST:
+            yield raw
+            yield as_json(key)[1:-1]
+            yield from (encode(raw).rstrip(b"=") for encode in (b64encode, urlsafe_b64encode))
+            # inside of a longer text it begins at any of three places, and shares its outer characters with neighbours
+            yield from (
+                encode(bytes(before) + raw)[before + bool(before) : (before + len(raw)) * 4 // 3]
+                for encode in (b64encode, urlsafe_b64encode)
+                for before in range(3)
+            )
+            yield from (raw.hex().encode(), raw.hex().upper().encode())
+            yield from (quote(raw, safe=safe).encode() for safe in ("", "/"))
+
+
+def _redacted(value: Any, rows: Sequence[_Row]) -> Any:
+    here = [pattern for names, pattern in rows if not names]
+    if isinstance(value, dict):
+        return {name: _redacted(each, _under(name, rows)) for name, each in value.items()} if rows else value
+    if isinstance(value, list):
+        return [_redacted(each, _under(str(at), rows)) for at, each in enumerate(value)] if rows else value
+    if None in here:
+        return REDACTED
+    if isinstance(value, str):
+        for pattern in here:
+            value = pattern.sub(REDACTED, value)
+    return value
+
+
+def _under(name: str, rows: Sequence[_Row]) -> Sequence[_Row]:
+    """The rows that count below a field: those that cover all of it, and those whose path goes on through it."""
+    return [(names[1:], pattern) for names, pattern in rows if not names or names[0] in (name, "*")]
+
+
+# --- the recorder ---
+
+_EVERY = 30.0
+"""Seconds from one time that all is written to the next."""
+_HELD = 64 * 2**20
+"""Bytes that wait to be written; beyond it they are written at once, and beyond twice as much not at all."""
+_MOST_BRANCHES = 100
+"""Recordings of a conversation that begin alike; further branches are not recorded, and counted."""
+_CLOSING_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Recording:
+    file: Path
+    digests: tuple[bytes, ...]
+    dialect: str = ""
+    body: bytes = b""
+    """Empty once it is written."""
+    reply: bytes = b""
+    credential: str = field(default="", repr=False)
+    has_replies: bool = False
+    """True where the body holds any: without one it is no session."""
+    is_deleted: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.reply)
+
+
+class Recorder:
+    def __init__(
+        self,
+        recordings: Recordings,
+        redaction: Redaction,
+        settings: Settings,
+        access: StoreAccess,
+        memory: ArchiveMemory,
+    ) -> None:
+        self._recordings, self._redaction, self._settings, self._memory = recordings, redaction, settings, memory
+        self._telemetry, self._secret = access.telemetry, access.secret
+        self._waiting: dict[Path, Recording] = {}
+        self._held = 0
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
+        wanted = client_request.options.record
+        if wanted is False or not (wanted or self._is_sampled(key)):
+            return
+        if self._held > 2 * _HELD:
+            self._telemetry.metrics.store_trouble("recording_full")
+            return
+        digests = tuple(message.digest for message in parsed.conversation.messages)
+        beginning = parsed.conversation.end_anchor(0)
+        entry = self._memory.of(key)
+        branches = entry.recordings.setdefault((client_request.sender.owner, beginning), [])
+        recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
+        if recording is None and len(branches) >= _MOST_BRANCHES:
+            self._telemetry.metrics.store_trouble("recording_full")
+            return
+        if recording is None:
+            place = (key.tenant, key.conversation, client_request.sender.owner, beginning, len(branches))
+            recording = Recording(self._recordings.place(*place), digests)
+            branches.append(recording)
+            self._memory.put(key, entry)
+        recording.digests, recording.dialect = digests, client_request.dialect
+        recording.credential, recording.has_replies = client_request.sender.credential, parsed.conversation.steps > 1
+        self._hold(recording, client_request.body, b"")
+
+    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
+        digests = tuple(message.digest for message in parsed.conversation.messages)
+        beginning = parsed.conversation.end_anchor(0)
+        for recording in self._memory.of(key).recordings.get((client_request.sender.owner, beginning), ()):
+            if recording.digests == digests:
+                self._hold(recording, client_request.body, reply.content)
+
+    async def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
+        """Delete recordings of a tenant, a conversation, a sender. How many there were, written or not."""
+        self._memory.forget(tenant, conversation)
+        async with self._lock:
+            waiting = len(self._waiting)
+            self._waiting = {file: each for file, each in self._waiting.items() if not each.is_deleted}
+            with suppress(OSError):
+                return await asyncio.to_thread(self._recordings.delete, tenant, conversation, owner)
+        return waiting - len(self._waiting)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await self._write_waiting()
+
+    def _is_sampled(self, key: Key) -> bool:
+        """By the name of the conversation: for its whole life, at every replica."""
+        name = f"record\0{key.tenant}\0{key.conversation}".encode("utf-8", "surrogatepass")
+        digest = hmac.digest(self._secret, name, "sha256")
+        return int.from_bytes(digest[:8], "big") < self._settings.record_share * 2**64
+
+    def _hold(self, recording: Recording, body: bytes, reply: bytes) -> None:
+        self._held += len(body) + len(reply) - recording.size
+        recording.body, recording.reply = body, reply
+        self._waiting[recording.file] = recording
+        if self._held > _HELD:
+            self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._write_now_and_then())
+
+    async def _write_now_and_then(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._write_waiting()
+            with suppress(OSError):
+                limit = self._settings.record_limit
+                gone = await asyncio.to_thread(self._recordings.trim, limit, ttl_of(self._settings.store))
+                if gone:
+                    self._telemetry.log.warning("recordings_trimmed", files=gone, limit=limit)
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            async with self._lock:
+                if not self._waiting:
+                    return
+                recording = self._waiting.pop(next(iter(self._waiting)))
+                self._held -= recording.size
+                body, reply, recording.body, recording.reply = recording.body, recording.reply, b"", b""
+                if recording.is_deleted:
+                    continue
+                try:
+                    await asyncio.to_thread(self._write, recording, body, reply)
+                except Exception as error:  # one recording is no reason to stop all others
+                    self._telemetry.metrics.store_trouble("recording")
+                    self._telemetry.log.warning("recording_failed", error=type(error).__name__)
+                if recording.is_deleted:  # meanwhile, by another worker
+                    with suppress(OSError):
+                        await asyncio.to_thread(recording.file.unlink, missing_ok=True)
+
+    def _write(self, recording: Recording, body: bytes, reply: bytes) -> None:
+        replies: Sequence[bytes] = DIALECTS[recording.dialect].messages_in(reply) if reply else ()
+        if not (replies or recording.has_replies):
+            return
+        session = session_of(recording.dialect, body, replies)
+        self._recordings.write(recording.file, self._redaction.applied(session, recording.credential))

@@ -14,9 +14,10 @@ import asyncio
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
@@ -30,30 +31,70 @@ from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.memory import ARTIFACTS, ORIGINALS, Key, StoredText, StoreTrouble, TextKind
 from proxy.memory.cached import PendingWrite, WriteBehindQueue
-from proxy.memory.forgetting import forget_in
+from proxy.memory.forgetting import ForgetRegistry
 from proxy.memory.opening import StoreAccess
+
+if TYPE_CHECKING:
+    from proxy.addons.archive.message_log import LogBranch
+    from proxy.addons.archive.recordings import Recording
 
 _QUEUED, _HELD = 256, 32 * 2**20
 """Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""
 _PORTION = 2**20
 """Characters that are handed to the store at once, but for a longer text."""
 _NAMES = 10
-"""Conversations that a refusal names."""
 _REFERENCE = re.compile(r"[0-9]{6,24}(\+[0-9]{1,9})?")
 LARGEST = 16 * 2**20
 """Characters of an artifact, at most; longer outputs are counted and not kept."""
-_SEEN = 2**16
-"""Requests that are remembered, so that what they held is not looked at again."""
+_KNOWN = 100_000
+"""Messages, requests and recordings, in all conversations of which something is known here."""
 _LONGEST = 200
 """Characters of a tool's name: it comes from clients."""
 
 Make = Callable[[], Awaitable[Iterable[StoredText]]]
-"""Makes the texts of a request, once it is their turn. May raise StoreTrouble."""
+
+
+@dataclass(slots=True)
+class ArchivedConversation:
+    """The memory of a conversation, by who sent it, so that a request costs what is new in it: the branches of
+    its log, the newest first; the anchors of blocks up to which outputs are stored; and the recordings that go on, by
+    how they begin, too."""
+
+    branches: "dict[str, tuple[LogBranch, ...]]" = field(default_factory=dict)
+    anchors: set[tuple[str, str]] = field(default_factory=set)
+    recordings: "dict[tuple[str, str], list[Recording]]" = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        messages = sum(1 + len(branch.digests) for row in self.branches.values() for branch in row)
+        return 1 + messages + len(self.anchors) + sum(map(len, self.recordings.values()))
+
+
+class ArchiveMemory:
+    """Those that were asked about last. What is deleted is forgotten, and its recordings are not written any more."""
+
+    def __init__(self, forgets: ForgetRegistry) -> None:
+        self._memory: LRUCache[Key, ArchivedConversation] = LRUCache(_KNOWN, getsizeof=lambda each: each.size)
+        forgets.register(self.forget)
+
+    def of(self, key: Key) -> ArchivedConversation:
+        return self._memory.get(key) or ArchivedConversation()
+
+    def put(self, key: Key, entry: ArchivedConversation) -> None:
+        """It has changed. One that alone is too large is forgotten."""
+        self._memory.pop(key, None)
+        if entry.size < _KNOWN:
+            self._memory[key] = entry
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        for key in [key for key in self._memory if key.tenant == tenant and conversation in (None, key.conversation)]:
+            for row in self._memory.pop(key).recordings.values():
+                for recording in row:
+                    recording.is_deleted = True
 
 
 class TextQueue:
-    """A queue of texts of one kind. `name` is what log lines and metrics call it; `limit`: bytes that stay in the store
-    of a bounded kind."""
+    """`name` is what log lines and metrics call it; `limit`: bytes that stay in the store of a bounded kind."""
 
     def __init__(self, services: StoreAccess, name: str, kind: TextKind, limit: int | None = None) -> None:
         self._store = services.store
@@ -68,12 +109,10 @@ class TextQueue:
         services.forgets.register(self.forget)
 
     def put(self, key: Key, size: int, make: Make, on_give_up: Callable[[], None] = lambda: None) -> bool:
-        """Whether they will be written. `size`: their characters. `on_give_up` is called where the store would not take
-        them twice."""
+        """True where they will be written. `size`: their characters. `on_give_up`: where they were not."""
         return self._writes.put(PendingWrite(key, partial(self._write, make), size, on_give_up))
 
     async def close(self) -> None:
-        """Write what is waiting, for a moment at most."""
         if lost := await self._writes.close():
             self._telemetry.log.warning(f"{self._name}_lost", requests=lost)
 
@@ -94,21 +133,18 @@ class TextQueue:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What a reference stands for, and a conversation that has it."""
+    """The text of a reference, and a conversation that has it."""
 
     conversation: str
     text: str
 
 
 class Originals:
-    """Stores the texts that edits hide, and finds them for people."""
-
     def __init__(self, services: StoreAccess) -> None:
         self._services = services
         self.queue = TextQueue(services, "originals", ORIGINALS)
 
     def keep(self, key: Key, owner: str, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """Store what these edits hide, for its owner. Never raises."""
         edits = [edit for edit in new if named(conversation, edit)]
         if not edits:
             return
@@ -125,7 +161,7 @@ class Originals:
         self.queue.put(key, size, make)
 
     async def find(self, tenant: str, owner: str, ref: str, conversation: str | None) -> Original:
-        """What a reference stands for in what this owner sent, in all its conversations or in the one given.
+        """The text of a reference in what this owner sent, in all its conversations or in the one given.
 
         Raises ApiError where there is nothing, or more than one thing, or no store to ask.
         """
@@ -136,12 +172,12 @@ class Originals:
                 conversations = []
             elif conversation is None:
                 conversations = await store.conversations_with(tenant, ORIGINALS, name)
-            stored = {each: await store.texts(Key(tenant, each), ORIGINALS, [name]) for each in conversations}
+            rows = {each: await store.texts(Key(tenant, each), ORIGINALS, [name]) for each in conversations}
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("original")
             message = "The store does not answer, so nothing can be looked up; try again in a moment."
             raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
-        texts = {each: some[name] for each, some in stored.items() if name in some}
+        texts = {each: some[name] for each, some in rows.items() if name in some}
         if not texts:
             raise ApiError(404, "No text is stored for this reference.", "not_found")
         if len(set(texts.values())) > 1:
@@ -158,12 +194,11 @@ def named(conversation: Conversation, edit: Edit) -> str:
     call = call_answered_by(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
     if call is not None:
         refs.append(call.ref)
-    named = refs_named(edit.text)
-    return next((ref for ref in refs if ref in named), "")
+    names = refs_named(edit.text)
+    return next((ref for ref in refs if ref in names), "")
 
 
 def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:
-    """Each reference that these edits name, and what it stands for."""
     for edit in edits:
         ref = named(conversation, edit)
         if ref and isinstance(edit, Replace) and ref == _own(conversation, edit):
@@ -181,7 +216,6 @@ def _own(conversation: Conversation, edit: Edit) -> str:
 
 
 def _place(conversation: Conversation, edit: Edit) -> slice:
-    """The blocks that an edit hides."""
     first, last = (edit.at, edit.at) if isinstance(edit, Replace) else (edit.first, edit.last)
     return slice(conversation.index[first], conversation.index[last] + 1)
 
@@ -189,19 +223,15 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
 class Artifacts:
     """Stores outputs of tools, and finds them for people. `limit`: bytes of a tenant."""
 
-    def __init__(self, services: StoreAccess, limit: int) -> None:
-        self._services = services
+    def __init__(self, services: StoreAccess, memory: ArchiveMemory, limit: int) -> None:
+        self._services, self._memory = services, memory
         self._longest = min(LARGEST, limit)
-        self._seen: LRUCache[tuple[Key, str, str], bool] = LRUCache(_SEEN)
-        """Requests by conversation, owner and anchor of the last block."""
         self.queue = TextQueue(services, "artifacts", ARTIFACTS, limit)
-        services.forgets.register_cache(self._seen)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
-        """Store the outputs that this request is the first to bring. Never raises."""
-        ends = range(len(conversation.blocks), 0, -1)
-        seen = next((end for end in ends if (key, owner, conversation.blocks[end - 1].anchor) in self._seen), 0)
-        blocks = conversation.blocks[seen:]
+        entry, ends = self._memory.of(key), range(len(conversation.blocks), 0, -1)
+        first = next((end for end in ends if (owner, conversation.blocks[end - 1].anchor) in entry.anchors), 0)
+        blocks = conversation.blocks[first:]
         outputs = [
             block
             for block in blocks
@@ -212,12 +242,11 @@ class Artifacts:
             self._services.telemetry.metrics.store_trouble("artifacts_large")
         size = sum(len(block.text) for block in fitting)
         make = partial(asyncio.to_thread, self._texts, owner, conversation, fitting, self._services.clock())
-        see_again = partial(forget_in, self._seen, key.tenant, key.conversation)
-        if blocks and (not fitting or self.queue.put(key, size, make, see_again)):
-            self._seen[key, owner, blocks[-1].anchor] = True
+        if blocks and (not fitting or self.queue.put(key, size, make, entry.anchors.clear)):
+            entry.anchors.add((owner, blocks[-1].anchor))
+            self._memory.put(key, entry)
 
     def name_of(self, owner: str, digest: str) -> str:
-        """The store's name of the text with this digest that this owner sent."""
         message = f"artifact\0{owner}\0{digest}".encode("utf-8", "surrogatepass")
         return hmac.new(self._services.secret, message, "sha256").hexdigest()[:32]
 
@@ -231,8 +260,7 @@ class Artifacts:
         return None
 
     def _texts(self, owner: str, conversation: Conversation, blocks: Iterable[Block], at: float) -> list[StoredText]:
-        """One for each text, as it first stands. The message is named as summaries name theirs, the block as digests
-        do."""
+        """One for each text, as it first stands. Messages are named as summaries name them, blocks as digests do."""
         texts: dict[str, StoredText] = {}
         for block in blocks:
             digest = sha256(block.text.encode("utf-8", "surrogatepass")).hexdigest()

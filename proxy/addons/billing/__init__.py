@@ -1,1 +1,1 @@
-"""What conversations cost: both bills of each request, added up by day and by conversation, and the holdout."""
+"""Costs of conversations: both bills of each request, added up by day and by conversation, and the holdout."""

@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import nextafter
 from secrets import token_hex
-from typing import Any
 
 from limits.util import get_package_data
 
-from proxy.addons.limits import standing as times
-from proxy.addons.limits.standing import Standing
-from proxy.addons.limits.windows import NO_TOKENS, window_tokens
-from proxy.config.keys import KeyRow
+from proxy.addons.limits import windows
+from proxy.addons.limits.windows import WindowUse, window_tokens
+from proxy.config.rules import KeyRow
 from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
 from proxy.memory.redis.connection import Command, Keys, RedisConnection, Script, ScriptCommand, address
 from proxy.memory.redis.scripts import TAKE
@@ -30,8 +28,7 @@ _SEEN = 60
 
 
 class SharedWindows:
-    """Counts in the Redis of the store, on connections of its own. A key goes by its name, as in the store's keys of
-    other things."""
+    """Counts in the Redis of the store, on connections of its own. A key goes by its name."""
 
     def __init__(self, url: str, patience: float, clock: Callable[[], float] = time.time) -> None:
         where = address(url)
@@ -40,7 +37,6 @@ class SharedWindows:
         self._clock = clock
         self._own_name = token_hex(8)
         self.replicas = 1
-        """The processes that count together, as seen last."""
 
     async def open(self) -> None:
         """Connect, or StoreTrouble. From then on it is connected anew where that is needed."""
@@ -62,10 +58,9 @@ class SharedWindows:
         )
         self.replicas = max(1, int(replicas))
 
-    async def admit(self, key: KeyRow, purse: Purse) -> tuple[Standing, bool]:
-        """As in memory, but a request that is refused for its tokens has counted; and whether the dollars in this purse
-        are used up. Raises StoreTrouble."""
-        now, seconds, commands = self._clock(), times.MINUTE, list[Command]()
+    async def admit(self, key: KeyRow, purse: Purse) -> tuple[WindowUse, bool]:
+        """As in memory, but one that is refused for its tokens has counted; and true where the purse is used up."""
+        now, seconds, commands = self._clock(), windows.MINUTE, list[Command]()
         if key.rpm is not None:
             requests = [self._name(key.name, "requests")]
             commands.append(_ACQUIRE.on(requests, now, key.rpm, seconds, 1))
@@ -76,23 +71,23 @@ class SharedWindows:
             commands.append(self._take(purse, token_hex(16), 0.0, nextafter(key.usd_per_day, 0.0)))
         replies = await self._connection.trip(*commands)
         is_full = key.usd_per_day is not None and not replies.pop()[0]
-        tokens = NO_TOKENS if key.tpm is None else window_tokens(key.tpm, _numbers(replies.pop()))
+        row = replies.pop() if key.tpm is not None else (0, 0, 0, 0)
+        before, before_ms, current, current_ms = (max(0, int(value or 0)) for value in row)
+        tokens = window_tokens(key.tpm, (before, before_ms / 1000, current, current_ms / 1000))
         if key.rpm is None:
-            return Standing(True, 0, 0.0, *tokens), is_full
+            return WindowUse(True, 0, 0.0, *tokens), is_full
         oldest, count = replies[1] or (now, 0)
         wait = max(0.0, float(oldest) + seconds - now)
-        return Standing(bool(replies[0]), int(count), wait, *tokens), is_full
+        return WindowUse(bool(replies[0]), int(count), wait, *tokens), is_full
 
     async def charge(self, tokens: Mapping[str, int], dollars: Sequence[tuple[Purse, str, float]]) -> None:
-        """Add to the tokens of keys, by their names, and to what purses hold: once for each mark. Raises
-        StoreTrouble."""
+        """Add to the tokens of keys, and to what purses hold: once for each mark. Raises StoreTrouble."""
         counters = ((self._counters(name), count) for name, count in tokens.items())
-        commands = [_CHARGE.on(keys, _NO_LIMIT, times.MINUTE, count) for keys, count in counters]
+        commands = [_CHARGE.on(keys, _NO_LIMIT, windows.MINUTE, count) for keys, count in counters]
         commands += [self._take(purse, mark, sum_, sys.float_info.max) for purse, mark, sum_ in dollars]
         await self._connection.trip(*commands)
 
     def _take(self, purse: Purse, mark: str, dollars: float, limit: float) -> ScriptCommand:
-        """As the store takes from a purse."""
         key = self._keys.purse(name_bytes(purse.tenant), name_bytes(purse.day))
         return TAKE.on([key], PURSE_SECONDS, mark, dollars, limit)
 
@@ -100,7 +95,6 @@ class SharedWindows:
         return f"{self._prefix}:{{{name}}}:{what}"
 
     def _counters(self, name: str) -> list[str]:
-        """Of the minute before, and of this one."""
         return [self._name(name, "tokens_before"), self._name(name, "tokens")]
 
 
@@ -110,9 +104,3 @@ def _script(name: str) -> Script:
 
 _ACQUIRE, _REQUESTS = _script("acquire_moving_window"), _script("moving_window")
 _CHARGE, _TOKENS = _script("acquire_sliding_window"), _script("sliding_window")
-
-
-def _numbers(row: Sequence[Any]) -> tuple[int, float, int, float]:
-    """The counter of the minute before, the seconds for which it counts, and the same of this minute."""
-    before, before_ms, current, current_ms = (max(0, int(value or 0)) for value in row)
-    return before, before_ms / 1000, current, current_ms / 1000

@@ -6,23 +6,24 @@ Laws
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
+import json
+import re
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.model.conversation import Conversation, converse
 from policies.tools.file_changes import ToolCall, changes_of
-from proxy.addons.archive.logged_requests import ConversationLog, DamagedError, MissingError
-from proxy.addons.archive.sent_requests import is_message
-from proxy.addons.pages import export
-from proxy.addons.pages.answers import PRIVATE, PageParts, json_page, nothing
-from proxy.addons.pages.export import moment
+from proxy.addons.archive.sent_requests import ConversationLog, DamagedError, MissingError, is_message
+from proxy.addons.pages.answers import PageParts, json_page, moment, nothing, text_page
+from proxy.addons.pages.conversations import Page
 from proxy.errors import ApiError
-from proxy.memory import MESSAGES, Key, StoredText
+from proxy.memory import MESSAGES, StoredText
 
 T = TypeVar("T")
 _BATCH = 64
@@ -35,22 +36,29 @@ UNSEEN = (
 
 @dataclass(frozen=True, slots=True)
 class LogPages:
-    """Answers requests for what a log holds."""
-
     parts: PageParts
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """A whole log takes several times its size in memory: one is put together at once."""
 
+    @property
+    def table(self) -> Mapping[str, Page]:
+        return {
+            "history": self.history,
+            "requests": self.requests,
+            "requests/": self.request,
+            "session": self.session,
+            "changes": self.changes,
+        }
+
     async def history(self, request: web.BaseRequest, name: str) -> web.Response:
-        """The log of all messages, as lines of JSON or as Markdown."""
         log = await self._log(request, name)
         listed = [*filter(is_message, log.texts)]
         if not listed:
             raise nothing()
         if "text/markdown" in request.headers.get("Accept", ""):
-            head, body, content_type = export.markdown_head, export.markdown, "text/markdown; charset=utf-8"
+            head, body, content_type = markdown_head, markdown, "text/markdown; charset=utf-8"
         else:
-            head, body, content_type = export.json_head, export.json_lines, "application/x-ndjson"
+            head, body, content_type = json_head, json_lines, "application/x-ndjson"
         pieces = [head(name, listed)]
         for start in range(0, len(listed), _BATCH):
             batch = listed[start : start + _BATCH]
@@ -59,10 +67,9 @@ class LogPages:
             # those that were deleted meanwhile are left out
             complete = [StoredText(each.name, texts[each.name], each.about) for each in batch if each.name in texts]
             pieces.append(await asyncio.to_thread(body, complete))
-        return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type, "Vary": "Accept", **PRIVATE})
+        return text_page(b"".join(pieces), content_type, {"Vary": "Accept"})
 
     async def requests(self, request: web.BaseRequest, name: str) -> web.Response:
-        """The requests of a branch, by their numbers."""
         log = await self._log(request, name)
         rows = await self._read(_listed(log, request.query.get("branch", "")))
         return json_page({"conversation": name, "requests": rows})
@@ -75,19 +82,17 @@ class LogPages:
         log = await self._log(request, name)
         async with self.turn:
             body = await self._read(log.body(int(number), int(round_), request.query.get("branch", "")))
-        return web.Response(body=body, headers={"Content-Type": "application/json", **PRIVATE})
+        return text_page(body, "application/json")
 
     async def session(self, request: web.BaseRequest, name: str) -> web.Response:
-        """The conversation as a recorded session."""
         log = await self._log(request, name)
         async with self.turn:
             session = await self._read(log.session(request.query.get("branch", "")))
             body = await asyncio.to_thread(as_json, session)
             del session
-        return web.Response(body=body, headers={"Content-Type": "application/json", **PRIVATE})
+        return text_page(body, "application/json")
 
     async def changes(self, request: web.BaseRequest, name: str) -> web.Response:
-        """What calls did to each file, as JSON or as a diff."""
         log = await self._log(request, name)
         branch = request.query.get("branch", "")
         is_diff = "text/x-diff" in request.headers.get("Accept", "")
@@ -98,21 +103,19 @@ class LogPages:
             content: Mapping[str, Any] = {"conversation": name, **files}
             body = await asyncio.to_thread(as_diff if is_diff else as_json, content)
         kind = "text/x-diff; charset=utf-8" if is_diff else "application/json; charset=utf-8"
-        headers = {"Content-Type": kind, "Vary": "Accept", **PRIVATE}
-        return web.Response(body=body, headers=headers)
+        return text_page(body, kind, {"Vary": "Accept"})
 
     async def _log(self, request: web.BaseRequest, name: str) -> ConversationLog:
         """The log, as far as the caller may see it. Raises ApiError."""
-        grant = self.parts.permit(request, "conversations")
-        key = Key(self.parts.who(request).tenant, name)
-        stored = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))
-        texts = grant.visible((str(text.about["owner"]), text) for text in stored)
+        key, grant = self.parts.named(request, name)
+        rows = await self.parts.ask("history", self.parts.store.list_texts(key, MESSAGES))
+        texts = grant.visible((str(text.about["owner"]), text) for text in rows)
         if not texts:
             raise nothing()
         return ConversationLog(self.parts.store, key, texts)
 
     async def _read(self, answer: Awaitable[T]) -> T:
-        """What the log says. Raises ApiError."""
+        """The answer of the log. Raises ApiError."""
         try:
             return await self.parts.ask("history", answer)
         except MissingError as error:
@@ -122,19 +125,16 @@ class LogPages:
 
 
 async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:
+    """The requests of a branch. Raises MissingError, which `_read` awaits."""
+    rows = log.requests(branch).items()
     return [
-        {
-            "number": number,
-            "rounds": len(row),
-            "at": moment(float(row[0].about["at"])),
-            "branch": row[0].about["parent"],
-        }
-        for number, row in log.requests(branch).items()
+        {"number": at, "rounds": len(row), "at": moment(float(row[0].about["at"])), "branch": row[0].about["parent"]}
+        for at, row in rows
     ]
 
 
 def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
-    """What the calls of a session did to files, and which of them may have changed files unseen."""
+    """Changes of files by the calls of a session, and calls that may have changed files unseen."""
     api = DIALECTS[dialect]
     conversation = converse([api.read(as_json(entry), len) for entry in session[api.fields.history]])
     changes, unseen = changes_of(_calls(conversation))
@@ -151,13 +151,14 @@ def as_diff(files: Mapping[str, Any]) -> bytes:
     lines = [f"# {UNSEEN}\n# Calls that may have changed files unseen: {len(files['unseen_calls'])}\n"]
     for row in files["files"]:
         for change in row["changes"]:
-            lines.append(f"# {_line(row['path'])}: message {change['message']}, {_line(change['tool'])}\n")
+            lines.append(
+                f"# {_on_one_line(row['path'])}: message {change['message']}, {_on_one_line(change['tool'])}\n"
+            )
             lines.append(change["diff"])
     return "".join(lines).encode("utf-8", "replace")
 
 
-def _line(text: str) -> str:
-    """A name from a client, on one line."""
+def _on_one_line(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
@@ -169,3 +170,90 @@ def _calls(conversation: Conversation) -> Iterator[ToolCall]:
     for at, block in enumerate(conversation.blocks):
         if block.kind == "call":
             yield ToolCall(block.message, block.tool, block.text, outputs.get(at, ""))
+
+
+# --- a log as a file for people: lines of JSON, or Markdown ---
+# In JSON each message stands as the client wrote it, but for line breaks between its tokens. In Markdown no text can
+# pass for a heading: every line of it is indented as code is. No text holds a control character of terminals or of the
+# direction of writing: a visible character stands in its place.
+
+_WORD = re.compile(r"[^\w.:-]+")
+_NAME_CHARACTERS = 64
+"""Characters of a name that stands in a heading."""
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+_VISIBLE: Mapping[int, int] = {
+    **{code: 0x2400 + code for code in range(0x20) if code != ord("\t")},
+    0x7F: 0x2421,
+    **dict.fromkeys(
+        (*range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD
+    ),
+}
+"""Replacements for control characters: their pictures in Unicode, where there are any."""
+
+
+def _is_cut(texts: Sequence[StoredText]) -> bool:
+    """True where messages are missing before some of these: the oldest are deleted where a log is full."""
+    names = {text.name for text in texts}
+    return any(text.about["parent"] and text.about["parent"] not in names for text in texts)
+
+
+def json_head(conversation: str, texts: Sequence[StoredText]) -> bytes:
+    return as_json({"conversation": conversation, "messages": len(texts), "earlier_gone": _is_cut(texts)}) + b"\n"
+
+
+def json_lines(texts: Iterable[StoredText]) -> bytes:
+    return b"".join(map(_line, texts))
+
+
+def markdown_head(conversation: str, texts: Sequence[StoredText]) -> bytes:
+    gone = "\nThe oldest messages are gone: the log was full.\n" if _is_cut(texts) else ""
+    head = f"# Conversation\n\n{_indented(conversation)}\n\nMessages: {len(texts)}\n{gone}"
+    return head.encode("utf-8", "replace")
+
+
+def markdown(texts: Iterable[StoredText]) -> bytes:
+    return "".join(part for text in texts for part in _section(text)).encode("utf-8", "replace")
+
+
+def _line(text: StoredText) -> bytes:
+    """A message on one line; as a string where it is no JSON."""
+    about, raw = text.about, text.text.encode("utf-8", "surrogateescape")
+    place = {name: about[name] for name in ("index", "role", "parent")} | {"digest": about.get("digest")}
+    reply = {"returned": False} if "reply" in about else {}
+    head = as_json({"name": text.name, **place, **reply, "at": moment(float(about["at"]))})
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:  # this one accepts lone surrogates, and numbers beyond any float
+            json.loads(raw)
+        except (ValueError, RecursionError):
+            raw = as_json(raw.decode("utf-8", "replace"))
+    return head[:-1] + b',"message":' + raw.translate(_BREAKS) + b"}\n"
+
+
+def _section(text: StoredText) -> Iterator[str]:
+    about, dialect = text.about, DIALECTS.get(str(text.about["dialect"]))
+    follows = f" (follows {about['parent']})" if about["parent"] else ""
+    role, at = _word(str(about["role"])), moment(float(about["at"]))
+    yield f"\n## {about['index']} {role}\n\n{text.name}{follows}, {at}\n"
+    raw = text.text.encode("utf-8", "surrogateescape")
+    if about["index"] == -1 or dialect is None:
+        try:  # the instructions at the head of a prompt
+            lead = json.loads(raw)
+            texts = [lead] if isinstance(lead, str) else [str(block["text"]) for block in lead]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            texts = [raw.decode("utf-8", "replace")]
+        yield "\n" + _indented("\n\n".join(texts)) + "\n"
+        return
+    for part in dialect.read(raw, len).parts:
+        tool = f" {_word(part.tool)}" if part.tool else ""
+        yield f"\n*{part.kind}{tool}*\n\n{_indented(part.text)}\n"
+
+
+def _indented(text: str) -> str:
+    """The text as code. Every kind of line break counts, so that no reader sees a line that is not indented."""
+    return "\n".join(f"    {line.translate(_VISIBLE)}" for line in text.splitlines()) or "    "
+
+
+def _word(name: str) -> str:
+    return _WORD.sub("_", name[:_NAME_CHARACTERS])

@@ -11,8 +11,7 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
-from proxy.addons.pages.answers import PageParts, json_page, message_of
-from proxy.addons.pages.export import moment
+from proxy.addons.pages.answers import PageParts, json_page, message_of, moment
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.identity.credential import auth_of, is_plain_key
@@ -42,21 +41,17 @@ _PROVENANCE = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryPages:
-    """Answers requests for the summaries of conversations."""
-
     parts: PageParts
     cached_store: CachedStore
     maker: SummaryMaker
     request_parser: RequestParser
     payments: Payments
     limits: "Limits | None"
-    """Of keys of the gateway, if they have any."""
 
     async def newest(self, key: Key, grant: Grant) -> dict[str, Any]:
-        """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
-        of each. Empty where none was written. Raises ApiError."""
-        stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
-        visible = grant.visible((record.owner, record) for record in stored)
+        """The summary in the newest request, nulls where none stands; empty where none was written. Raises ApiError."""
+        records = await self.parts.ask("summaries", self.parts.store.summaries(key))
+        visible = grant.visible((record.owner, record) for record in records)
         seen = {record.id: record for record in visible if record.kind == "compaction"}
         if not seen:
             return {}
@@ -69,14 +64,13 @@ class SummaryPages:
         return {"id": key.conversation, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows}
 
     async def _statuses(self, key: Key, records: Sequence[SummaryRecord]) -> Mapping[str, SummaryStatus]:
-        """What became of the summaries for the prompt, by id. Raises ApiError."""
+        """The statuses of summaries for the prompt, by id. Raises ApiError."""
         return await self.parts.ask("newest_step", statuses_in(self.parts.store, key, records, self.parts.clock()))
 
     async def listed(self, request: web.BaseRequest, name: str) -> web.Response:
-        grant = self.parts.permit(request, "conversations")
-        key = Key(self.parts.who(request).tenant, name)
-        stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
-        records = grant.visible((record.owner, record) for record in stored)
+        key, grant = self.parts.named(request, name)
+        all_records = await self.parts.ask("summaries", self.parts.store.summaries(key))
+        records = grant.visible((record.owner, record) for record in all_records)
         costs: dict[str, SummaryCost] = {}
         if grant.owner is None:
             costs.update(await self.parts.ask("spent", self.parts.store.spent(key)))
@@ -98,7 +92,7 @@ class SummaryPages:
             raise ApiError(404, "Summaries are off; set `summaries = true`.", "no_summaries")
         payment = self.payments.possible(identity.credential, is_plain_key(request), identity.is_here)
         key, (dialect, parsed) = Key(identity.tenant, name), await self._parse(request, identity.tenant)
-        stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
+        records = await self.parts.ask("summaries", self.parts.store.summaries(key))
         blocks = parsed.conversation.blocks[parsed.conversation.head :]
         if not blocks:
             message = "There is nothing to summarize: all messages are system text."
@@ -118,7 +112,7 @@ class SummaryPages:
             request=asks,
             count=parsed.count,
             policy="history",
-            records=tuple(stored),
+            records=tuple(records),
         )
         is_verified = identity.is_here or self.payments.states.is_accepted(asks.owner)
         is_verified = is_verified or await self.cached_store.is_owner(key, asks.owner)
@@ -142,19 +136,17 @@ class SummaryPages:
             if admitted is not None:
                 admitted.close()
         StoreWriter(self.cached_store).own(self.cached_store.conversations.of(key), asks.owner)
-        cached = any(record.id == other.id for other in stored)
+        cached = any(record.id == other.id for other in records)
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
     def _upstream(self, access: Identity, dialect: str, model: str) -> str:
-        """The name of the upstream that the conversation would go to. Raises ApiError where it may go to none, or where
-        the key may not ask this model."""
+        """The name of the upstream of the conversation. Raises ApiError where the key may not ask there."""
         settings = self.parts.settings
         check_model(access, model)
         return row_for(settings.upstream_rows, settings.rules, access, dialect, model).name
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
-        """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the
-        one that they name. Raises ApiError."""
+        """The body, and its API: of two that look alike the headers tell. Raises ApiError."""
         settings = self.parts.settings
         _, body = await Upload(request, settings.body_timeout).whole(settings.body_limit)
         for dialect in spoken(request.headers):
@@ -180,15 +172,14 @@ class SummaryPages:
 async def statuses_in(
     store: Store, key: Key, records: Sequence[SummaryRecord], now: float
 ) -> Mapping[str, SummaryStatus]:
-    """What became of the summaries for the prompt of a conversation, by id: as its newest request says. Raises
-    StoreTrouble."""
+    """The statuses of summaries, by id, as the newest request says. Raises StoreTrouble."""
     step = await store.newest_step(key)
     use, at = (step.sent.use, step.at) if step is not None and step.sent is not None else (NO_USE, 0.0)
     return statuses(records, use, at, now)
 
 
 def provenance(record: SummaryRecord, status: SummaryStatus | None = None) -> dict[str, Any]:
-    """What a summary was written from, by which model and at what cost, and what became of it, as JSON."""
+    """The sources, the model, the cost and the status of a summary, as JSON."""
     return {
         **{name: getattr(record, name) for name in _PROVENANCE},
         **({"state": status.state, "reason": status.reason} if status else {}),

@@ -1,4 +1,4 @@
-"""What is reported of each request: its line in the log, its metrics, and its trace, where traces are asked for."""
+"""Reports of each request: its line in the log, its metrics, and its trace, where traces are asked for."""
 
 from time import time
 from typing import Any
@@ -42,7 +42,6 @@ class TracedReports(RequestReports):
 
 
 def fields_of(exchange: Exchange) -> dict[str, Any]:
-    """The fields of the line of a request."""
     access, says, bill = exchange.access if exchange.is_api else None, exchange.headers, exchange.bill
     sums = bill.sums if bill is not None and not bill.sums.unpriced else None
     return {

@@ -1,5 +1,7 @@
-"""The settings about what becomes of requests: presets, sizes, recall, and how that is measured."""
+"""The settings about what becomes of requests: presets, sizes, recall, and how that is measured; who writes summaries
+and digests, for how much, and how long they count."""
 
+import os
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, model_validator
@@ -8,13 +10,14 @@ from policies.context import Aim
 from policies.model.parameters import MOST
 from policies.money.caches import OwnMarks
 from policies.money.prices import FLOOR, HIGH, RESERVE
-from policies.presets import PRESETS, Preset
+from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
-from proxy.config.errors import Path, refused_at, unknown
+from proxy.config.errors import Path, Table, check, refused_at, unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
 from proxy.config.sources import Configured
-from proxy.config.units import Seconds
+from proxy.config.units import Milliseconds, Period
+from proxy.config.upstreams import Url
 
 Recall = Literal["tools", "always", "never"]
 
@@ -111,10 +114,8 @@ class CompactionGroup(Configured):
         description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} with the aim bill (a third of the "
         "high mark where that is less), none with the aim context",
     )
-    cold_seconds: Seconds | None = Field(
-        default=None,
-        gt=0,
-        description="pause after which the provider's prompt cache counts as expired; default: by model",
+    cold_seconds: Period | None = Field(
+        default=None, description="pause after which the provider's prompt cache counts as expired; default: by model"
     )
     cold_process: bool = Field(default=True, description="plan large new histories in a process of their own")
     calibrate: bool = Field(default=True, description="calibrate token counts by the provider's usage")
@@ -139,19 +140,15 @@ class CompactionGroup(Configured):
 
     @model_validator(mode="after")
     def _presets_and_rules_count(self) -> Self:
-        named: list[tuple[Path, str | None]] = [(("preset",), self.preset)]
-        named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
-        named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
+        names: list[tuple[Path, str | None]] = [(("preset",), self.preset)]
+        names += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
+        names += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
         presets = self.all_presets()
-        strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
-        if strange:
-            raise refused_at(strange)
-        never = [
+        check((path, unknown("preset", name, presets)) for path, name in names if name and name not in presets)
+        check(
             (("rules", at), f"it never counts: rules.{above} fits all that it fits; move it up, or leave it out")
             for at, above in unreached(self.rules)
-        ]
-        if never:
-            raise refused_at(never)
+        )
         return self
 
     @model_validator(mode="after")
@@ -171,5 +168,95 @@ class CompactionGroup(Configured):
 
     @property
     def only_relays(self) -> bool:
-        """Whether no request is ever looked at."""
+        """True where no request is ever looked at."""
         return {self.mode, *(rule.mode for rule in self.rules if rule.mode)} == {"off"}
+
+
+# --- who is asked for summaries, and what they may cost ---
+
+Credential = Literal["client-key", "client-any"]
+SAME = "same"
+
+
+class SummarizerSettings(Table):
+    """Who writes summaries: one entry of the list `summarizers`."""
+
+    provider: Literal["openai", "anthropic"] | None = Field(
+        default=None,
+        description="whose API it speaks, with a key of its own; without one: whose conversations it is asked for",
+    )
+    model: str = Field(
+        default="",
+        description='the model to ask; empty for the small sibling of the conversation\'s model, "same" for that model',
+    )
+    base_url: Url | None = Field(default=None, description="another API than `upstream`, /v1 included")
+    key_env: str = Field(
+        default="", description="the environment variable that holds its key; empty for the client's own credential"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.base_url is not None and not self.key_env:
+            raise refused_at([(("key_env",), "name the variable with the key of base_url; clients' keys stay here")])
+        if self.provider == "anthropic" and self.key_env and self.model in ("", SAME):
+            raise refused_at([(("model",), "name one of Anthropic's; not all conversations are with one of these")])
+        if self.key_env and not os.environ.get(self.key_env):
+            raise refused_at([(("key_env",), f"the environment variable {self.key_env} is empty or not set")])
+        return self
+
+
+class SummaryBudget(Table):
+    """Dollars that summaries and digests may cost."""
+
+    conversation: float = Field(default=2.0, ge=0, description="for one conversation, as long as it is remembered")
+    tenant: float = Field(default=10.0, ge=0, description="for one tenant on a day (UTC)")
+    day: float = Field(default=50.0, ge=0, description="for all tenants together on a day (UTC)")
+
+
+class SummariesGroup(Configured):
+    """Summaries"""
+
+    summaries: bool = Field(default=True, description="let presets ask a model for summaries and digests")
+    summarizers: tuple[SummarizerSettings, ...] = Field(
+        default=(SummarizerSettings(),),
+        min_length=1,
+        description="the models that write summaries; when one fails, Narrows asks the next",
+        examples=['[{ model = "gpt-5.4-mini" }]'],
+        json_schema_extra={"default": "the small sibling of the conversation's model"},
+    )
+    summary_credential: Credential = Field(
+        default="client-key",
+        description="client-key uses the client's credential only if it is a plain API key; client-any uses any",
+    )
+    summary_allow: tuple[Annotated[str, Field(pattern=r"^(\*|[0-9a-fA-F]{64})$")], ...] = Field(
+        default=(),
+        description="the SHA-256 of the credentials for which Narrows spends a key of its own; * for all",
+    )
+    summary_budget: SummaryBudget = Field(
+        default=SummaryBudget(),
+        description="dollars that summaries may cost: conversation, tenant, day",
+        examples=["{ day = 5.0 }"],
+    )
+    summary_tokens: int = Field(default=800, ge=100, le=20_000, description="tokens of a summary, at most")
+    summary_timeout: Period = Field(default=60, le=3600, description="how long writing a summary may take")
+    summary_wait: Milliseconds = Field(
+        default=0,
+        ge=0,
+        le=600_000,
+        description="how long a request waits for a summary (a bare number: milliseconds); 0: not at all",
+    )
+    summary_comments: bool = Field(
+        default=False, description="tell streaming clients that they wait for a summary; errors then come in the stream"
+    )
+    summary_stale: StaleAction = Field(
+        default="regenerate",
+        description="what to do when a summary is stale: regenerate it, trim (make none), or fail (an error)",
+    )
+    summary_ttl: Period = Field(default=30 * 86_400, description="how long a summary may be used")
+    summary_same_model: bool = Field(
+        default=False, description="treat summaries by models that `summarizers` no longer names as stale"
+    )
+
+    @property
+    def stale(self) -> StaleOptions:
+        return StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model)

@@ -12,8 +12,9 @@ from pydantic import AfterValidator, ByteSize, Field, field_validator
 from proxy.config.errors import refused
 from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.sources import Configured
+from proxy.config.units import Size
 
-# --- uRLs of stores: what cannot be one, and what is probably meant. What Redis wants of its own is checked there ---
+# --- URLs of stores: what cannot be one, and what is probably meant. What Redis wants of its own is checked there ---
 
 REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _SHAPES: Mapping[str, str] = {
@@ -62,9 +63,6 @@ StoreUrl = Annotated[str, AfterValidator(whole_store_url)]
 
 # --- the settings about what outlives a process ---
 
-MOST_BYTES = 2**60
-"""More than any store has."""
-
 
 def default_store() -> str:
     """The URL of the store where none is set: a file in the user's state directory."""
@@ -79,10 +77,8 @@ class StoreGroup(Configured):
         description="where Narrows stores its decisions: sqlite:///FILE, or redis://HOST for several Narrows",
         json_schema_extra={"default": "narrows.db in the state directory"},
     )
-    store_limit: ByteSize | None = Field(
+    store_limit: Size | None = Field(
         default=None,
-        gt=0,
-        le=MOST_BYTES,
         description="bytes in the store, of all tenants; above it Narrows deletes the oldest conversation of the "
         "largest tenant; default: 16GiB in a file, what Redis allows in Redis",
     )
@@ -93,29 +89,22 @@ class KeepingGroup(Configured):
 
     originals: bool = Field(default=False, description="store the texts that Narrows left out, for people to look up")
     artifacts: bool = Field(default=False, description="store every output of a tool in full, for people (audits)")
-    artifacts_limit: ByteSize = Field(
+    artifacts_limit: Size = Field(
         default=ByteSize(256 * 2**20),
-        gt=0,
-        le=MOST_BYTES,
         description="bytes of artifacts of one tenant, and as many of texts for the compress API; Narrows deletes "
         "the oldest first",
     )
     history: bool = Field(default=False, description="store a log of all messages of a conversation, for people")
-    history_limit: ByteSize = Field(
+    history_limit: Size = Field(
         default=ByteSize(16 * 2**20),
-        gt=0,
-        le=MOST_BYTES,
         description="bytes of one conversation's log; Narrows deletes the oldest first, but not tools in use",
     )
     record: Path | None = Field(
         default=None, description="the folder in which to record conversations, for `narrows replay`"
     )
     record_share: float = Field(default=1, ge=0, le=1, description="share of the conversations to record")
-    record_limit: ByteSize = Field(
-        default=ByteSize(2**30),
-        gt=0,
-        le=MOST_BYTES,
-        description="bytes of recordings; Narrows deletes the oldest first",
+    record_limit: Size = Field(
+        default=ByteSize(2**30), description="bytes of recordings; Narrows deletes the oldest first"
     )
     record_redact: dict[str, str] = Field(
         default_factory=dict,

@@ -33,8 +33,7 @@ from policies.dialects.dialect import is_completion_limited, usage_in
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
 from policies.money.prices import RESERVE, Prices, Usage
-from proxy.config.headers import BETAS, VERSIONS
-from proxy.config.routes import spoken
+from proxy.config.routes import BETAS, VERSIONS, spoken
 from proxy.lab.provider import TURN_HEADER, Provider, start
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests

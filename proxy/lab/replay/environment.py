@@ -37,7 +37,7 @@ from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.config.groups.summaries import SAME
+from proxy.config.groups.compaction import SAME
 from proxy.config.presets import CustomPreset
 from proxy.kernel.addons import Addon, Exchange
 from proxy.lab.provider import TURN_HEADER, Provider, Received, Say, rule_for, start

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.addons.access.keys import digest_of, is_sound, new_key
 from proxy.config import KeyRow, Settings
-from proxy.config.keys import KEY_SHAPE
+from proxy.config.rules import KEY_SHAPE
 from proxy.errors import ApiError
 from proxy.identity.credential import is_allowed
 from proxy.identity.who import check_path

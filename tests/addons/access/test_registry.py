@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from proxy.addons.access.addon import KeyRegistry
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.access.registry import KeyRegistry
 from proxy.config import ConfigurationError, KeyRow, Settings
 from proxy.memory import Store, StoreTrouble, open_store
 from proxy.memory.breaker import GuardedStore
@@ -29,8 +29,8 @@ def row_of(key: str, name: str = "carol") -> KeyRow:
 @pytest.fixture
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is asked so often that no test waits for long."""
-    monkeypatch.setattr("proxy.addons.access.registry._POLL", 0.05)
-    monkeypatch.setattr("proxy.addons.access.registry._SPACING", 0.01)
+    monkeypatch.setattr("proxy.addons.access.addon._POLL", 0.05)
+    monkeypatch.setattr("proxy.addons.access.addon._SPACING", 0.01)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -166,7 +166,7 @@ async def test_x9_however_many_unknown_keys_are_tried_the_store_is_asked_few_tim
 
 
 async def test_x9_whatever_goes_wrong_once_keys_are_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.addons.access.registry._POLL", 0.01)
+    monkeypatch.setattr("proxy.addons.access.addon._POLL", 0.01)
     troubles = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: troubles.append(fault))
     counting: Any = _Counting()

@@ -54,7 +54,7 @@ async def seen(stage: Stage, app: App, name: str, place: str) -> Page:
 async def test_x5_holders_of_keys_see_nothing_of_each_other(
     stage: Stage, place: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.addons.billing.billing._INTERVAL", 0.1)
+    monkeypatch.setattr("proxy.addons.billing.addon._INTERVAL", 0.1)
     url, of_row = place
     settings = {"store": url, "originals": True, "history": True, "tenant_secret": SECRET}
     app = await stage.start(auth="keys", keys=rows(**of_row), **settings)

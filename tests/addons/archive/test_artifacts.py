@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from policies.compact import compact
-from proxy.addons.archive.texts import Artifacts
+from proxy.addons.archive.texts import ArchiveMemory, Artifacts
 from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.memory import ARTIFACTS, Key, StoredText, StoreTrouble, TextKind, open_store
@@ -234,7 +234,8 @@ class _Faulty:
 
 
 def _artifacts(store: _Faulty, telemetry: Telemetry, secret: bytes = b"s") -> Artifacts:
-    return Artifacts(StoreAccess(store, telemetry, secret, lambda: 1.5, ForgetRegistry()), 2**30)  # type: ignore[arg-type]  # it needs no more of a store
+    access = StoreAccess(store, telemetry, secret, lambda: 1.5, ForgetRegistry())  # type: ignore[arg-type]  # it needs no more of a store
+    return Artifacts(access, ArchiveMemory(access.forgets), 2**30)
 
 
 async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:

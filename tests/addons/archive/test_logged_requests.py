@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from policies.dialects import DIALECTS
 from policies.dialects.segments import TOOLS, frame_of, joined, pieces_of, rest_in, segments
-from proxy.addons.archive.logged_requests import ConversationLog
+from proxy.addons.archive.sent_requests import ConversationLog
 from proxy.addons.pages import log_pages
 from proxy.app import App
 from proxy.console.cli import command_line

@@ -12,7 +12,8 @@ import pytest
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord, SummaryUse
 from proxy.addons.archive.message_log import MessageLog
-from proxy.addons.pages import export
+from proxy.addons.archive.texts import ArchiveMemory
+from proxy.addons.pages import log_pages
 from proxy.app import App
 from proxy.kernel.understand import RequestParser
 from proxy.memory import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
@@ -187,16 +188,16 @@ def _leaf(text: str, **about: str | int | float) -> StoredText:
     ],
 )
 def test_x9_whatever_was_sent_is_one_line_of_json(raw: str, message: Any) -> None:
-    (line,) = export.json_lines([_leaf(raw)]).splitlines()
+    (line,) = log_pages.json_lines([_leaf(raw)]).splitlines()
     assert json.loads(line)["message"] == message
-    assert export.markdown([_leaf(raw, role="\ud800\n# x")]).startswith(b"\n## 0 _x\n")
+    assert log_pages.markdown([_leaf(raw, role="\ud800\n# x")]).startswith(b"\n## 0 _x\n")
 
 
 def test_x8_a_log_as_markdown_holds_nothing_that_a_terminal_obeys() -> None:
     said = "\x1b]0;x\x07\x9b2J\x7f\u202eevil\u2066\ttab caf\u00e9 \U0001f469\u200d\U0001f52c"
-    shown = export.markdown([_leaf(json.dumps({"role": "user", "content": said}))]).decode()
+    shown = log_pages.markdown([_leaf(json.dumps({"role": "user", "content": said}))]).decode()
     assert "    \u241b]0;x\u2407\ufffd2J\u2421\ufffdevil\ufffd\ttab caf\u00e9 \U0001f469\u200d\U0001f52c\n" in shown
-    assert json.loads(export.json_lines([_leaf(json.dumps(said))]))["message"] == said
+    assert json.loads(log_pages.json_lines([_leaf(json.dumps(said))]))["message"] == said
 
 
 async def _taken(messages: Sequence[Any]) -> ParsedRequest:
@@ -242,7 +243,8 @@ async def _indexes(store: Store) -> list[object]:
 
 
 def _message_log(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
-    return MessageLog(StoreAccess(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
+    access = StoreAccess(store, telemetry, b"s", lambda: 1.5, ForgetRegistry())
+    return MessageLog(access, ArchiveMemory(access.forgets), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from proxy.addons.archive.recordings import Recordings
-from proxy.addons.archive.redaction import Redaction
+from proxy.addons.archive.recordings import Recordings, Redaction
 from proxy.config import Settings
 from proxy.console.cli import command_line
-from proxy.console.greeting import greeting
+from proxy.console.serve import greeting
 from proxy.lab.replay.recorded import load
 from tests.addons.archive.test_logged_requests import CANARY, FORMS_OF_CANARY, agent, files_below
 from tests.kit.apis import Api, answered

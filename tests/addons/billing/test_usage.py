@@ -17,10 +17,10 @@ from rich.console import Console
 
 from policies.money.bills import BillSums, RequestBill
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.pages.pages import USAGE
+from proxy.addons.pages.addon import USAGE
 from proxy.config import KeyRow, Settings
-from proxy.console.greeting import print_day
 from proxy.console.keys import as_toml
+from proxy.console.serve import print_day
 from proxy.console.usage import print_usage
 from proxy.identity.credential import owner_of
 from proxy.memory import DAYS, Key, Store
@@ -103,7 +103,7 @@ def test_each_row_is_the_sum_of_its_bills_in_every_form(
         assert name[:15] in forms[""]
     assert "'=cmd()" in forms["--csv"] or by != "model"
     assert forms[""].split("baseline and saved are estimates")[1:], "estimates are called so"
-    assert "prefix" in forms[""].splitlines()[-1], "the last line says what the columns mean"
+    assert "--help" in forms[""].splitlines()[-1], "the last line says where the columns are explained"
 
 
 def test_x5_keys_of_the_gateway_go_by_their_names_in_a_report_by_credential(

@@ -171,6 +171,6 @@ async def test_v9_what_is_to_stay_comes_back_as_it_came(stage: Stage) -> None:
 async def test_x10_rows_are_shortened_for_a_bounded_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     app = await stage.start(compress_api=True)
     clock = iter(range(0, 10**9, 10**6))
-    monkeypatch.setattr("proxy.addons.compress.compress.monotonic", lambda: next(clock))
+    monkeypatch.setattr("proxy.addons.compress.addon.monotonic", lambda: next(clock))
     _, answer = await asked(stage, app, "/compress", {"messages": [ROW]})
     assert (answer["messages"], answer["hashes"], answer["warning"]) == ([ROW], [], "busy")

@@ -16,7 +16,7 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import PRESETS, Preset
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.limits.charges import charge_of, summary_dollars
+from proxy.addons.limits.addon import charge_of, summary_dollars
 from proxy.addons.limits.limits import Limits
 from proxy.identity.who import Identity
 from proxy.lab.provider import Say
@@ -57,8 +57,8 @@ def limits_of(setup: Running) -> Limits:
 def used(setup: Running) -> tuple[int, int]:
     """Requests and tokens that count now."""
     (key,) = setup.app.settings.keys
-    standing = limits_of(setup).counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
-    return standing.requests, standing.tokens
+    use = limits_of(setup).counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
+    return use.requests, use.tokens
 
 
 async def ask(setup: Running, path: str = "/chat/completions", **headers: str) -> tuple[int, dict[str, str], Any]:
@@ -89,7 +89,7 @@ SDKS: dict[str, tuple[Callable[[str], Any], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("sdk", SDKS)
 async def test_sdks_wait_out_a_limit_of_requests(narrows: Start, monkeypatch: pytest.MonkeyPatch, sdk: str) -> None:
-    monkeypatch.setattr("proxy.addons.limits.standing.MINUTE", 0.7)
+    monkeypatch.setattr("proxy.addons.limits.windows.MINUTE", 0.7)
     setup = await narrows(both_apis, **limited(rpm=1))
     make, send = SDKS[sdk]
     async with make(setup.url) as client:
@@ -241,9 +241,9 @@ async def test_rounds_that_answer_recalls_are_charged_and_are_no_requests(
     limits = app.services.opened["limits"].limits
     assert limits is not None
     (key,) = app.settings.keys
-    standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
+    use = limits.counts.windows.admit(key.name, key.rpm, key.tpm, is_wanted=False)
     billed = app.telemetry.metrics.billed
-    assert (standing.requests, standing.tokens) == (1, billed.prompt + billed.output)
+    assert (use.requests, use.tokens) == (1, billed.prompt + billed.output)
     assert billed.rounds == 1
     assert billed.prompt > billed.sent > 1_000
 

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limits.storage import MemoryStorage
 
-from proxy.addons.limits.limits import Admitted, Counts, Limits
+from proxy.addons.limits.charges import Counts
+from proxy.addons.limits.limits import Admitted, LimitError, Limits, duration, rate_headers
 from proxy.addons.limits.redis_windows import SharedWindows
-from proxy.addons.limits.standing import LimitError, Standing, duration, rate_headers
-from proxy.addons.limits.team_counts import ParentCounts, TeamCounts
-from proxy.addons.limits.windows import LocalWindows
-from proxy.config.keys import KeyRow
+from proxy.addons.limits.windows import LocalWindows, ParentCounts, TeamCounts, WindowUse
+from proxy.config.rules import KeyRow
 from proxy.memory import Purse, Store, open_store
 from proxy.telemetry import Telemetry
 from tests.kit.redis_servers import Park, Relay
@@ -60,9 +59,9 @@ async def counting(
 
 async def settled(limits: Limits) -> None:
     """What was charged is where all see it."""
-    if limits._writing is not None:
-        await limits._writing
-    assert not any((limits.counts.owed, limits._sending, limits._owed_tokens))
+    if limits.charges.writing is not None:
+        await limits.charges.writing
+    assert not any((limits.counts.owed, limits.charges.sending, limits.charges.owed_tokens))
 
 
 @given(st.data())
@@ -107,10 +106,10 @@ async def test_so_many_at_once_as_the_limit_says_and_a_charge_far_beyond_it_coun
         assert {each.code for each in came if isinstance(each, LimitError)} == {"rate_limit_exceeded"}
         next(each for each in came if isinstance(each, Admitted)).charge(10_000_000, 0.0)
         await settled(limits)
-        standing = limits.counts.windows.admit(key.name, key.rpm, key.tpm)
+        use = limits.counts.windows.admit(key.name, key.rpm, key.tpm)
         if limits._shared is not None:
-            standing, _ = await limits._shared.admit(key, Purse("key:k", day="2026-01-31"))
-        assert standing.tokens == 10_000_000
+            use, _ = await limits._shared.admit(key, Purse("key:k", day="2026-01-31"))
+        assert use.tokens == 10_000_000
 
 
 @pytest.mark.usefixtures("patient")
@@ -129,7 +128,7 @@ async def test_what_one_replica_charges_counts_for_the_other(redis_url: str) -> 
         for key, spent in ((tokens, (100, 0.0)), (dollars, (0, 2.0))):
             for each in (one, other):
                 assert isinstance(await outcome(each, key), Admitted)
-            one.charge(key, *spent)
+            one.charges.charge(key, *spent)
             await settled(one)
             refused = await outcome(other, key)
             assert isinstance(refused, LimitError)
@@ -163,7 +162,7 @@ async def test_x10_without_redis_each_counts_for_itself_and_dollars_are_stored_o
         shared, questions = limits._shared, 0
         assert shared is not None
 
-        async def admit(*question: Any) -> tuple[Standing, bool]:
+        async def admit(*question: Any) -> tuple[WindowUse, bool]:
             nonlocal questions
             questions += 1
             return await SharedWindows.admit(shared, *question)
@@ -174,18 +173,20 @@ async def test_x10_without_redis_each_counts_for_itself_and_dollars_are_stored_o
             assert [isinstance(each, Admitted) for each in came] == [True, True, False, False]
             assert questions == 1, "only the first waits"
             assert limits._breaker.is_paused
-            limits.charge(key, 0, 6.0)
+            limits.charges.charge(key, 0, 6.0)
             await asyncio.sleep(0)
             assert limits.counts.owed
-            await limits._write_soon()
+            limits.charges.write_soon()
+            if limits.charges.writing is not None:
+                await limits.charges.writing
         limits.counts.refusals.clear()
         limits._breaker.end_pause()
         await outcome(limits, key)
         await settled(limits)
         assert not limits.counts.owed
-        store = limits._store
+        store = limits.charges._store
         assert store is not None
-        day = limits._today()
+        day = limits.charges.today()
         assert not await store.take(Purse("key:alice", day=day), 5.0, 10.0)
 
 
@@ -230,14 +231,14 @@ async def test_the_dollars_of_a_day_survive_a_restart(tmp_path: Path, is_alone: 
                 came.charge(0, 1.5)
     async with counting(store=url) as limits:  # another limit, and another day
         assert isinstance(await outcome(limits, row(usd_per_day=4)), Admitted)
-        limits.clock = lambda: 86_400.0
+        limits.charges.clock = lambda: 86_400.0
         assert isinstance(await outcome(limits, key), Admitted)
 
 
 async def test_a_process_that_spent_before_this_one_counts_with_what_this_one_spends(tmp_path: Path) -> None:
     url, key = f"sqlite:///{tmp_path / 'narrows.db'}", row(usd_per_day=3)
     async with counting(store=url) as limits:
-        limits.charge(key, 0, 2.0)
+        limits.charges.charge(key, 0, 2.0)
     async with counting(store=url) as limits:
         came = await outcome(limits, key)
         assert isinstance(came, Admitted)
@@ -323,7 +324,7 @@ async def test_what_is_known_is_refused_before_anything_is_asked() -> None:
         await outcome(limits, key)
         with pytest.raises(LimitError):
             limits.check(key, CHAT)
-        limits.clock = lambda: 1e11
+        limits.charges.clock = lambda: 1e11
         limits.check(key, CHAT)
 
 
@@ -363,14 +364,14 @@ def test_memory_counts_as_the_library_does(rpm: int, tpm: int, requests: list[tu
             before, before_left, current, _ = storage.get_sliding_window("tokens", 60)
             used = int(before * before_left / 60 + current)
             is_within = used < tpm and storage.acquire_entry("requests", rpm, 60)
-            standing = windows.admit(key.name, key.rpm, key.tpm)
-            assert (standing.is_within, standing.tokens) == (is_within, used)
+            use = windows.admit(key.name, key.rpm, key.tpm)
+            assert (use.is_within, use.tokens) == (is_within, used)
             if tokens and is_within:
                 windows.charge("alice", tokens)
                 storage.acquire_sliding_window_entry("tokens", 2**53, 60, tokens)
             oldest, count = storage.get_moving_window("requests", rpm, 60)
-            assert standing.requests == count
-            assert not count or standing.request_wait == pytest.approx(oldest + 60 - now)
+            assert use.requests == count
+            assert not count or use.request_wait == pytest.approx(oldest + 60 - now)
         storage.timer.cancel()
 
 
@@ -392,8 +393,8 @@ def test_durations_read_as_those_of_openai(seconds: float) -> None:
 
 
 def test_headers_are_in_the_words_of_each_api() -> None:
-    key, standing = row(rpm=60, tpm=1_000), Standing(True, 60, 1.5, 400, 0, 90)
-    assert rate_headers(CHAT, key, standing, 0.0) == {
+    key, use = row(rpm=60, tpm=1_000), WindowUse(True, 60, 1.5, 400, 0, 90)
+    assert rate_headers(CHAT, key, use, 0.0) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "0",
         "x-ratelimit-reset-requests": "1.5s",
@@ -401,7 +402,7 @@ def test_headers_are_in_the_words_of_each_api() -> None:
         "x-ratelimit-remaining-tokens": "600",
         "x-ratelimit-reset-tokens": "1m30s",
     }
-    assert rate_headers(MESSAGES, row(rpm=60), standing, 0.0) == {
+    assert rate_headers(MESSAGES, row(rpm=60), use, 0.0) == {
         "anthropic-ratelimit-requests-limit": "60",
         "anthropic-ratelimit-requests-remaining": "0",
         "anthropic-ratelimit-requests-reset": "1970-01-01T00:00:02Z",

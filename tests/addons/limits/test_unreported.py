@@ -189,9 +189,10 @@ async def fetch(setup: Running, path: str, headers: dict[str, str] = OURS, metho
 
 
 async def settle(setup: Running) -> None:
-    limits = limits_of(setup)
-    await limits.reservations.close()
-    await limits._write_soon()
+    charges = limits_of(setup).charges
+    await charges.reservations.close()
+    if charges.writing is not None:
+        await charges.writing
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -225,7 +226,7 @@ async def test_x10_a_client_that_leaves_before_the_head_has_begun_what_goes_on(n
 
 async def test_x10_who_stops_waiting_for_reservations_does_not_stop_their_writing(narrows: Start) -> None:
     setup = await narrows(Background(), real=True, **limited(usd_per_day=1))
-    reservations, may_end, written = limits_of(setup).reservations, asyncio.Event(), []
+    reservations, may_end, written = limits_of(setup).charges.reservations, asyncio.Event(), []
 
     async def write() -> None:
         await may_end.wait()
@@ -233,7 +234,7 @@ async def test_x10_who_stops_waiting_for_reservations_does_not_stop_their_writin
 
     writing = asyncio.create_task(write())
     reservations._writing.add(writing)
-    waiting = asyncio.create_task(reservations.take("resp_1"))
+    waiting = asyncio.create_task(reservations.take("resp_1", 0.0))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -278,7 +279,7 @@ async def test_x10_what_is_fetched_is_charged_once_to_the_key_that_asked_for_it(
     for _ in range(3):
         assert await fetch(other, name + path, headers, method) == 200
     await settle(other)
-    limits_of(one).clock = lambda: time.time() + 6  # the other one is asked again after some seconds
+    limits_of(one).charges.clock = lambda: time.time() + 6  # the other one is asked again after some seconds
     assert (await begin(one))[0] == 200, "what it did not use is given back"
     assert await spent(other, "bob") == 0.0
 

@@ -12,7 +12,7 @@ import pytest
 
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
-from proxy.addons.pages.targets import parse_target
+from proxy.addons.pages.answers import parse_target
 from proxy.app import App
 from proxy.errors import ApiError
 from proxy.identity.credential import owner_of

@@ -15,7 +15,7 @@ from yarl import URL
 
 from policies.money.bills import BillSums, Labels, RequestBill
 from policies.presets import PRESETS, Preset
-from proxy.addons.pages.overview_page import sums_cells
+from proxy.addons.pages.overview import sums_cells
 from proxy.app import App
 from proxy.identity.credential import owner_of
 from proxy.identity.who import COOKIE, admin_cookie

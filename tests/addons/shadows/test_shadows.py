@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from policies.tools import RECALL
-from proxy.addons.shadows.shadows import Shadows
+from proxy.addons.shadows.addon import Shadows
 from proxy.app import App
 from proxy.config import ConfigurationError
-from proxy.console.greeting import greeting
+from proxy.console.serve import greeting
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.memory import open_store
 from tests.kit.apis import APIS

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from proxy.config import KeyRow
-from proxy.config.groups.summaries import SummarizerSettings, SummaryBudget
+from proxy.config.groups.compaction import SummarizerSettings, SummaryBudget
 from proxy.config.settings import GROUPS
 from proxy.config.upstreams import UpstreamRow
 from proxy.console.options import default_in_words
