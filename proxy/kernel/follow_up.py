@@ -29,6 +29,9 @@ class FollowUp:
     telemetry: Telemetry
     writers: BackgroundWriters
 
+    def __post_init__(self) -> None:
+        self._writer = StoreWriter(self.store)  # one for all: it writes together what it is given
+
     async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
         """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
         Where another process may serve the next request of the conversation, it finds from then on what was decided for
@@ -52,7 +55,7 @@ class FollowUp:
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         client_request, record = upstream_request.client_request, upstream_request.notes.record
-        context, writer = planned.context, StoreWriter(self.store)
+        context, writer = planned.context, self._writer
         is_sent = not client_request.is_dry and record is not None
         writer.own(context.live, client_request.sender.owner)
         if record is None or not is_sent:
@@ -156,7 +159,7 @@ class FollowUp:
         complete = context.lookup.complete  # else nobody may take these for all
         context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)
         if result.rounds:
-            await StoreWriter(self.store).store_exchange(context.key, exchange)
+            await self._writer.store_exchange(context.key, exchange)
         self.telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
