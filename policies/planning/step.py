@@ -149,7 +149,7 @@ class Watch:
         """True where planning was stopped: then no policy is asked any more, and nothing new is decided."""
         self._left = AT_ONCE
         self._is_long = self.was_long = False
-        """True where this step has many items, and whether the one before had."""
+        """True where this step, and where the one before it, has many items."""
 
     def is_over(self) -> bool:
         """True where planning is to stop before the next step; never once it was stopped."""

@@ -144,9 +144,12 @@ class Exchange:
     rounds: list[ReplyRound] = field(default_factory=list)
     reader: Reply | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    """The x-narrows headers of the response."""
     bill: RequestBill | None = None
     status: int = 0
+    """Of the response to the client."""
     is_whole: bool = False
+    """True once the client has all of the response."""
     replied: int = 0
     added_ms: float = 0.0
     ms: float = 0.0
@@ -162,6 +165,16 @@ class Exchange:
     def request_id(self) -> str:
         """In the reply and the log: a trusted gateway in front may have named the request, perhaps twice."""
         return (self.access.request_id if self.is_api and self.access is not None else "") or self.id
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked, as far as anybody had to know it: "" where the request was not read."""
+        request = self.upstream_request
+        if request is not None and request.planned is not None:
+            return request.planned.context.request.model
+        if self.model or request is None:
+            return self.model
+        return request.model or request.client_request.model
 
     @property
     def visit(self) -> Visit:
@@ -180,7 +193,7 @@ class Exchange:
 
 class Addon:
     async def admit(self, exchange: Exchange, /) -> None:
-        """True where its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
+        """A request has come. `exchange.receive` has its body read. Raises ApiError where it is refused."""
 
     async def planned(self, exchange: Exchange, /) -> None: ...
 

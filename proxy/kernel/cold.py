@@ -47,7 +47,7 @@ from proxy.warmup import trim, tune
 _MOST, _MOST_OF_OWNER = 64, 4
 
 _Owner = tuple[bool, str]
-"""True where its credential was accepted, and its name."""
+"""An owner: whether its credential was accepted, and its name."""
 
 
 class Turns:

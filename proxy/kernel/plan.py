@@ -1,7 +1,7 @@
-"""plan(): from a request and what is remembered of its conversation to what is sent in its place.
+"""The stage `Planner.plan`: from a request and what is remembered of its conversation to what is sent in its place.
 
 Laws
-  Nothing takes effect here: nothing is written, claimed or reported.
+  Nothing takes effect here: nothing is claimed, and nothing written to the store.
   The cost follows what is new: messages are read once, and a history served here before is continued where it ended.
   Only what takes a few milliseconds is planned on the event loop. What takes long has an end: after `planning_timeout`
   nothing new is decided (three times that in the spare process), and where the client leaves, planning stops.

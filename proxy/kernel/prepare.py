@@ -1,4 +1,5 @@
-"""prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
+"""The stage `prepare`: from the bytes a client sent to the bytes that go upstream, and the headers that say what
+happened.
 
     Compactor     plans a request, claims its plan where the history alone does not decide it, and makes it ready
     ReplyWarnings what the reply's header warns of

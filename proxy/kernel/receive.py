@@ -1,4 +1,4 @@
-"""The first stage: what a client sends becomes a request that can be planned, or one that is relayed.
+"""The stage `receive`: what a client sends becomes a request that can be planned, or one that is relayed.
 
 Laws
   By its mode, and by what is to stay as it is, a request can only lessen what is done with it. By its preset it can

@@ -219,7 +219,7 @@ class KeyStore(_Rules):
         return None if revision == unless else (revision, sorted(self._read(rows), key=attrgetter("name")))
 
     async def delete_key(self, name: str) -> bool:
-        """Delete the row of this name; whether there was one."""
+        """Delete the row of this name. True where there was one."""
         digests: list[bytes] = []
 
         def without(there: Mapping[Kind, Rows]) -> Mapping[Kind, Mapping[bytes, None]]:

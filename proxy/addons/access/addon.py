@@ -72,7 +72,7 @@ class KeyRegistry:
         self._following: asyncio.Task[None] | None = None
 
     async def open(self) -> bool:
-        """Ask the store for the first time, and follow it from then on. Whether it has answered."""
+        """Ask the store for the first time, and follow it from then on. True where it has answered."""
         if self._store is not None:
             self._following = asyncio.create_task(self._follow())
         try:
