@@ -10,7 +10,7 @@ import pytest
 
 from policies.compact import compact
 from policies.money.prices import CAUTIOUS
-from proxy.config import upstreams
+from proxy.config.upstreams import is_local as is_local_address
 from tests.kit.histories import TOOLS
 from tests.kit.running import Start
 from tests.kit.talk import runs, user
@@ -52,7 +52,7 @@ class ModelServer:
 
 @pytest.fixture
 def _local(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.config.upstreams.is_local", upstreams.is_local)
+    monkeypatch.setattr("proxy.config.upstreams.is_local", is_local_address)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_a_listed_model_at_a_local_address_costs_what_is_listed_and_nobody
     ],
 )
 def test_a_local_address_is_of_this_machine_or_a_network_of_ones_own(url: str, is_local: bool) -> None:
-    assert upstreams.is_local(url) is is_local
+    assert is_local_address(url) is is_local
 
 
 def test_a_local_model_is_compacted_for_its_size_unless_a_person_says_otherwise() -> None:

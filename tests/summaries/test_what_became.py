@@ -89,8 +89,8 @@ async def test_m1_one_that_waits_is_ready_and_the_page_shows_the_one_that_stands
     code, report, _ = await asyncio.to_thread(printed, capsys, *words)
     report = " ".join(report.split())
     assert code == 0
-    assert f"{standing['id']} a summary for the prompt, stands in the newest request" in report
-    assert f"{rows[-1]['id']} a summary for the prompt, is ready, and waits for its moment" in report
+    assert f"{standing['id']} compaction stands; messages" in report
+    assert f"{rows[-1]['id']} compaction ready; messages" in report
 
 
 async def test_m2_a_stale_one_is_named_once_for_its_reason_and_counted_each_time(office: Office) -> None:
