@@ -18,7 +18,7 @@ from proxy.console.output import as_json as values_of
 from proxy.console.output import explains_columns, progress, refusing
 from proxy.event_loop import interruption
 from proxy.lab.agree.asking import Answers, Asking, Spending, Turn, forecast_turns, sample_of
-from proxy.lab.agree.report import AgreeReport, print_agreement, report_of
+from proxy.lab.agree.report import AgreeReport, agreement_page, print_agreement, report_of
 from proxy.lab.arguments import (
     PRESET,
     CredentialEnv,
@@ -31,7 +31,7 @@ from proxy.lab.arguments import (
 )
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, load_all
-from proxy.lab.terminal import print_report, writable
+from proxy.lab.terminal import print_page, print_report, writable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,9 @@ def agree(
             _confirm(forecast, yes)
     with progress(len(forecast.sample), "turns asked") as advance:
         report = asyncio.run(forecast.ask(None, advance))
-    print_report(lambda paper: print_agreement(paper, report), lambda: values_of(report), as_json, path)
+    print_report(lambda paper: print_agreement(paper, report), lambda: values_of(report), as_json)
+    if path is not None:
+        print_page(path, agreement_page(report), as_json)
     if forecast.sample and not report.samples:
         raise typer.Exit(2)
     raise typer.Exit(int(any(each.verdict == "loss" for each in report.presets)))

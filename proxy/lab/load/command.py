@@ -24,10 +24,10 @@ from proxy.lab import sessions as shipped
 from proxy.lab.arguments import CredentialEnv, Html, credential
 from proxy.lab.load.client import Clients
 from proxy.lab.load.plan import SALTS, LoadPlan, conversations_for, expected_cost, script_of
-from proxy.lab.load.report import LoadReport, print_load, report_of, sample
+from proxy.lab.load.report import LoadReport, load_page, print_load, report_of, sample
 from proxy.lab.load.sink import serve_sink
 from proxy.lab.replay.recorded import load_all
-from proxy.lab.terminal import print_report, writable
+from proxy.lab.terminal import print_page, print_report, writable
 
 Rate = Annotated[
     float,
@@ -102,7 +102,9 @@ def load(
         _show_cost(plan, yes)
     with refusing(), progress(max(1, round(plan.duration)), "seconds") as advance:
         report = asyncio.run(measure(plan, processes, advance))
-    print_report(lambda paper: print_load(paper, report), lambda: values_of(report), as_json, path)
+    print_report(lambda paper: print_load(paper, report), lambda: values_of(report), as_json)
+    if path is not None:
+        print_page(path, load_page(report), as_json)
     raise typer.Exit(int(bool(report.errors)))
 
 

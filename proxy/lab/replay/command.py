@@ -27,12 +27,13 @@ from proxy.lab.arguments import (
     custom_presets,
     presets_named,
 )
+from proxy.lab.pages import replay_page
 from proxy.lab.replay.display import by_place, print_needs, print_replays
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all
 from proxy.lab.replay.report import Report, averages, preset_results
 from proxy.lab.replay.runs import replay_each
-from proxy.lab.terminal import print_report, writable
+from proxy.lab.terminal import print_page, print_report, writable
 
 PriceTables = Annotated[
     list[str] | None,
@@ -173,7 +174,9 @@ def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | N
         rows = by_place(reports) if needs else values_of(reports)
         return {"sessions": rows, **values_of({"means": means, "presets": results})}
 
-    print_report(draw, values, as_json, path)
+    print_report(draw, values, as_json)
+    if path is not None:
+        print_page(path, replay_page(reports, means, results), as_json)
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:
