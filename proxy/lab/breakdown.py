@@ -44,7 +44,7 @@ class MessageSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class PolicyEffect:
     """The size of the request after one policy and all before it."""
 
     after: str
@@ -59,7 +59,7 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     messages: tuple[MessageSize, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[PolicyEffect, ...]
     """Policies that change nothing have none."""
     edits: tuple[BeforeAfter, ...]
     """Tokens that each edit stands for, and of its text."""
@@ -131,9 +131,11 @@ def break_down(
     return Breakdown(tuple(messages), tuple(layers), tuple(sizes_of(covered)[0] for covered in spans))
 
 
-def _layer(after: str, edits: int, schemas: int, blocks: Iterable[Block], sizes: Sequence[tuple[int, int]]) -> Layer:
+def _layer(
+    after: str, edits: int, schemas: int, blocks: Iterable[Block], sizes: Sequence[tuple[int, int]]
+) -> PolicyEffect:
     """A layer of so many tokens of tool schemas, and of the tokens and characters of each block."""
     kinds: dict[str, int] = {TOOLS: schemas} if schemas else {}
     for block, (tokens, _) in zip(blocks, sizes, strict=True):
         kinds[block.kind] = kinds.get(block.kind, 0) + tokens
-    return Layer(after, edits, sum(kinds.values()), sum(characters for _, characters in sizes), kinds)
+    return PolicyEffect(after, edits, sum(kinds.values()), sum(characters for _, characters in sizes), kinds)

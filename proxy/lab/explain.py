@@ -39,7 +39,6 @@ from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
-from proxy.console.output import as_json as values_of
 from proxy.console.output import (
     explains_columns,
     plain_table,
@@ -63,7 +62,7 @@ from proxy.lab.arguments import (
     check_prices,
     custom_presets,
 )
-from proxy.lab.breakdown import BeforeAfter, Layer, MessageSize, break_down, order_of, span
+from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
 from proxy.lab.terminal import (
@@ -72,12 +71,12 @@ from proxy.lab.terminal import (
     message_bars,
     print_bars,
     print_notes,
-    print_page,
     print_report,
     writable,
 )
 
 if TYPE_CHECKING:
+    from proxy.lab.replay.environment import Options
     from proxy.lab.replay.report import Report
 
 _SOME_PLACES = 3
@@ -140,7 +139,7 @@ class Explanation:
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
-    layers: Sequence[Layer]
+    layers: Sequence[PolicyEffect]
     """The request after each policy, in the order of the preset."""
     idle_policies: Sequence[str]
     """Those that change nothing in it."""
@@ -444,24 +443,30 @@ def explain(
             own=own[preset].preset if preset in own else None,
             **choices,
         )
-    print_report(lambda paper: print_explanation(paper, explanation), lambda: values_of(explanation), as_json)
-    if path is not None:
+
+    def page(explanation: Explanation) -> str:
         # they load all that a replay needs
         from proxy.lab.pages import explain_page
         from proxy.lab.replay.environment import Options
-        from proxy.lab.replay.runs import replay_all, session_until
 
         name = "a request" if file == "-" else Path(file).name
-        past: Report | str
-        session = session_until(body, name)
-        if isinstance(session, str):
-            past = session
-        else:
-            options = Options((prices,) if prices else (), own=own, **choices)
-            with progress(options.requests([session])) as advance:
-                (past,) = asyncio.run(replay_all([session], options, advance))
-        print_page(path, explain_page(name, explanation, past), as_json)
+        options = Options((prices,) if prices else (), own=own, **choices)
+        return explain_page(name, explanation, _past(body, name, options))
+
+    print_report(explanation, print_explanation, page, as_json, path)
     return None
+
+
+def _past(body: bytes, name: str, options: "Options") -> "Report | str":
+    """The replay of a request's history; a sentence where it cannot be replayed."""
+    from proxy.lab.replay.runs import replay_all, session_until
+
+    session = session_until(body, name)
+    if isinstance(session, str):
+        return session
+    with progress(options.requests([session])) as advance:
+        (report,) = asyncio.run(replay_all([session], options, advance))
+    return report
 
 
 def _print_original(file: str, model: str, ref: str, html: str | None, as_json: bool) -> None:

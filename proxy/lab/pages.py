@@ -30,7 +30,7 @@ from proxy.drawing.charts import (
 from proxy.drawing.figures import change_of, counted, money, percent, short, signed
 from proxy.drawing.html import Markup, Node, element, headline, section, table, together
 from proxy.drawing.words import WHY, glossary, head_of, outcome, term
-from proxy.lab.breakdown import TOOLS, Layer, MessageSize
+from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.quality import Tally
 from proxy.lab.replay.bills import Compared, ComparedBill
 from proxy.lab.replay.display import (
@@ -365,7 +365,7 @@ def _legend_of_kinds(present: Collection[str]) -> Markup:
     return legend({_class(kind): meaning for kind, meaning in KINDS.items() if kind in present})
 
 
-def _layers(layers: Sequence[Layer], idle: Sequence[str] = ()) -> Markup:
+def _layers(layers: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
     """Stacked bars by one scale: what the client wrote, and what each policy leaves of it."""
     first, scale = layers[0], max(layer.tokens for layer in layers)
     lines: list[Markup] = []

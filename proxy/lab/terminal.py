@@ -18,15 +18,17 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
+from proxy.console.output import as_json as values_of
 from proxy.console.output import console, print_json, printable, refusing
 from proxy.drawing.html import Imprint, Node, framed
 from proxy.lab.breakdown import BeforeAfter, MessageSize
 
+T = TypeVar("T")
 STYLES: Mapping[str, str] = {
     "tools": "bright_black",
     "system": "bright_black",
@@ -122,12 +124,21 @@ _TIME = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}")
 """The time at which a page was drawn."""
 
 
-def print_report(draw: Callable[[Console], None], values: Callable[[], object], as_json: bool) -> None:
-    """Print a report, or its values as JSON."""
+def print_report(
+    report: T,
+    draw: Callable[[Console, T], None],
+    page: Callable[[T], str],
+    as_json: bool,
+    path: Path | None,
+    values: Callable[[T], object] = values_of,
+) -> None:
+    """Print a report, or its values as JSON; write its page too where there is a path for it."""
     if as_json:
-        print_json(values())
+        print_json(values(report))
     else:
-        draw(console())
+        draw(console(), report)
+    if path is not None:
+        print_page(path, page(report), as_json)
 
 
 def sheet(title: str, heading: Node, covers: str, *inside: Node) -> str:

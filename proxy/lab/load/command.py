@@ -17,7 +17,6 @@ import typer
 
 from proxy.config.units import seconds
 from proxy.console.arguments import AsJson
-from proxy.console.output import as_json as values_of
 from proxy.console.output import explains_columns, progress, refusing
 from proxy.event_loop import interruption, run_fast
 from proxy.lab import sessions as shipped
@@ -27,7 +26,7 @@ from proxy.lab.load.plan import SALTS, LoadPlan, conversations_for, expected_cos
 from proxy.lab.load.report import LoadReport, load_page, print_load, report_of, sample
 from proxy.lab.load.sink import serve_sink
 from proxy.lab.replay.recorded import load_all
-from proxy.lab.terminal import print_page, print_report, writable
+from proxy.lab.terminal import print_report, writable
 
 Rate = Annotated[
     float,
@@ -102,9 +101,7 @@ def load(
         _show_cost(plan, yes)
     with refusing(), progress(max(1, round(plan.duration)), "seconds") as advance:
         report = asyncio.run(measure(plan, processes, advance))
-    print_report(lambda paper: print_load(paper, report), lambda: values_of(report), as_json)
-    if path is not None:
-        print_page(path, load_page(report), as_json)
+    print_report(report, print_load, load_page, as_json, path)
     raise typer.Exit(int(bool(report.errors)))
 
 

@@ -33,7 +33,7 @@ from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all
 from proxy.lab.replay.report import Report, averages, preset_results
 from proxy.lab.replay.runs import replay_each
-from proxy.lab.terminal import print_page, print_report, writable
+from proxy.lab.terminal import print_report, writable
 
 PriceTables = Annotated[
     list[str] | None,
@@ -165,18 +165,16 @@ def replay(
 def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | None) -> None:
     means, results = averages(reports), preset_results(reports)
 
-    def draw(paper: Console) -> None:
+    def draw(paper: Console, reports: Sequence[Report]) -> None:
         if needs:
             print_needs(paper, reports)
         print_replays(paper, reports, means, results)
 
-    def values() -> Any:
+    def values(reports: Sequence[Report]) -> Any:
         rows = by_place(reports) if needs else values_of(reports)
         return {"sessions": rows, **values_of({"means": means, "presets": results})}
 
-    print_report(draw, values, as_json)
-    if path is not None:
-        print_page(path, replay_page(reports, means, results), as_json)
+    print_report(reports, draw, lambda reports: replay_page(reports, means, results), as_json, path, values)
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:

@@ -55,7 +55,7 @@ Ask = Callable[[Json, Mapping[str, str]], Awaitable[ClientReply]]
 Progress = Callable[[], None]
 
 
-class _View(NamedTuple):
+class RequestView(NamedTuple):
     """A request as the model first read it, with the tokens of what the client sent and of the recall tool."""
 
     conversation: Conversation
@@ -76,7 +76,7 @@ async def replay(
     accounting = _Accounting(environment, run, session)
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
-    views: list[_View | None] = []
+    views: list[RequestView | None] = []
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         accounting.add_request(report, body, await ask(body, numbered))
@@ -87,7 +87,7 @@ async def replay(
             tool = request.tokens_sent - request.plan.after - (request.tokens_received - request.plan.before)
             # a copy: what was looked up in the conversation is not stored with it
             conversation = replace(request.context.conversation)
-            views[-1] = _View(conversation, request.plan.edits, request.tokens_received, tool)
+            views[-1] = RequestView(conversation, request.plan.edits, request.tokens_received, tool)
             report.aim = request.context.plan_settings.aim
         progress()
     await asyncio.to_thread(_add_visibility, environment, session, report, views)
@@ -95,7 +95,7 @@ async def replay(
 
 
 def _add_visibility(
-    environment: ReplayEnvironment, session: Session, report: Report, views: Sequence[_View | None]
+    environment: ReplayEnvironment, session: Session, report: Report, views: Sequence[RequestView | None]
 ) -> None:
     """Judge what was in sight by each request, and the sizes of the last; None where it went as the client sent it."""
     count = environment.count
