@@ -74,8 +74,7 @@ _UNKNOWN: tuple[None, ToolKind] = None, "command"
 
 @dataclass(frozen=True, slots=True)
 class Summarizing:
-    """How summaries are made now: by which criteria, at which prices, and with at most how many `tokens`. `now` is in
-    seconds since 1970 and only used for their age."""
+    """How summaries are made now, and with at most how many `tokens`; `now` (seconds since 1970) tells their age."""
 
     criteria: Criteria
     prices: Prices
@@ -247,8 +246,7 @@ class Context(Conditions):
         tokens: int | None = None,
         since: int | None = None,
     ) -> bool:
-        """True where a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
-        the last block that a summary stands for."""
+        """True where a trigger holds, by default at this step as it is sent; `since`: the last block of a summary."""
         step, tokens = self.step if step is None else step, self.tokens if tokens is None else tokens
         return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high, since)
 

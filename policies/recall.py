@@ -149,7 +149,6 @@ def _part(text: str, part: str) -> RecallAnswer:
 
 
 def _after_lines(text: str, start: int, count: int) -> int:
-    """The position after so many more lines."""
     for _ in range(count):
         end = text.find("\n", start)
         if end < 0:

@@ -43,8 +43,7 @@ class ReplyInProgress:
 
 @dataclass(frozen=True, slots=True)
 class RestoredBody:
-    """The body with every exchange in its place. `lost`: the newest reply had one, and came back as another reply.
-    `answers` are those of the last round of the reply in progress."""
+    """The body with every exchange in its place; `lost`: one could not be. `answers`: of the reply in progress."""
 
     body: bytes
     lost: bool
@@ -75,7 +74,6 @@ def restore(
     cache: Cache,
     in_progress: ReplyInProgress | None = None,
 ) -> RestoredBody:
-    """The request with its exchanges put back; behind them that of a reply in progress."""
     request, conversation = source.request, source.conversation
     history, lost = _History(source), -1
     for reply, insert in _matched(conversation, inserts):

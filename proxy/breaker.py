@@ -113,12 +113,12 @@ class _ChangeLog:
 
     def note(self, breaker: Breaker) -> None:
         self._openings += breaker.is_open
-        left = self._quiet_until - time.monotonic()
-        if left <= 0 or not self._openings:
+        wait = self._quiet_until - time.monotonic()
+        if wait <= 0 or not self._openings:
             self._log(breaker)
         elif self._later is None:
             with suppress(RuntimeError):  # without a loop the next change says it
-                self._later = asyncio.get_running_loop().call_later(left, self._log, breaker)
+                self._later = asyncio.get_running_loop().call_later(wait, self._log, breaker)
 
     def _log(self, breaker: Breaker) -> None:
         often = {"times": self._openings} if self._openings > breaker.is_open else {}

@@ -96,7 +96,7 @@ class Generation:
                 settings=settings,
                 upstreams=services.upstreams,
                 prepare=lasting.watch(prepare) if lasting.watch else prepare,
-                compaction=compaction.follow_up if compaction is not None else None,
+                follow_up=compaction.follow_up if compaction is not None else None,
                 telemetry=services.telemetry,
                 secret=services.secret,
                 admission=services.admission,

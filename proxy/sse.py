@@ -26,29 +26,29 @@ class Events:
     """Cuts a stream into events, each with its raw bytes and the empty line that ends it."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._partial = bytearray()
         self._searched = 0
 
     @property
     def rest(self) -> bytes:
-        return bytes(self._held)
+        return bytes(self._partial)
 
     @property
     def size(self) -> int:
-        return len(self._held)
+        return len(self._partial)
 
     def ends_with(self, chunk: bytes) -> bool:
-        return not self._held and chunk.endswith(_ENDS)
+        return not self._partial and chunk.endswith(_ENDS)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        self._held += chunk
+        self._partial += chunk
         events: list[bytes] = []
         start = 0
         while (end := self._end(start)) is not None:
-            events.append(bytes(self._held[start:end]))
+            events.append(bytes(self._partial[start:end]))
             start = self._searched = end
-        del self._held[:start]
-        self._searched = len(self._held)
+        del self._partial[:start]
+        self._searched = len(self._partial)
         return events
 
     def _end(self, start: int) -> int | None:
@@ -56,7 +56,7 @@ class Events:
 
         The LF of a CRLF that chunks have split becomes an event of its own, without data.
         """
-        end = _BREAK.match(self._held, start) or _BLANK.search(self._held, max(start, self._searched - 2))
+        end = _BREAK.match(self._partial, start) or _BLANK.search(self._partial, max(start, self._searched - 2))
         return end.end() if end else None
 
 
@@ -188,7 +188,7 @@ class Copy:
         self._events = Events() if kind == "text/event-stream" else None
         self._json = kind == "application/json"
         self._whole: list[bytes] = []
-        self._left = limit
+        self._room = limit
         self._last = b""
         self.trouble = "unknown encoding" if encoding and not self._decode else ""
 
@@ -207,11 +207,11 @@ class Copy:
         try:
             for piece in self._decode(chunk) if self._decode else (chunk,):
                 if self._events is None:
-                    self._left -= len(piece)
+                    self._room -= len(piece)
                     self._whole.append(piece)
                 else:
                     self._read(piece if self._events.ends_with(piece) else b"".join(self._events.feed(piece)))
-                if self._left < (self._events.size if self._events else 0):
+                if self._room < (self._events.size if self._events else 0):
                     raise TooLargeError("the reply, or an event of it, is too large to read")
         except Exception as error:  # a reader that fails is no reason to break the reply
             self.trouble = type(error).__name__

@@ -60,8 +60,7 @@ class Http:
     compact_path: str = ""
     """Where the provider itself makes a history shorter, for the price of an answer."""
     stored_path: str = ""
-    """The pattern of the paths at which stored replies are fetched, by an id that only who made them can know. The
-    model may go on with one without its client."""
+    """The pattern of paths of stored replies, by secret ids; the model may go on with one without its client."""
     adds_version: bool = False
     """True where its clients add /v1 to the base_url that they are given."""
     missing_at: tuple[str, ...] = ()
@@ -163,8 +162,7 @@ class CacheMarks:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecallForm:
     tool: Callable[[Request, bool], Added | None]
-    """Where and how to add the tool; None where it cannot be added. Where the client brings no tools, it is only added
-    where the second argument says so."""
+    """Where and how to add the tool, where the client brings tools or the argument says always; else None."""
     put_back: Callable[[Sequence[RecallRound], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
     """The messages of a reply's recall exchange, as the model saw them, from its rounds, their answers, the text of the
     reply, and the reply as the client returned it, message by message (None before it has): each round and its answers,
@@ -222,8 +220,7 @@ class Dialect:
 
     usage: UsageNames
     reply: Callable[[int | None], Reply]
-    """A new reader of a reply, by how often recall calls may be answered in it: None where the recall tool is not
-    there, so that every call is the client's."""
+    """A new reader of a reply, with so many rounds of recall; None where every call is the client's."""
     whole_messages: Callable[[Json], list[Json]]
     """The messages in the JSON of a reply, as a client returns them; none where it is not whole."""
     streamed_messages: Callable[[list[Json]], list[Json]]
@@ -246,8 +243,7 @@ class Dialect:
         return leading + _lead_tokens(request.instructions, count, self.read, self.leading_kinds)
 
     def messages_in(self, reply: bytes) -> list[bytes]:
-        """The messages of a reply, from what its client received: one text of events, or JSON. There are none where it
-        broke off, failed or has several choices."""
+        """The messages of a reply as its client got it; none where it broke off, failed or has several choices."""
         contents = [content for content in map(read_event, events_in(reply)) if content is not None]
         if is_plain(reply):
             messages = [message for content in contents for message in self.whole_messages(content)]

@@ -241,7 +241,6 @@ class Round(Generic[E]):
 
     @property
     def entries(self) -> Sequence[E]:
-        """Its calls, and what else stands in one list with them, in order."""
         return [entry for _, entry in sorted(self.by_index.items())]
 
     @property

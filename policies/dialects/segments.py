@@ -49,7 +49,6 @@ def frame_of(request: Request) -> list[str | int]:
 
 
 def rest_in(frame: Iterable[str | int]) -> dict[int, bytes]:
-    """The texts of a frame, by their numbers."""
     return {REST - at: raw_of(text) for at, text in enumerate(each for each in frame if isinstance(each, str))}
 
 

@@ -37,7 +37,6 @@ def definition_tokens(tools: bytes, count: TokenCounter) -> int:
 
 
 def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:
-    """Tokens of the tool schemas and of the leading messages with these roles."""
     total = definition_tokens(request.tool_list, count)
     for message in messages:
         if message.role not in roles:

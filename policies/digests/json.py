@@ -47,8 +47,7 @@ class _Piece:
 
 
 def json_digest(source: Source) -> str:
-    """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own. Raises ValueError
-    or RecursionError where it cannot be parsed."""
+    """As much of the JSON as fits; "" for a file with lines. Raises ValueError or RecursionError for other texts."""
     if len(source.text) > _LONGEST_TEXT or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
         return ""
     sample = source.text[:_LOOKED_AT]

@@ -43,8 +43,7 @@ class Source:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines with their ends; the middle of a long text is one of them, except for lines in it that tell of
-        errors or of the exit status."""
+        """Its lines with their ends; of a long text's middle, only those with errors or the exit status."""
         text = self.text
         if len(text) <= 2 * _END:
             lines = text.splitlines(keepends=True)
@@ -126,7 +125,6 @@ def few_others(entries: Iterable[T], most: float) -> list[T]:
 
 
 def error_lines(lines: Sequence[str]) -> frozenset[int]:
-    """The lines that tell of an error or of the exit status."""
     return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
 
 

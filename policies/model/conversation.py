@@ -106,8 +106,7 @@ class Index(Generic[B, T]):
 
 
 def carry_over(earlier: Indexed[Any], messages: int, end: int) -> Carried:
-    """The indexes that a history takes over from an earlier one with which it has its first messages in common, and its
-    first `end` blocks."""
+    """The indexes that a history takes over from an earlier one with the same first messages and blocks."""
     before = earlier.carried
     carried = Carried(rendering=before.rendering, rendered_messages=min(before.rendered_messages, messages))
     if not before.holders:
@@ -234,8 +233,6 @@ class Block(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The references of texts by their digests, and the first block of each."""
-
     refs: dict[bytes, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
 

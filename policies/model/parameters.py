@@ -65,7 +65,6 @@ Large = int | Size
 
 
 def is_large(text: str, tokens: int, large: Large) -> bool:
-    """True where a text of so many tokens is larger than that."""
     if isinstance(large, int):
         return tokens > large
     if (large.tokens and tokens > large.tokens) or (large.chars and len(text) > large.chars):
@@ -118,8 +117,7 @@ def _messages_back(conversation: Conversation, messages: int, step: int) -> int:
 
 
 _LATEST = 0.95
-"""The share of the high mark at which a trigger in tokens holds at the latest: beyond the mark room must be made
-anyway, and what is wanted would come too late."""
+"""The share of the high mark at which a trigger in tokens holds at the latest: beyond it, it comes too late."""
 
 
 @dataclass(frozen=True, slots=True)

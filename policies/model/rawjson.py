@@ -90,8 +90,7 @@ def shared(text: bytes, earlier: bytes, spans: Sequence[Span]) -> int:
 
 
 def find(text: bytes, path: Path, cache: dict[Path, Mapping[str | int, Span]] | None = None) -> Span:
-    """The span of the value at `path`; `cache` has the spans in each object and array, so that many paths cost one
-    parse."""
+    """The span of the value at `path`; `cache` has the spans in each object and array that was parsed."""
     cache = {} if cache is None else cache
     span = (0, len(text))
     for depth, step in enumerate(path):

@@ -72,8 +72,7 @@ class SummaryRecord:
     last: str
     """The anchor of the last block. It chains all blocks before it, so it is their fingerprint."""
     sources: tuple[str, ...]
-    """The messages that it covers, as `INDEX:DIGEST` (the API knows no ids of messages): those of the client, in the
-    order of its request. Recall exchanges that were put back are none."""
+    """The messages that it covers, as `INDEX:DIGEST`: those of the client's request, without recall exchanges."""
     model: str
     content: str
     tokens_before: int
@@ -134,8 +133,7 @@ NO_USE = SummaryUse()
 
 
 def reply_word(use: SummaryUse, job: Literal["", "pending", "failed"], *, is_wanted: bool) -> str:
-    """The value of `x-narrows-summary`; empty where there is no summary. `job` is the state of the one that is being
-    written, and `is_wanted` says whether this request asks for one."""
+    """The value of `x-narrows-summary`; `job`: of the summary in the making; `is_wanted`: by this request."""
     if use.reason:
         return f"stale:{use.reason}"
     if job == "pending" or (job and (is_wanted or not use.stands)):

@@ -21,8 +21,7 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How long an entry is kept after its last use, where a request asks for it by the pattern, which never matches
-    inside a JSON string: quotes are escaped there."""
+    """An entry's time after its last use, where a request asks for it by the pattern: outside of JSON strings."""
 
     pattern: re.Pattern[bytes]
     seconds: float
@@ -110,8 +109,7 @@ class CacheRule:
         return replace(prices, write=prices.write * self._requested(request).write)
 
     def takes_marks(self, request: CacheRequest) -> bool:
-        """True where a mark without a lifetime may be added: one must not stand before a mark with a longer
-        lifetime."""
+        """True where a mark without a lifetime may be added: never before a mark with a longer one."""
         return not self._requested(request).by_mark
 
     def _requested(self, request: CacheRequest) -> Lifetime:
@@ -178,8 +176,7 @@ _UNMARKED = (
 
 
 def marks_only(model: str, writes_cost: bool) -> bool:
-    """True where the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price,
-    which is from GPT-5.6 on."""
+    """True where a cache matches only at marks: Anthropic's; OpenAI's where writing has a price (from GPT-5.6 on)."""
     return "claude" in model or ("gpt-" in model and writes_cost)
 
 
@@ -203,8 +200,7 @@ def rule_for(model: str, prices: Prices) -> CacheRule:
 
 MarkStyle = Literal["", "cache_control", "prompt_cache_breakpoint"]
 OwnMarks = Literal["auto", "beside", "never"]
-"""Where cache marks of ours are set: wherever the model's cache matches only at marks, only beside marks of the
-client's, or nowhere."""
+"""Where marks of ours are set: wherever the cache matches only at marks, beside the client's, or nowhere."""
 
 _MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
     "cache_control": frozenset({"user", "result", "assistant"}),

@@ -59,8 +59,7 @@ cache, than the call costs. A digest by rule removes as much for nothing: this b
 
 
 def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
-    """True where a call for a digest, at this cost in input tokens, is worth the tokens that it removes. With assumed
-    prices it always counts as worth them."""
+    """True where a digest at this cost in input tokens is worth what it removes; always with assumed prices."""
     return saving > 0 and (not prices.listed or saving * prices.read * LASTS > cost)
 
 
@@ -96,8 +95,7 @@ class Ledger:
         self.paid = 0.0
         """The bill so far, as sent, without what recalls cost: the guard compares it with the baseline."""
         self.outside = 0.0
-        """The cost of recalls so far: of the requests that only answer them, and of what was recalled in later
-        requests."""
+        """The cost of recalls so far: of requests that only answer them, and of what was recalled later on."""
         self._recalled: list[int] = []
         self._by_client = True
         self.baseline = 0.0
@@ -254,8 +252,7 @@ def affords(ledger: Ledger, cost: float) -> bool:
 
 
 def bears(ledger: Ledger, cost: float, most: float = GUARD) -> bool:
-    """True where the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
-    than the guard."""
+    """True where the bill keeps within the guard, or `most`, if this cost is paid and saves nothing."""
     return ledger.paid + cost <= most * ledger.baseline
 
 

@@ -102,8 +102,7 @@ def _plain(name: str) -> str:
 
 
 def _kin(name: str) -> str:
-    """The listed model of the same family with the highest version that is not above that of the name; else with the
-    highest. "" where there is no family."""
+    """The listed model of the family with the highest version not above that of the name, or at all; "" for none."""
     words, version = _words_and_version(name)
     kin = [each for each in _makers_models() if words and each[0] == words]
     if not kin and (family := words & _FAMILIES):

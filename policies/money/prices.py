@@ -79,8 +79,7 @@ class Prices:
 
 
 CAUTIOUS = Prices(read=0.05, write=1.25)
-"""For a model of which nothing is known: a rewrite pays late, at the lowest price of reading and the highest of writing
-that are usual."""
+"""For an unknown model: a rewrite pays late, at the lowest usual price of reading and the highest of writing."""
 
 
 def _factor(tiers: Tiers, prompt: int) -> float:
@@ -121,8 +120,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
-    """The limits that a person sets, in tokens; `high` and `low` are shares of what the window leaves for the
-    prompt."""
+    """The limits that a person sets, in tokens; `high` and `low` are shares of the window without the reserve."""
 
     window: int | None = None
     """A cap on the window of any model."""

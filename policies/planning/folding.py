@@ -118,8 +118,7 @@ class Folding:
         return bool(due)
 
     def fold(self, fold: Fold) -> bool:
-        """Add a fold, in the place of folds inside it; False where it is there already. Where it is a summary, those
-        wait as offers for the time when it is removed."""
+        """Add a fold; False where it is there. Folds inside it go, and inside a summary wait until it is removed."""
         state, run = self.state, self.run(fold)
         if state.folds.get(run.start) == fold:
             return False
@@ -143,8 +142,7 @@ class Folding:
         return True
 
     def _set_aside(self, fold: Fold) -> None:
-        """Withdraw the offers of folds that this one overlaps. Inside a summary they wait until it is removed, and so
-        do folds that stand there."""
+        """Withdraw the offers of folds that this one overlaps; inside a summary all wait until it is removed."""
         state, run = self.state, self.run(fold)
         if fold.origin:
             state.offered_folds |= {at: old for at, old in state.folds.items() if at in run and not old.origin}
@@ -235,8 +233,7 @@ def _unfolded(folding: Folding, at: int) -> int:
 # --- what a model writes, in the planning of one step ---
 
 _GROWTH = 1.5
-"""In a chat without tools, the next summary is asked for once the prompt has grown by half over what the last one left:
-it rewrites all that people wrote, too."""
+"""In a chat, a summary rewrites all that people wrote: the next one is due when the prompt has grown by half."""
 
 
 class StepSummaries:
@@ -349,8 +346,7 @@ class StepSummaries:
         return sum(settings.summarizing.cost(each, settings.prices) for each in self.records if each.id not in booked)
 
     def _limit(self) -> float:
-        """The limit of the bill in a chat without tools, 0 elsewhere. Only its first summary may go beyond the guard:
-        later ones spend what was saved."""
+        """The limit of the bill in a chat without tools, 0 elsewhere; later summaries spend what was saved."""
         if not self._settings.is_chat:
             return 0.0
         return GUARD if self.records else limit_of_chats(self._settings.prices)

@@ -100,8 +100,7 @@ def untouched(sent: Sent) -> Sent:
 
 
 def untouched_before(conversation: Conversation, chains: Chains, now: Sent, stored: Sent) -> Sent | None:
-    """The last request of this history as it was sent, where `stored` is the digest of the request before this one, or
-    of this one itself; `now`: how this one is sent."""
+    """The last request of this history as sent; `stored`: of the one before, or of this; `now`: this one as sent."""
     for step, count in ((conversation.steps - 2, 0), (conversation.steps - 1, chains.received)):
         count, tail = count or _received(conversation, step), _received(conversation, step - 1)
         digest = chains.received_digest(count)

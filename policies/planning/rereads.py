@@ -78,8 +78,7 @@ _READS_OF_FILES = Places[Block, str](lambda blocks, at: (_read_part(blocks, at) 
 
 
 def enter_answers(conversation: Conversation, context: Context, state: PlanState, pointers: Pointers) -> None:
-    """Enter the answers of this step that point at an earlier result. Called before anything is decided: what stands
-    now stays while it is pointed at."""
+    """Enter the answers of this step that point at an earlier result, before anything is decided."""
     for at in conversation.arrived(context.step):
         source = _looked_for(conversation, context, state, at)
         if source is not None:

@@ -44,8 +44,7 @@ class PlanSettings(Conditions):
 
 @dataclass
 class PlanState:
-    """How far a history has been replayed, with everything that the next step needs. Copied before it is continued.
-    Blocks are named by their index in the conversation."""
+    """How far a history was replayed, with all that the next step needs. Blocks are named by their index."""
 
     ledger: Ledger
     step: int = 0

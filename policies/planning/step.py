@@ -149,7 +149,7 @@ class Watch:
         """True where planning was stopped: then no policy is asked any more, and nothing new is decided."""
         self._left = AT_ONCE
         self._is_long = self.was_long = False
-        """True where this step has many items, and whether the one before had."""
+        """True where this step, and where the one before it, has many items."""
 
     def is_over(self) -> bool:
         """True where planning is to stop before the next step; never once it was stopped."""
@@ -236,8 +236,7 @@ class Changes:
         self._folding.weigh(at)
 
     def adopt(self, reason: str, context: Context) -> bool:
-        """Put the summary that is ready into the request, and carry out all offers behind it. False where none is
-        that would save anything."""
+        """Put the summary that is ready into the request, and fire offers behind it; False where it saves nothing."""
         folds = self._summaries.ready
         if summary_saving(self._folding, folds) <= 0 or not may_put_summary(self._folding, folds, context):
             return False
@@ -433,8 +432,7 @@ class Step:
                     self._lossless.append(at)
 
     def _decide(self, grown: bool) -> None:
-        """Carry out the offers whose time has come. The first case that applies decides. `grown`: enough to try again
-        to make room, where that failed before."""
+        """Carry out the offers whose time has come: the first case counts. `grown`: enough to try for room again."""
         if not self._settings.only_to_fit and not self._is_recall_round:
             arrived = [at for at in self._state.offers if at >= self._conversation.start(self._step)]
             # what points to others first: those stay as they are, then
@@ -467,8 +465,7 @@ class Step:
                 self.changes.adopt("checkpoint:summary", self._context)
 
     def _keep_to_moments(self) -> None:
-        """Carry out what the preset names for this moment, whether it pays or not: a summary that is there, and offers
-        once they make a batch."""
+        """Carry out what the preset names for this moment: a summary, and offers once they make a batch."""
         self.changes.adopt("checkpoint:context", self._context)
         batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
         if self._ledger.pending(0)[0] >= batch:

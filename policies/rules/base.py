@@ -42,8 +42,7 @@ class ConfiguredPolicy(ABC):
 
     @abstractmethod
     def __call__(self, conversation: Conversation, context: Context) -> Iterable[Edit | Want | DigestWant]:
-        """The edits offered at the step of `context`, and the summaries and digests that would help. Which of them are
-        carried out is decided by the planner."""
+        """The edits offered at the step of `context`, and wants of summaries and digests; the planner decides."""
 
     def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
         """The new blocks that get their first cut with a step: that of the context, where `__call__` makes it, or the

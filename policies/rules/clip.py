@@ -46,8 +46,7 @@ class Clip(ConfiguredPolicy):
 
 
 def _clipped(conversation: Conversation, at: int, over: Large, context: Context) -> str:
-    """The arguments of a call with each long string left out; empty where there is none. The longest says what the
-    call is known by, where what stays does not."""
+    """The arguments of a call without long strings; "" where none is. The longest says what the call is known by."""
     block, ref = conversation.blocks[at], context.ref(conversation, at)
     strings = [*_strings(arguments_of(block.text))]
     large = {path: value for path, value in strings if is_large(value, context.count(value), over)}

@@ -62,7 +62,6 @@ class Dedupe(ConfiguredPolicy):
 
 
 def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator[Replace]:
-    """A pointer to the newest copy of an output that the request shows."""
     copies = islice(_before(at, conversation.outputs_by_text[conversation.blocks[at].text]), _MOST_COPIES)
     whole = (copy for copy in copies if copy not in context.folded)  # or with references to lines above
     whole = (c for c in whole if (edit := context.edits.get(c)) is None or (edit.lossless and not edit.needs))

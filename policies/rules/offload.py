@@ -61,8 +61,7 @@ class Offload(ConfiguredPolicy):
                     yield _shortened(conversation, context, i, budget, names=budget // 2 if relevant else 0)
 
     def due(self, conversation: Conversation, context: Context, step: int) -> Iterator[int]:
-        """The outputs that the model has answered by then; where the preset says so, large ones that it has not seen
-        yet, too."""
+        """The outputs that the model has answered by then, and large unseen ones where the preset says so."""
         for age in range(context.first_cut_age, 2):
             aged = context.aged(conversation, age, self.when, step=step)
             for i in large_outputs(conversation, context, aged, self.over):
@@ -75,8 +74,7 @@ class Offload(ConfiguredPolicy):
         return context.exceptions.first_sight and tokens > self.first_sight_over
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Outputs down to the share at which a rewrite is free. What the model has not seen was never sent, so that
-        share does not follow from prices."""
+        """Outputs down to the share at which a rewrite is free; unseen ones were never sent: to the preset's."""
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for i in self.due(conversation, context, context.step):
             share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share

@@ -27,8 +27,7 @@ from policies.text.stubs import framed, recorded_turns
 from policies.tools import FILES, RECALL, arguments_of, known_by, path_of, paths_of, shell_command, writes
 
 _MENTIONED, _RARE = 4.0, 3.0
-"""The worth of a name that the model has used since; and of any other, shared by the blocks and the names of its form
-(`value_#`), so that a series counts little."""
+"""The worth of a name used since; and of others, shared by their blocks and the names of their form (`value_#`)."""
 _FIRST, _ERROR, _DEFINES = 1.0, 1.5, 0.5
 """The worth of a line beside its names: of the beginning of the model's prose, of an error, of a definition."""
 _OUTLINE = 0.25
@@ -170,8 +169,7 @@ _Lines = Sequence[tuple[int, Sequence[_Candidate]]]
 
 
 def _files(conversation: Conversation, context: Context, of_blocks: _Lines) -> dict[int, str]:
-    """The lines that name the files which a call read or wrote, with the reference of what it returned, or of what it
-    wrote; of calls that read the same, the newest."""
+    """The lines that name files of calls, with the reference of the result or the write; of equal reads, the newest."""
     newest, start = dict[str, tuple[int, str]](), 0
     for at, lines in of_blocks:
         if lines and lines[0].is_call and (source := _shows_file(conversation, context, at)) is not None:

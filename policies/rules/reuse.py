@@ -155,7 +155,6 @@ class LinePlaces:
     places: dict[int, int | list[int]] = field(default_factory=dict)
 
     def add(self, block: int, text: str) -> None:
-        """Add an output that stands behind all others."""
         first = block * _BLOCK
         for start, number, line in landmarks(text):
             key, place = hash(line), first + start * _START + number

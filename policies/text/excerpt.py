@@ -199,8 +199,7 @@ _ALSO = "also: "
 
 
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
-    """A list of some of the identifiers of `text` that `shown_text` lacks: those `mentioned` first, then the rarest. An
-    address stands as a whole."""
+    """Some of the identifiers that `shown_text` lacks: those `mentioned` first, then the rarest; addresses whole."""
     budget -= cost(_ALSO)
     if budget < 3:
         return ""

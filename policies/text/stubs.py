@@ -64,8 +64,7 @@ def last_read(ref: str) -> str:
 
 
 def clipped_argument(characters: int, ref: str, words: str = "") -> str:
-    """An argument that is left out whole, so that no part of it can be copied by mistake. `words`: what the call is
-    known by, where nothing else in it says that."""
+    """An argument left out whole, so that nobody copies a part; `words`: those that the call is known by."""
     did = f": {words}" if words and not (framed(words) or _RUN_AGAIN.search(words) or _REF.search(words)) else ""
     return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written{did}]"
 

@@ -181,8 +181,7 @@ _SHARE, _FEWEST = 0.6, 3
 _END = 64_000
 _MOST_LINES = 400
 _FINDS, _SEARCHED = 100, 8_000_000
-"""Places in a text where a line's words may stand that are looked at, and characters of messages that are searched for
-the lines of one answer, at most."""
+"""Places of a line's words in a text, and characters that are searched for one answer, at most."""
 
 _CITES = re.compile(
     r"\s{0,8}(?:\d{1,3}[.)])?[^\w\[]{0,8}\[(?:[^\W\d]{1,20} )?(\d{1,9}(?:, ?\d{1,9}){0,9})\]:?\s{0,4}(.*)"
@@ -338,8 +337,7 @@ def without(content: str, ranks: Collection[Rank]) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[_Sentence]:
-    """The paragraphs of a text, each on one line. One goes on behind a gap where it did not end as a sentence does, or
-    where a list or something indented follows."""
+    """The paragraphs of a text, each on one line; one goes on behind a gap where a list or no new sentence follows."""
     lines: list[str] = []
     is_after_gap = False
     for line in text.splitlines():
@@ -356,8 +354,7 @@ def _paragraphs(text: str) -> Iterator[_Sentence]:
 
 
 def _sentences(text: str) -> Iterator[_Sentence]:
-    """The sentences of a text. A line that ends with a colon introduces the rest of its paragraph, and a list or what
-    is indented below it."""
+    """The sentences of a text; a line with a colon at its end introduces what follows or is indented below it."""
     leads: list[tuple[tuple[int, bool], str]] = []
     is_after_gap = False
     for line in text.splitlines():

@@ -100,7 +100,6 @@ def spelled(name: str) -> str:
 
 
 def old_texts(text: str) -> Sequence[str]:
-    """The texts that an edit replaces, alone or in a list of edits."""
     values = {spelled(name): value for name, value in arguments_of(text).items()}
     edits = values.get("edits")
     every = (
@@ -125,7 +124,6 @@ class CallArguments:
 
     @property
     def code(self) -> str:
-        """The program that the call runs; empty where it runs none."""
         return _string(self.values, CODE)
 
     @property

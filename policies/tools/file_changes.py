@@ -42,8 +42,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A change of one call to a file. `knows`: what is known of the file before: all of it, what a call had read of it,
-    the part that was changed, or nothing."""
+    """A change of one call to a file. `knows` of the file before: all, what a call had read, the part, or nothing."""
 
     path: str
     message: int

@@ -13,10 +13,13 @@ Laws
   A request that no addon wants to know of costs nothing here.
 """
 
+import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -27,13 +30,13 @@ from policies.money.bills import RequestBill
 from proxy.config.routes import Route
 from proxy.identity.who import IDENTITY, Identity
 from proxy.kernel.admission import VISIT, Visit
-from proxy.kernel.wire.downstream import Upload
 from proxy.requests import ClientRequest, ReplyRound, RequestHead, UpstreamRequest
 from proxy.telemetry import Telemetry
 from proxy.upstreams.model_lists import Reach
 from proxy.upstreams.upstream import Upstream
 
 if TYPE_CHECKING:
+    from proxy.kernel.wire.downstream import Upload
     from proxy.telemetry.spans import RequestSpans
 
 # --- an exchange: one request that has reached Narrows, and what became of it ---
@@ -47,11 +50,11 @@ class RelayedRequest:
     """A request that is relayed as it comes, and where it goes."""
 
     reach: Reach
-    upload: Upload | None = None
+    upload: "Upload | None" = None
     lists: Sequence[Upstream] = ()
     """The upstreams whose lists of models are the answer; none where one upstream answers."""
     upstream: Upstream | None = None
-    body: Upload | bytes | None = None
+    body: "Upload | bytes | None" = None
     model: str = ""
 
 
@@ -59,7 +62,7 @@ class HeldReply:
     """The bytes of a reply as its client receives them: none of them where there are more than `limit`."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = self._left = limit
+        self.limit = self._room = limit
         self._pieces: list[bytes] = []
 
     @property
@@ -71,11 +74,18 @@ class HeldReply:
         return sum(map(len, self._pieces))
 
     def add(self, pieces: Sequence[bytes]) -> None:
-        if self._left >= 0:
-            self._left -= sum(map(len, pieces))
+        if self._room >= 0:
+            self._room -= sum(map(len, pieces))
             self._pieces.extend(pieces)
-            if self._left < 0:
+            if self._room < 0:
                 self._pieces.clear()
+
+
+def request_id() -> str:
+    """A UUID of version 7: in the order of their ids requests are in the order of their times."""
+    chance = secrets.randbits(74)
+    first, last = chance >> 62, chance & (1 << 62) - 1
+    return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
 
 
 @dataclass(slots=True, eq=False)
@@ -134,9 +144,12 @@ class Exchange:
     rounds: list[ReplyRound] = field(default_factory=list)
     reader: Reply | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    """The x-narrows headers of the response."""
     bill: RequestBill | None = None
     status: int = 0
+    """Of the response to the client."""
     is_whole: bool = False
+    """True once the client has all of the response."""
     replied: int = 0
     added_ms: float = 0.0
     ms: float = 0.0
@@ -152,6 +165,16 @@ class Exchange:
     def request_id(self) -> str:
         """In the reply and the log: a trusted gateway in front may have named the request, perhaps twice."""
         return (self.access.request_id if self.is_api and self.access is not None else "") or self.id
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked, as far as anybody had to know it: "" where the request was not read."""
+        request = self.upstream_request
+        if request is not None and request.planned is not None:
+            return request.planned.context.request.model
+        if self.model or request is None:
+            return self.model
+        return request.model or request.client_request.model
 
     @property
     def visit(self) -> Visit:
@@ -170,7 +193,7 @@ class Exchange:
 
 class Addon:
     async def admit(self, exchange: Exchange, /) -> None:
-        """True where its body is read says `exchange.receive`, which an addon may call. Raises ApiError."""
+        """A request has come. `exchange.receive` has its body read. Raises ApiError where it is refused."""
 
     async def planned(self, exchange: Exchange, /) -> None: ...
 

@@ -103,8 +103,8 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
 
 
 class Pressure:
-    """True where anything new is planned. `patience`: seconds that planning may take longer, as requests may wait for a
-    summary."""
+    """Decides whether anything new is planned. `patience`: seconds that planning may take longer, as requests may wait
+    for a summary."""
 
     def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
         self._telemetry = telemetry
@@ -125,7 +125,7 @@ class Pressure:
         self._slow = _SLOW + patience
 
     def begin(self, visit: object, client: Peer, is_accepted: bool = True) -> bool:
-        """A request is to be planned; whether anything new may be. `is_accepted`: its credential was accepted."""
+        """A request is to be planned. True where anything new may be decided. `is_accepted`: its credential was."""
         name, now = client.credential or client.address, self._clock()
         reason = self._reason(name, is_accepted, now)
         self._planning[visit] = name, is_accepted, now
@@ -139,8 +139,8 @@ class Pressure:
     def note_late(self, seconds: float, pause: float) -> None:
         """The event loop was so late, after a pause: a request that comes meanwhile waits half as long on average. A
         longer stop counts as one of a second: there is one at the start, and when a laptop wakes up."""
-        counted = min(seconds, 1.0)
-        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + counted * counted / 2 / _MEMORY
+        lateness = min(seconds, 1.0)
+        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + lateness * lateness / 2 / _MEMORY
         self._is_late = self._late > (_WELL if self._is_late else _LATE)
 
     def _reason(self, name: str, is_accepted: bool, now: float) -> str:

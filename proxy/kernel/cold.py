@@ -47,7 +47,7 @@ from proxy.warmup import trim, tune
 _MOST, _MOST_OF_OWNER = 64, 4
 
 _Owner = tuple[bool, str]
-"""True where its credential was accepted, and its name."""
+"""An owner: whether its credential was accepted, and its name."""
 
 
 class Turns:
@@ -290,10 +290,10 @@ def _kill(process: Popen[bytes]) -> None:
 
 def _packed(messages: Sequence[Message], settings: PlanSettings, memory: Memory) -> bytes:
     try:  # in a fifth of the time
-        packed: bytes | Sequence[Message] = msgspec.msgpack.encode(messages)
+        content: bytes | Sequence[Message] = msgspec.msgpack.encode(messages)
     except UnicodeEncodeError:  # there are lone surrogates
-        packed = messages
-    return pickle.dumps((packed, settings, memory), 5)
+        content = messages
+    return pickle.dumps((content, settings, memory), 5)
 
 
 def _rendered(
@@ -332,9 +332,9 @@ def serve() -> None:
 
 def _answer(source: BufferedReader, deadline: Deadline) -> bytes:
     signal.signal(_LEAVE, lambda *_: deadline.leave())
-    packed, settings, memory = pickle.load(source)  # noqa: S301 - from the process that started this one
+    content, settings, memory = pickle.load(source)  # noqa: S301 - from the process that started this one
     try:
-        conversation = converse(_MESSAGES.decode(packed) if isinstance(packed, bytes) else packed)
+        conversation = converse(_MESSAGES.decode(content) if isinstance(content, bytes) else content)
         result = plan(conversation, settings, memory, None, deadline)
         return pickle.dumps((sorted(vars(conversation).keys() & vars(Conversation).keys()), result), 5)
     except Exception:

@@ -31,7 +31,7 @@ class Deletion:
     own: set[str] = field(default_factory=set)
 
     async def conversation(self, key: Key, owner: str | None) -> bool:
-        """Delete a conversation, or what this owner has sent of it. Whether there was any. Raises StoreTrouble."""
+        """Delete a conversation, or what this owner has sent of it. True where there was any. Raises StoreTrouble."""
         is_its = owner is not None and await self._is_its(key, owner)
         scope = Scope(key.tenant, key.conversation, owner)
         if owner is None or is_its:

@@ -20,7 +20,7 @@ from proxy.summaries.background import BackgroundWriters
 from proxy.telemetry import Telemetry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class FollowUp:
     settings: Settings
     compactor: Compactor
@@ -28,6 +28,9 @@ class FollowUp:
     store: CachedStore
     telemetry: Telemetry
     writers: BackgroundWriters
+
+    def __post_init__(self) -> None:
+        self._writer = StoreWriter(self.store)  # one for all: it writes together what it is given
 
     async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
         """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
@@ -52,7 +55,7 @@ class FollowUp:
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         client_request, record = upstream_request.client_request, upstream_request.notes.record
-        context, writer = planned.context, StoreWriter(self.store)
+        context, writer = planned.context, self._writer
         is_sent = not client_request.is_dry and record is not None
         writer.own(context.live, client_request.sender.owner)
         if record is None or not is_sent:
@@ -88,9 +91,9 @@ class FollowUp:
         # no header of the reply can say it any more
         self.telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
         count = await self.parser.counter(first.context.request.model)
-        spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
-        body = DIALECTS[client_request.dialect].recall.next_round(following.body, spent)
-        return structs.replace(following.noting(continues=(upstream_request, spent)), body=body)
+        answer_tokens = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
+        body = DIALECTS[client_request.dialect].recall.next_round(following.body, answer_tokens)
+        return structs.replace(following.noting(continues=(upstream_request, answer_tokens)), body=body)
 
     async def _unplanned(
         self, upstream_request: UpstreamRequest, first: PlannedRequest, in_progress: ReplyInProgress
@@ -156,7 +159,7 @@ class FollowUp:
         complete = context.lookup.complete  # else nobody may take these for all
         context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)
         if result.rounds:
-            await StoreWriter(self.store).store_exchange(context.key, exchange)
+            await self._writer.store_exchange(context.key, exchange)
         self.telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     def learn(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:

@@ -23,13 +23,13 @@ from policies.dialects import DIALECTS, Reply
 from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.identity.who import has_other_name
-from proxy.kernel.addons import Exchange, RelayedRequest
+from proxy.kernel.addons import Exchange, RelayedRequest, request_id
 from proxy.kernel.admission import VISIT
 from proxy.kernel.receive import forwarded_headers, named_model, receive
 from proxy.kernel.reply import RecallLoop, WatchedReply, is_stream
 from proxy.kernel.send import Sender
 from proxy.kernel.services import KernelParts
-from proxy.kernel.wire.downstream import Responder, between_events, request_id
+from proxy.kernel.wire.downstream import Responder, between_events
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.upstreams.upstream import READABLE, CutError
 
@@ -276,7 +276,7 @@ class Flow:
         reply = exchange.reader = _watched(reader, exchange)
         send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
         if send.is_read:
-            loop = RecallLoop(self._parts.compaction, send, upstream_request, reply, exchange.trace, exchange.rounds)
+            loop = RecallLoop(self._parts.follow_up, send, upstream_request, reply, exchange.trace, exchange.rounds)
             return await self._chat_in_rounds(loop)
         status = 0
         try:
@@ -318,8 +318,8 @@ class Flow:
             self._end_round(loop.upstream_request, loop.reply, loop.status)
 
     def _end_round(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
-        if self._parts.compaction is not None:
-            self._parts.compaction.learn(upstream_request, reply, status)
+        if self._parts.follow_up is not None:
+            self._parts.follow_up.learn(upstream_request, reply, status)
         self._exchange.rounds.append(ReplyRound(upstream_request, status, reply.usage))
 
     async def _count(self, upstream_request: UpstreamRequest) -> web.StreamResponse:

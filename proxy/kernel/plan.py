@@ -1,7 +1,7 @@
-"""plan(): from a request and what is remembered of its conversation to what is sent in its place.
+"""The stage `Planner.plan`: from a request and what is remembered of its conversation to what is sent in its place.
 
 Laws
-  Nothing takes effect here: nothing is written, claimed or reported.
+  Nothing takes effect here: nothing is claimed, and nothing written to the store.
   The cost follows what is new: messages are read once, and a history served here before is continued where it ended.
   Only what takes a few milliseconds is planned on the event loop. What takes long has an end: after `planning_timeout`
   nothing new is decided (three times that in the spare process), and where the client leaves, planning stops.
@@ -38,7 +38,7 @@ from proxy.requests import ClientRequest, PlannedRequest, RequestContext
 from proxy.summaries.background import BackgroundWriters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Planner:
     settings: Settings
     understanding: Understanding
@@ -288,12 +288,12 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
     context, newest = planned.context, planned.context.live.newest
     if context.conversation.steps < 2 or record.sent is None:
         return "first"
-    previous, chains, stored = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
-    if previous is None and stored is not None and stored.sent is not None:
-        before = untouched_before(context.conversation, chains, record.sent, stored.sent)
+    previous, chains, untouched = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
+    if previous is None and untouched is not None and untouched.sent is not None:
+        before = untouched_before(context.conversation, chains, record.sent, untouched.sent)
         previous = None if before is None else StepRecord(context.conversation.previous_anchor, sent=before)
     word = outcome(previous, newest, record.sent, chains, planned.plan.reason)
-    is_new = stored is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
+    is_new = untouched is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
     if word == "checkpoint:replayed" and is_new and not planned.plan.edits:
         return "first"
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):

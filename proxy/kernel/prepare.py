@@ -1,4 +1,5 @@
-"""prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
+"""The stage `prepare`: from the bytes a client sent to the bytes that go upstream, and the headers that say what
+happened.
 
     Compactor     plans a request, claims its plan where the history alone does not decide it, and makes it ready
     ReplyWarnings what the reply's header warns of
@@ -461,8 +462,8 @@ def observing(compactor: Compactor) -> Prepare:
         if client_request.counting is None:
             planned = await compactor.plan(dry)
             return await compactor.unread(dry) if planned is None else compactor.observed(planned)
-        counted = await compactor.prepare(dry)
-        return counted if counted.body is dry.body else UpstreamRequest(dry, dry.body, {**counted.headers, **_OBSERVED})
+        result = await compactor.prepare(dry)
+        return result if result.body is dry.body else UpstreamRequest(dry, dry.body, {**result.headers, **_OBSERVED})
 
     return observe
 

@@ -1,4 +1,4 @@
-"""The first stage: what a client sends becomes a request that can be planned, or one that is relayed.
+"""The stage `receive`: what a client sends becomes a request that can be planned, or one that is relayed.
 
 Laws
   By its mode, and by what is to stay as it is, a request can only lessen what is done with it. By its preset it can
@@ -54,12 +54,12 @@ async def receive(parts: KernelParts, exchange: Exchange) -> None:
 
 async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestHead, body: bytes) -> ClientRequest:
     settings, upstreams, route, deployment = parts.settings, parts.upstreams, exchange.route, exchange.deployment
-    access, named, others = head.access, "", list[str]()
+    access, body_model, others = head.access, "", list[str]()
     has_models = access.key is not None and bool(access.key.models)
     is_ruled = any(rule.model for rule in settings.rules)
     if deployment or has_models or is_ruled or route.dialect in upstreams.need_model:
-        named, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
-    model = deployment or named
+        body_model, *others = await allowed_names(body, head.forwarded) if has_models else (await named_model(body),)
+    model = deployment or body_model
     options = options_of(head.wishes, settings, route.dialect, access, model)
     if has_models:
         check_model(access, model, *others)
@@ -67,7 +67,7 @@ async def _client_request(parts: KernelParts, exchange: Exchange, head: RequestH
     spends = _spends(parts, access)
     upstream = upstreams.choose(route.dialect, model or None, allowed, options.upstream, spends=spends)
     if deployment and MODEL not in upstream.url:
-        check_named(deployment, named)
+        check_named(deployment, body_model)
     is_accepted = parts.admission.states.is_accepted(access.owner)
     return ClientRequest(
         dialect=route.dialect,
@@ -110,18 +110,18 @@ async def _receive_relayed(parts: KernelParts, exchange: Exchange) -> None:
         exchange.relayed = RelayedRequest(reach, upload, lists)
         return
     try:
-        body, named = await _body_and_model(parts, exchange, access, upload)
+        body, body_model = await _body_and_model(parts, exchange, access, upload)
     except ApiError as error:
         raise (upload and upload.fault) or error from None
     finally:
         exchange.received = upload.size if upload else 0
-    exchange.model, model = named, exchange.deployment or named
+    exchange.model, model = body_model, exchange.deployment or body_model
     upstream = reach.relayed(exchange.route.dialect, model, exchange.rest)
     exchange.upstream = upstream.name
     if access.key is not None and upstream.row.has_key:
         check_path(request.method, exchange.rest)
-    if exchange.deployment and MODEL not in upstream.row.url and named:
-        check_named(exchange.deployment, named)
+    if exchange.deployment and MODEL not in upstream.row.url and body_model:
+        check_named(exchange.deployment, body_model)
     exchange.relayed = RelayedRequest(reach, upload, (), upstream, body, model)
 
 
@@ -143,9 +143,9 @@ async def _body_and_model(
     raw, body = await upload.whole(settings.body_limit)
     if not has_models:
         return raw, await named_model(body)
-    named, *others = await allowed_names(body, exchange.request.headers)
-    check_model(access, named, *others)
-    return raw, named
+    body_model, *others = await allowed_names(body, exchange.request.headers)
+    check_model(access, body_model, *others)
+    return raw, body_model
 
 
 def _spends(parts: KernelParts, access: Identity) -> bool:
@@ -164,9 +164,9 @@ _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
 
-def check_named(deployment: str, named: str) -> None:
+def check_named(deployment: str, body_model: str) -> None:
     """Raises ApiError where an upstream that knows no deployments would be asked another model than the path says."""
-    if named != deployment:
+    if body_model != deployment:
         message = "This upstream reads the model in the body, not in the path: name the deployment there too."
         raise ApiError(400, message, "model_mismatch", "model")
 

@@ -78,7 +78,7 @@ class WatchedReply:
 
 @dataclass(slots=True, eq=False)
 class RecallLoop:
-    compaction: FollowUp | None
+    follow_up: FollowUp | None
     send: Send
     upstream_request: UpstreamRequest
     """The one that was sent last."""
@@ -169,22 +169,22 @@ class RecallLoop:
         """Store exchanges before the client knows that a choice is over, and comes back with it."""
         for choice in set(self.reply.over) - self._remembered:
             self._remembered.add(choice)
-            if self.compaction is not None:
-                await self.compaction.remember_recalls(self._first, self.reply, choice)
+            if self.follow_up is not None:
+                await self.follow_up.remember_recalls(self._first, self.reply, choice)
 
     @asynccontextmanager
     async def _next_round(self) -> AsyncIterator[UpstreamReply]:
-        compaction, choice = self.compaction, self.reply.pending[0]
-        assert compaction is not None  # else nothing is recalled
+        follow_up, choice = self.follow_up, self.reply.pending[0]
+        assert follow_up is not None  # else nothing is recalled
         try:
             if self.trace is not None:
                 self.trace.round_over(self.reply.usage)
             with self.trace.recall() if self.trace is not None else nullcontext():
-                following = await compaction.next_round(self._first, self.reply, choice)
+                following = await follow_up.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error
-        compaction.learn(self.upstream_request, self.reply, 200)
+        follow_up.learn(self.upstream_request, self.reply, 200)
         self.ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
         self.reply.resume(choice)
         self.upstream_request = following

@@ -1,4 +1,4 @@
-"""The third stage: each round of an exchange goes upstream, as the client wrote it where nothing changes.
+"""The stage `send`: each round of an exchange goes upstream, as the client wrote it where nothing changes.
 
 Laws
   Headers that name a request differ from round to round: each is another request.
@@ -44,7 +44,7 @@ class Sender:
     async def __call__(self, upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
         """Send the request of a round; changed, once more, where the upstream refuses it for that. Every reply is
         closed in the end."""
-        compaction = self.parts.compaction if upstream_request.planned is not None else None
+        follow_up = self.parts.follow_up if upstream_request.planned is not None else None
         replies = list[UpstreamReply]()
 
         async def attempt(request: UpstreamRequest, suffix: str) -> SentRequest:
@@ -54,8 +54,8 @@ class Sender:
 
         try:
             sent = await attempt(upstream_request, f"-{round_}" if round_ else "")
-            if compaction is not None and (sent.reply.status >= 400 or upstream_request.notes.may_overflow):
-                sent = await settled(compaction, self.parts.telemetry, sent, round_, attempt)
+            if follow_up is not None and (sent.reply.status >= 400 or upstream_request.notes.may_overflow):
+                sent = await settled(follow_up, self.parts.telemetry, sent, round_, attempt)
             yield sent
         finally:
             for reply in replies:
@@ -120,8 +120,8 @@ class Sender:
         client_request, states = upstream_request.client_request, self.parts.admission.states
         retry_after = seconds_of(reply.headers.get("Retry-After"))
         states.note(client_request.sender.owner, reply.status, retry_after, client_request.upstream)
-        if upstream_request.planned is not None and self.parts.compaction is not None:
-            upstream_request = await self.parts.compaction.answered(upstream_request, reply.status)
+        if upstream_request.planned is not None and self.parts.follow_up is not None:
+            upstream_request = await self.parts.follow_up.answered(upstream_request, reply.status)
         return upstream_request
 
 
@@ -150,7 +150,7 @@ Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 
 
 async def settled(
-    compaction: FollowUp, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
+    follow_up: FollowUp, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
 ) -> SentRequest:
     """The request and the reply that count, of one that was sent and of those that were sent in its place."""
     marked: UpstreamRequest | None = None
@@ -164,7 +164,7 @@ async def settled(
             marked = sent.request
             changed, suffix = without_marks(marked), "unmarked"
         elif overflow and too_long is None:
-            smaller = await compaction.compact_harder(sent.request, overflow)
+            smaller = await follow_up.compact_harder(sent.request, overflow)
             if smaller is None:
                 _report(telemetry, "later_round" if round_ else "no_room", overflow, sent.request)
                 break
@@ -183,7 +183,7 @@ async def settled(
         _report(telemetry, "failed" if is_refused else "retried", first, too_long.request, changed)
         sent = too_long if is_refused else sent
     if marked is not None and sent.reply.status < 400:
-        compaction.learn_refused_marks(marked)
+        follow_up.learn_refused_marks(marked)
     return sent
 
 

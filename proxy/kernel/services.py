@@ -87,7 +87,7 @@ class KernelParts:
     settings: Settings
     upstreams: Upstreams
     prepare: Prepare
-    compaction: FollowUp | None
+    follow_up: FollowUp | None
     telemetry: Telemetry
     secret: bytes
     admission: Admission

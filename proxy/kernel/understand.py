@@ -1,4 +1,5 @@
-"""understand(): from the bytes of a request to the conversation that it carries, and all that it is planned under.
+"""The stage `Understanding`: from the bytes of a request to the conversation that it carries, and all that it is
+planned under.
 
 A body becomes messages; the recall exchanges that its client has never seen are put back; what does not follow from the
 history (preset, prices, budget, tools) is assembled.
@@ -73,7 +74,7 @@ _Kind = tuple[str, str, str | None, bool]
 """API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Understanding:
     parser: "RequestParser"
     store: CachedStore
@@ -505,11 +506,11 @@ class Learned:
         """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""
         planned, client_request = upstream_request.planned, upstream_request.client_request
         assert planned is not None
-        model, counted = planned.context.request.model, upstream_request.tokens_sent
-        sent = self.calibration(planned.context.live, model).estimate(counted)
+        model, tokens = planned.context.request.model, upstream_request.tokens_sent
+        sent = self.calibration(planned.context.live, model).estimate(tokens)
         least = overflow.prompt or (0 if overflow.with_answer else overflow.window) or 0
         if least > sent and self._calibrates:
-            self.calibrate(planned, counted, least)
+            self.calibrate(planned, tokens, least)
         elif least > sent and overflow.window:  # in our own count, where nothing may be calibrated
             overflow = replace(overflow, window=overflow.window * sent // least)
         before = self.window(client_request, model) or LearnedWindow()
@@ -518,9 +519,9 @@ class Learned:
     def note_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         client_request, model = planned.context.client_request, planned.context.request.model
         if (learned := self.window(client_request, model)) is not None:
-            left = learned.above(reported if self._calibrates else sent)
-            if left != learned:  # else its hour would begin anew
-                self._windows[_served_by(client_request, model)] = left
+            window = learned.above(reported if self._calibrates else sent)
+            if window != learned:  # else its hour would begin anew
+                self._windows[_served_by(client_request, model)] = window
         if self._calibrates:
             self.calibrate(planned, sent, reported)
 

@@ -57,6 +57,8 @@ _ROOM = 0.95
 
 
 class _Rules:
+    """The base of each part, which a back end fills."""
+
     _records: RecordStore
     _codec: Codec
 
@@ -94,14 +96,14 @@ class TextStore(_Rules):
         names = names_of(key)
         rows = await self._records.read(kind, *names)
 
-        def listed(name: bytes, row: TextRow | None) -> StoredText | None:
-            text_name, where = self._codec.read(serialization.name, name), place(f"about {kind.name}", *names, name)
-            if row is None or text_name is None:
+        def listed(name: bytes, row: TextRow) -> StoredText | None:
+            if (text_name := self._codec.read(serialization.name, name)) is None:
                 return None
+            where = place(f"about {kind.name}", *names, name)
             about = self._codec.open(where, partial(record_of, "about", None), row.about)
             return None if about is None else StoredText(text_name, "", about)
 
-        return readable(listed(*each) for each in rows.items())
+        return readable(listed(name, row) for name, row in rows.items() if row is not None)
 
     async def texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> Mapping[str, str]:
         """The texts of these names that are there. The caller asks for as many as fit into memory."""
@@ -217,7 +219,7 @@ class KeyStore(_Rules):
         return None if revision == unless else (revision, sorted(self._read(rows), key=attrgetter("name")))
 
     async def delete_key(self, name: str) -> bool:
-        """Delete the row of this name; whether there was one."""
+        """Delete the row of this name. True where there was one."""
         digests: list[bytes] = []
 
         def without(there: Mapping[Kind, Rows]) -> Mapping[Kind, Mapping[bytes, None]]:

@@ -71,7 +71,7 @@ class SummaryMaker:
         forgets.register(self._forget)
 
     def start(self, job: Job) -> bool:
-        """Run a job in the background, unless there is a record for it; whether it is running. Never raises."""
+        """Run a job in the background, unless there is a record for it. True where it is running. Never raises."""
         place = job.place
         if place in self._running:
             return True

@@ -93,9 +93,9 @@ class LogWriter:
             return
         readiness = select.poll()
         readiness.register(file, select.POLLOUT)
-        left = text.encode(errors="backslashreplace")
-        while left and (self._thread is not None or readiness.poll(_FULL_SECONDS * 1000)):
-            left = left[os.write(file, left[: select.PIPE_BUF]) :]
+        remaining = text.encode(errors="backslashreplace")
+        while remaining and (self._thread is not None or readiness.poll(_FULL_SECONDS * 1000)):
+            remaining = remaining[os.write(file, remaining[: select.PIPE_BUF]) :]
 
     def _write_in_batches(self) -> None:
         while self._thread is not None:

@@ -141,8 +141,8 @@ class Worker:
 def _answers(ours: socket.socket) -> Mapping[int, bytes]:
     answers, until = dict[int, bytes](), time.monotonic() + _PATIENCE
     with ours, suppress(TimeoutError):
-        while (left := until - time.monotonic()) > 0:
-            ours.settimeout(left)
+        while (seconds := until - time.monotonic()) > 0:
+            ours.settimeout(seconds)
             number, files, _, _ = socket.recv_fds(ours, 1, 1)
             if not number:
                 break

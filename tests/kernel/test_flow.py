@@ -94,7 +94,7 @@ async def client(
         settings=settings,
         upstreams=upstreams,
         prepare=longer,
-        compaction=None,
+        follow_up=None,
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
         admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),

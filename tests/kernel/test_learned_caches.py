@@ -16,7 +16,7 @@ async def differing(stage: Stage, model: str, pause: float, cached: bool, **sett
     """Play a session with such pauses, and replies that all say so; what is then learned."""
     app = await stage.start(preset="structural", models=PRICED, **settings)
     caches, now = compaction_of(app).compactor.learned.caches, [1_000_000.0]  # type: ignore[attr-defined]
-    compaction_of(app).compactor.planner._clock = compaction_of(app).compactor.clock = lambda: now[0]  # type: ignore[attr-defined]
+    compaction_of(app).compactor.planner.clock = compaction_of(app).compactor.clock = lambda: now[0]  # type: ignore[attr-defined]
     signs, said = list[str](), [{"role": "user", "content": "Read this: " + "word " * 2_000}]
     note = caches.note
 

@@ -318,8 +318,7 @@ class _Folds:
         return sorted({path[2] for path in paths if len(path) > 2 and isinstance(path[2], int)})
 
     def _stubs(self, run: _Run) -> list[tuple[str, bytes]]:
-        """The messages that stand for a run: the role and the content of each. The first of the model's begins with a
-        thought where it has to."""
+        """The role and content of each message for a run. The first begins with a thought where it has to."""
         before_system = run.last + 1 < len(self._blocks) and self._role(run.last + 1) == "system"
         joins = self._has_budget and not before_system and not self._begins_with_thought(run.last + 1)
         pieces = pieces_of(self._conversation, run.fold, system=False, joins=joins)

@@ -106,7 +106,6 @@ class ChatRound(Round[ChatCall]):
         self._fields: list[Json] = []
 
     def receive(self, message: Json) -> None:
-        """The next piece of the message, apart from its calls."""
         text = message.get("content")
         if isinstance(text, str):
             self.texts.append(text)
@@ -221,16 +220,12 @@ _CUT = ("length", "content_filter", "error")
 
 
 class _ChoicePiece(msgspec.Struct, gc=False):
-    """A piece of a choice that does not end it."""
-
     index: int
     delta: Json
     finish_reason: None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """An event that may pass as it came."""
-
     choices: list[_ChoicePiece]
     usage: None = None
     error: object = msgspec.UNSET

@@ -167,8 +167,7 @@ class ReturnedItems:
         return list(_without_beginning(self._rest.values(), count - self._moved))
 
     def place(self, entry: Any, start: int) -> int | None:
-        """The place of what an entry stands for; None where the client has not returned it. A message, or a call of the
-        client's, is the next one from `start` on."""
+        """The place of an entry, None where it was not returned; of a message or a client's call, from `start` on."""
         if entry is not True and type_of(entry) != "message":
             return self._find(entry)
         kinds = CALLS if entry is True else ("message",)

@@ -153,7 +153,6 @@ class ResponseRound(Round[OutputItem]):
 
 
 def _without_text(part: object) -> object:
-    """A part of a message with the length of its text in place of the text."""
     if not isinstance(part, dict) or not isinstance(part.get("text"), str):
         return part
     return {**{k: v for k, v in part.items() if k != "logprobs"}, "text": len(part["text"])}

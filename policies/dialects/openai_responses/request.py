@@ -69,7 +69,6 @@ _READ: Mapping[str, frozenset[str]] = {
 
 
 def type_of(item: Item) -> str:
-    """The kind of an item; a message need not have one."""
     kind = item.get("type")
     return kind if isinstance(kind, str) else "message" if "role" in item else ""
 
@@ -215,8 +214,7 @@ def marks_of(item: object) -> list[MarkStyle]:
 
 
 def digest(item: Item, raw: bytes = b"") -> bytes:
-    """Of the item without spacing and order of fields, without what differs from request to request, and without its
-    cache marks and the list that only a mark needs."""
+    """Of the item without spacing, order of fields, passing fields, cache marks and the list that only a mark needs."""
     bare = {key: _bare(value) for key, value in _lasting(item).items()}
     if type_of(item) == "message":
         bare.pop("type", None)
@@ -263,8 +261,7 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
 
 
 def slots(request: Request, messages: Sequence[Message]) -> int:
-    """A request can write 4 (SDK types, response_create_params, prompt_cache_options); one of these is the provider's,
-    unless the client forbids that."""
+    """A request can write 4 (SDK types); one is the provider's, unless the client forbids that."""
     used = sum(message.marks for message in messages) + len(tool_marks(request.tool_list, marks_of))
     if mark_style(request, messages) == BREAKPOINT:
         options = member(request.body, request.members, "prompt_cache_options")

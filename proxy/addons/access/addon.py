@@ -72,7 +72,7 @@ class KeyRegistry:
         self._following: asyncio.Task[None] | None = None
 
     async def open(self) -> bool:
-        """Ask the store for the first time, and follow it from then on. Whether it has answered."""
+        """Ask the store for the first time, and follow it from then on. True where it has answered."""
         if self._store is not None:
             self._following = asyncio.create_task(self._follow())
         try:
@@ -162,7 +162,6 @@ class Gate(Addon):
         self._networks = tuple(map(ip_network, settings.trusted_proxies))
         self._trusts = lru_cache(self._is_trusted)
         self.takes_keys = settings.auth != "passthrough"
-        self.is_open = not self.takes_keys and not self._networks
 
     async def admit(self, exchange: Exchange) -> None:
         await self.enter(exchange.request)
@@ -170,8 +169,6 @@ class Gate(Addon):
     async def enter(self, request: web.BaseRequest, is_page: bool = False) -> None:
         """Find out who asks, for all that is behind this. Raises ApiError where a key is wrong, or, but for a page of
         our own, which says itself who may see it, missing or misplaced."""
-        if self.is_open:
-            return
         if self.takes_keys and not is_page and (place := _misplaced(request)):  # its upstream would get it
             raise _refused(f"a key of this gateway stands in {place}; send it as the API key, and have it replaced.")
         key = _key_in(request) if self.takes_keys else ""

@@ -132,7 +132,7 @@ class KeyLimits(Addon):
         """Charge a reply that is over, and as much as it may come to where the model goes on."""
         rounds: Sequence[ReplyRound] = exchange.rounds
         first, planned, answered = rounds[0].request, rounds[0].request.planned, 0
-        model = planned.context.request.model if planned is not None else exchange.model
+        model = exchange.model_name
         is_lost = not rounds[-1].status and exchange.trouble in _LEFT and _is_background(rounds[-1].request.body)
         if is_lost:
             rounds = [*rounds[:-1], structs.replace(rounds[-1], status=200)]

@@ -1,4 +1,4 @@
-"""True where the model still does the same, sampled from requests as they are served (`agree_share`).
+"""Does the model still do the same? Sampled from requests as they are served (`agree_share`).
 
 For a sampled request two more are made that nobody sees, so that there are three replies: one to what Narrows makes of
 it, and two to what the client wrote, by which the model's own noise shows. One of the three is the client's own.

@@ -1,1 +1,1 @@
-"""Requests and replies on the wire: what is received, forwarded upstream and returned to the client."""
+"""HTTP/1.1 with clients: heads, uploads, and responses."""

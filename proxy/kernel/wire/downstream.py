@@ -10,15 +10,12 @@ Laws
 """
 
 import asyncio
-import secrets
 import socket
 import struct
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
@@ -27,6 +24,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from policies.dialects import DEFAULT, DIALECTS, Dialect, Reply
 from proxy.config import Settings
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down, too_large
+from proxy.kernel.addons import Exchange, request_id
 from proxy.kernel.admission import UNPACKED, VISIT, Admission, Visit
 from proxy.requests import RequestHead
 from proxy.sse import ENCODINGS, Copy, TooLargeError, UndecodableError, decoded
@@ -34,7 +32,6 @@ from proxy.upstreams.connections import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_L
 from proxy.upstreams.upstream import CutError, UpstreamReply
 
 if TYPE_CHECKING:
-    from proxy.kernel.addons import Exchange
     from proxy.kernel.services import KernelParts
 
 ID_HEADER = "x-narrows-request-id"
@@ -276,13 +273,6 @@ class Early(Response):
             await self.write(lines.encode() + b"\n")
 
 
-def request_id() -> str:
-    """A UUID of version 7: in the order of their ids requests are in the order of their times."""
-    chance = secrets.randbits(74)
-    first, last = chance >> 62, chance & (1 << 62) - 1
-    return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
-
-
 def header_safe(value: str) -> str:
     """A name that a client gave in its body may come back in a header: as one short line of ASCII."""
     plain = value if value.isascii() and value.isprintable() else ascii(value)[1:-1]
@@ -311,7 +301,7 @@ _MUCH = 2**20
 class Responder:
     """`is_ending`: whether Narrows is ending what still runs."""
 
-    exchange: "Exchange"
+    exchange: Exchange
     parts: "KernelParts"
     is_ending: Callable[[], bool]
     _early: Early | None = None
@@ -346,8 +336,8 @@ class Responder:
         """Receive no more of a body where there is much to come: without a length, as much again as has come."""
         connection, came = self.exchange.request.protocol, self.exchange.request.content.total_bytes
         length = self.exchange.request.content_length
-        left = came if length is None else length - came
-        if left > _MUCH and isinstance(connection, Connection) and not self.parts.admission.drains(left):
+        remaining = came if length is None else length - came
+        if remaining > _MUCH and isinstance(connection, Connection) and not self.parts.admission.drains(remaining):
             connection.stop_reading()
 
     def own(self, body: bytes) -> web.Response:
