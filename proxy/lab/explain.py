@@ -9,13 +9,12 @@ Laws
   session costs lies between and depends on its past; that is what a replay is for.
 """
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import typer
@@ -39,15 +38,7 @@ from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
-from proxy.console.output import (
-    explains_columns,
-    plain_table,
-    print_json,
-    print_last_line,
-    printable,
-    progress,
-    refusing,
-)
+from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
 from proxy.drawing.figures import change_of, money
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.arguments import (
@@ -65,19 +56,7 @@ from proxy.lab.arguments import (
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
-from proxy.lab.terminal import (
-    kind_bars,
-    legend,
-    message_bars,
-    print_bars,
-    print_notes,
-    print_report,
-    writable,
-)
-
-if TYPE_CHECKING:
-    from proxy.lab.replay.environment import Options
-    from proxy.lab.replay.report import Report
+from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
@@ -447,26 +426,15 @@ def explain(
     def page(explanation: Explanation) -> str:
         # they load all that a replay needs
         from proxy.lab.pages import explain_page
+        from proxy.lab.replay.command import replay_until
         from proxy.lab.replay.environment import Options
 
         name = "a request" if file == "-" else Path(file).name
         options = Options((prices,) if prices else (), own=own, **choices)
-        return explain_page(name, explanation, _past(body, name, options))
+        return explain_page(name, explanation, replay_until(body, name, options))
 
     print_report(explanation, print_explanation, page, as_json, path)
     return None
-
-
-def _past(body: bytes, name: str, options: "Options") -> "Report | str":
-    """The replay of a request's history; a sentence where it cannot be replayed."""
-    from proxy.lab.replay.runs import replay_all, session_until
-
-    session = session_until(body, name)
-    if isinstance(session, str):
-        return session
-    with progress(options.requests([session])) as advance:
-        (report,) = asyncio.run(replay_all([session], options, advance))
-    return report
 
 
 def _print_original(file: str, model: str, ref: str, html: str | None, as_json: bool) -> None:

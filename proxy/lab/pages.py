@@ -10,42 +10,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from proxy.console.output import printable
-from proxy.drawing.charts import (
-    FOLDED,
-    asides,
-    bar,
-    count_ticks,
-    figures,
-    folded,
-    legend,
-    legend_of_prefixes,
-    plot,
-    row,
-    rows,
-    shortened,
-    skyline,
-    stack,
-    strip,
-)
+from proxy.drawing import charts
+from proxy.drawing.charts import asides, figures, folded, legend, row, rows, shortened
 from proxy.drawing.figures import change_of, counted, money, percent, short, signed
 from proxy.drawing.html import Markup, Node, element, headline, section, table, together
 from proxy.drawing.words import WHY, glossary, head_of, outcome, term
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.quality import Tally
+from proxy.lab.replay import display
 from proxy.lab.replay.bills import Compared, ComparedBill
-from proxy.lab.replay.display import (
-    AVERAGE_BILLS,
-    AVERAGE_SIGHT,
-    PRESET_BILLS_ON_A_PAGE,
-    PRESET_SIGHT_ON_A_PAGE,
-    SESSION_BILLS,
-    SESSION_SIGHT,
-    Column,
-    against_nothing,
-    meanings,
-    recalls,
-    summaries,
-)
+from proxy.lab.replay.display import Column
 from proxy.lab.replay.report import REFUSED, Average, PresetResult, Report
 from proxy.lab.terminal import sheet
 
@@ -126,8 +100,8 @@ def replay_page(reports: Sequence[Report], averages: Sequence[Average], presets:
         beside = section(
             "Presets compared",
             [element("p", each.in_money) for each in presets],
-            _table("preset", names, PRESET_BILLS_ON_A_PAGE),
-            _table("preset", names, PRESET_SIGHT_ON_A_PAGE),
+            _table("preset", names, display.PRESET_BILLS_ON_A_PAGE),
+            _table("preset", names, display.PRESET_SIGHT_ON_A_PAGE),
             element("p", AHEAD, class_="aside"),
             notes,
         )
@@ -138,14 +112,14 @@ def replay_page(reports: Sequence[Report], averages: Sequence[Average], presets:
         f"{counted(len({report.session for report in reports}), 'recorded session')}, replayed",
         _saved(reports),
         element("p", lead, class_="lead"),
-        _table("session", sessions, SESSION_BILLS),
-        _table("session", sessions, SESSION_SIGHT),
+        _table("session", sessions, display.SESSION_BILLS),
+        _table("session", sessions, display.SESSION_SIGHT),
         notes,
         section(
             "Averages",
-            _table("means of", groups, AVERAGE_BILLS),
-            _table("means of", groups, AVERAGE_SIGHT),
-            element("p", f"{'; '.join(meanings(averages))}.", class_="aside"),
+            _table("means of", groups, display.AVERAGE_BILLS),
+            _table("means of", groups, display.AVERAGE_SIGHT),
+            element("p", f"{'; '.join(display.meanings(averages))}.", class_="aside"),
             notes,
         ),
         beside,
@@ -258,7 +232,7 @@ def _sight(report: Report) -> Markup:
             f"{tally.behind_a_stub_without_way_back:,} replaced by a stub that names no way back, {tally.lost:,} lost"
         )
         share = percent(tally.share_visible) if tally.used else ""
-        drawn = stack(zip(SIGHT, counts, strict=True), tally.used)
+        drawn = charts.stack(zip(SIGHT, counts, strict=True), tally.used)
         lines.append(row(share, [element("b", label), element("small", words)], drawn, figures(tally.used, "used")))
     heads = ("visible", "paths, identifiers, numbers", "full width: all of them", "used")
     return together(legend(SIGHT), rows(heads, lines, "rows sight"))
@@ -296,8 +270,8 @@ def _bill(report: Report) -> Markup:
     lines += [("share of recall rounds in the input bill", ("", percent(recalled), ""))] if recalled else []
     lines += [(words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio]
     name = printable(report.session, 60)
-    extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra = [line.strip() for line in (*extra, *summaries([report]), *against_nothing([report]))]
+    extra = [display.recalls([report])] if report.recalls.rounds or report.recalls.rate else []
+    extra = [line.strip() for line in (*extra, *display.summaries([report]), *display.against_nothing([report]))]
     return together(
         table(("", "without Narrows", "with Narrows", term("ratio")), lines, "bill"),
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
@@ -316,8 +290,10 @@ def _prefix(report: Report) -> Markup:
         "taller the mark, the less of the prefix was kept."
     )
     most = max((max(each.tokens_sent.without, each.tokens_sent.with_) for each in results), default=0)
-    columns = skyline([(result.tokens_sent.without, result.tokens_sent.with_, "ink") for result in results])
-    drawn = plot(together(columns, strip(words)), f"{short(most)} tokens", count_ticks(len(results)))
+    columns = charts.skyline([(result.tokens_sent.without, result.tokens_sent.with_, "ink") for result in results])
+    drawn = charts.plot(
+        together(columns, charts.strip(words)), f"{short(most)} tokens", charts.count_ticks(len(results))
+    )
     breaks: list[tuple[str, list[Node]]] = []
     for at, result in enumerate(results, 1):
         if result.prefix not in ("first", "extended"):
@@ -331,7 +307,7 @@ def _prefix(report: Report) -> Markup:
         changes = folded(summary, table(heads, breaks, "breaks"), len(breaks))
     return together(
         element("figure", drawn, element("figcaption", caption)),
-        legend_of_prefixes(words),
+        charts.legend_of_prefixes(words),
         changes,
     )
 
@@ -376,7 +352,7 @@ def _layers(layers: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
         note = ", ".join(f"{kind} {'+' if n > 0 else '−'}{abs(n):,}" for kind, n in changes.items() if n)
         note = f"{counted(layer.edits, 'edit')}: {note}" if layer.edits else note
         label = [element("b", layer.after), element("small", note) if note else ""]
-        drawn = stack(((_class(kind), layer.kinds.get(kind, 0)) for kind in KINDS), scale)
+        drawn = charts.stack(((_class(kind), layer.kinds.get(kind, 0)) for kind in KINDS), scale)
         sizes = (figures(layer.tokens, "tokens"), figures(layer.characters, "characters"))
         lines.append(row("" if layer is first else share, label, drawn, *sizes))
     heads = ("", "after", f"full width: {scale:,} tokens", "tokens", "characters")
@@ -398,16 +374,16 @@ def _messages(sizes: Sequence[MessageSize]) -> Markup:
         if size.message is not None:
             place = str(size.message)
             characters = figures(size.characters.before, "characters", size.characters.after)
-        drawn = bar(size.tokens.before, size.tokens.after, scale, _class(size.kind))
+        drawn = charts.bar(size.tokens.before, size.tokens.after, scale, _class(size.kind))
         lines.append(row(place, label, drawn, tokens, characters))
     heads = ("no.", "message", f"full width: {scale:,} tokens", "tokens", "characters")
     count = sum(size.kind != TOOLS for size in sizes)
-    columns = skyline([(size.tokens.before, size.tokens.after, _class(size.kind)) for size in sizes])
-    drawn = plot(columns, f"{short(scale)} tokens", count_ticks(len(sizes)))
+    columns = charts.skyline([(size.tokens.before, size.tokens.after, _class(size.kind)) for size in sizes])
+    drawn = charts.plot(columns, f"{short(scale)} tokens", charts.count_ticks(len(sizes)))
     return together(
         legend({"ink": "solid: sent", "ink gone": "pale: left out"}),
         _legend_of_kinds({size.kind for size in sizes}),
-        element("figure", drawn) if len(sizes) > FOLDED else "",
+        element("figure", drawn) if len(sizes) > charts.FOLDED else "",
         folded(f"{count:,} messages, one bar each", rows(heads, lines), len(sizes)),
     )
 

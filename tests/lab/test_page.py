@@ -22,9 +22,10 @@ from proxy.lab.demo import recorded
 from proxy.lab.explain import Explanation, explained
 from proxy.lab.pages import explain_page, replay_page
 from proxy.lab.replay.bills import SessionBill
+from proxy.lab.replay.command import replay_until
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.report import REFUSED, Report, averages, preset_results
-from proxy.lab.replay.runs import replay_all, session_until
+from proxy.lab.replay.runs import replay_all
 from tests.kit.drawn import HOSTILE, checked
 from tests.kit.histories import TOOLS
 from tests.lab.test_explain import body_of, called, chat, said
@@ -242,7 +243,7 @@ def test_an_axis_has_a_few_round_numbers_each_below_its_column(count: int) -> No
     ids=["none", "one", "invalid"],
 )
 def test_where_there_is_nothing_to_replay_a_sentence_says_why(messages: Sequence[Any], sentence: str) -> None:
-    why = session_until(chat(*messages), "x.json")
+    why = replay_until(chat(*messages), "x.json", Options())
     assert isinstance(why, str)
     assert why.startswith("There is nothing to replay: ")
     assert sentence in why

@@ -30,9 +30,9 @@ from proxy.lab.arguments import (
 from proxy.lab.pages import replay_page
 from proxy.lab.replay.display import by_place, print_needs, print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all
+from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all, session_of
 from proxy.lab.replay.report import Report, averages, preset_results
-from proxy.lab.replay.runs import replay_each
+from proxy.lab.replay.runs import replay_all, replay_each
 from proxy.lab.terminal import print_report, writable
 
 PriceTables = Annotated[
@@ -175,6 +175,19 @@ def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | N
         return {"sessions": rows, **values_of({"means": means, "presets": results})}
 
     print_report(reports, draw, lambda reports: replay_page(reports, means, results), as_json, path, values)
+
+
+def replay_until(body: bytes, name: str, options: Options) -> Report | str:
+    """The replay of the session that led to a request; or a sentence why none can be replayed."""
+    try:
+        session = session_of(body, name, name)
+    except ValueError as error:
+        return f"There is nothing to replay: {error}."
+    if len(session.turns) < 2:  # a session that is read has one at least
+        return "There is nothing to replay: its history holds 1 answered request, and it takes 2."
+    with progress(options.requests([session])) as advance:
+        (report,) = asyncio.run(replay_all([session], options, advance))
+    return report
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:

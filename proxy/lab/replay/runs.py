@@ -38,7 +38,7 @@ from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rul
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
-from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests, session_of
+from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
 from proxy.lab.replay.report import Report, RequestResult
 
 
@@ -274,17 +274,6 @@ async def replay_each(
     return [
         report for preset in presets for report in await replay_all(sessions, replace(options, preset=preset), progress)
     ]
-
-
-def session_until(body: bytes, name: str) -> Session | str:
-    """The session that led to a request; or a sentence why none can be replayed."""
-    try:
-        session = session_of(body, name, name)
-    except ValueError as error:
-        return f"There is nothing to replay: {error}."
-    if len(session.turns) < 2:  # a session that is read has one at least
-        return "There is nothing to replay: its history holds 1 answered request, and it takes 2."
-    return session
 
 
 # --- what a session costs with cache marks of ours and nothing else: what compaction saves is counted from there ---
