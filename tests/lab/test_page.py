@@ -280,7 +280,8 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_run(
     async def never(*_: object) -> list[Report]:
         raise AssertionError("it was run")
 
-    monkeypatch.setattr("proxy.lab.replay.runs.replay_all", never)
+    for module in ("runs", "command"):
+        monkeypatch.setattr(f"proxy.lab.replay.{module}.replay_all", never)
     session = tmp_path / "s.json"
     session.write_text(json.dumps(sessions.load("write_once")))
     whole = session.read_bytes()
