@@ -28,9 +28,9 @@ $(READY): $(RUNTIME) .ci/requirements.lock
 	$(PIP) --require-hashes --requirement .ci/requirements.lock
 	touch $(READY)
 
-# Replays recorded sessions, and prints the bills.
+# Replays recorded sessions, prints the bills, and writes a page: make demo OPEN=--open shows it in a browser.
 demo: $(RUNTIME)
-	$(BIN)/narrows demo
+	$(BIN)/narrows demo $(OPEN)
 
 # Every preset over recorded sessions, in one table: make presets SESSIONS="one.json other.json" PRICES="gpt-5.4 gpt-4o"
 SESSIONS ?= proxy/lab/sessions/*.json

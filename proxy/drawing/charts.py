@@ -163,6 +163,11 @@ def figures(before: int, unit: str, after: int | None = None) -> Markup:
     return element("span", left, element("span", f" {unit}", class_="unseen"), class_="n")
 
 
+def asides(notes: Iterable[str]) -> Sequence[Markup]:
+    """Notes on the figures above, each once."""
+    return [element("p", note, class_="aside") for note in dict.fromkeys(notes)]
+
+
 def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
     return element("li", element("span", place, class_="at"), element("span", label, class_="label"), drawn, *columns)
 

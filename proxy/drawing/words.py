@@ -36,22 +36,41 @@ OUTCOMES: Mapping[str, str] = {
 }
 """Outcomes of the prefix of a request."""
 TERMS: Mapping[str, str] = {
+    "any stop": "the worst ratio of the bills if the session had ended at any of its requests",
     "baseline": "an estimate: what the same requests would have cost without edits, with the cache they would have had",
+    "breaks": "requests that did not begin with all of the request before",
     "cache share": "the share of the prompt tokens that the provider read from its cache, at a lower price",
     "calibration error": "how far the baseline was from the true bill of requests that were not edited",
     "checkpoint": "a request in which earlier text is rewritten; behind that place the provider's cache cannot be used",
+    "end": "the worst ratio of the input bills at the end of a session",
     "estimate": "calculated from the baseline, not measured",
     "holdout": "a share of the conversations that is not edited, so that the saving can be measured",
+    "input bill": "the cost of prompts, without replies",
+    "lines": "lines of old text that later turns quote: the share that stayed visible",
+    "lines at risk": "of these lines, those that last occurred more than five turns before",
+    "lost": "it is not in the prompt, and nothing leads back to it",
     "original": "tokens of the prompt as the client wrote it",
     "paid": "dollars by the provider's own token counts and prices, with recalls",
     "past 20": "the worst ratio of the bills if the session had ended at any request after the 20th",
+    "peak": "tokens of the largest prompt",
     "prefix": "the beginning of a prompt: as long as it stays the same, the provider reads it from its cache",
+    "preset": "a named list of policies; each policy shortens something",
+    "quoted": "old text that later edits quote: the share that stayed visible",
+    "rare": "names and numbers with at most three earlier occurrences: the share that stayed visible",
+    "rare at risk": "of the rare ones, those that last occurred more than five turns before",
+    "ratio": "the bill with Narrows divided by the bill without: below 1, Narrows saves",
     "recall": "the model asks for text that was left out and gets it",
+    "recalls": "the share of recall rounds in the input bill",
+    "recoverable": "it was left out, and the model can get it by a recall or by running a tool again",
     "saved": "baseline minus paid minus summaries: an estimate, which may be negative",
     "sent": "tokens of the prompt that the provider received",
     "stands": "the summary is in the newest request, in place of the turns that it covers",
+    "stubbed": "a short text replaces it and names no way to get it back",
     "summaries": "dollars for summaries and digests that a model wrote, in addition to the requests",
     "tail-cut": "only outputs at the end of the request before were cut, so nearly all of the prefix stays",
+    "visible": "it is in the prompt as it was written",
+    "whole": "the ratio of the whole bills: prompts, replies, recalls and summaries",
+    "whole bill": "the cost of prompts, replies, recalls and summaries",
     "written again": "tokens that were in the provider's cache and had to be paid for as new",
 }
 
@@ -59,6 +78,11 @@ TERMS: Mapping[str, str] = {
 def term(name: str, text: str = "") -> Markup:
     """A word that explains itself; `text` is how it is written here."""
     return element("abbr", text or name, title=TERMS[name])
+
+
+def head_of(name: str) -> Markup:
+    """The head of a column, which explains itself where it is a term."""
+    return term(name) if name in TERMS else element("span", name)
 
 
 def outcome(prefix: str) -> Markup:

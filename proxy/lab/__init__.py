@@ -8,6 +8,7 @@ agree/      a model asked whether it does the same
 load/       many conversations at once through a target, and what they cost it
 explain     the dry run of one request; breakdown, quality and needs measure sizes, and what stays in sight
 demo        the first minute of a newcomer
-terminal    bars to scale, and where a report goes: terminal, JSON, page
+pages       the pages of a request and of replayed sessions
+terminal    bars to scale, and where a report goes: terminal, JSON, a file with a page
 arguments   the options that its commands share
 """

@@ -19,20 +19,32 @@ from rich.console import Console
 from rich.text import Text
 
 from policies.dialects import DEFAULT, DIALECTS
-from proxy.console.output import plain_table, printable, progress, refusing
+from proxy.console.output import console, plain_table, printable, progress, refusing
 from proxy.drawing.figures import dollars, money, percent
 from proxy.lab import sessions
 from proxy.lab.arguments import Html, check_prices
 from proxy.lab.breakdown import BeforeAfter, Breakdown, break_down
 from proxy.lab.generators.chats import chat
+from proxy.lab.pages import replay_page
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.display import against_nothing, summaries
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import ClientEdit, Json, Session, requests
-from proxy.lab.replay.report import Report, RequestResult
+from proxy.lab.replay.report import Report, RequestResult, averages, preset_results
 from proxy.lab.replay.runs import ClientReply, Progress, replay, replay_all
-from proxy.lab.terminal import columns, kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
+from proxy.lab.terminal import (
+    columns,
+    kind_bars,
+    legend,
+    message_bars,
+    new_page,
+    open_page,
+    print_bars,
+    print_notes,
+    print_page,
+    writable,
+)
 
 SHOWN = ("write_once", "long_day")
 CHAT_SEED, CHAT_TURNS, CHAT_ANSWER = 5, 60, 780
@@ -249,6 +261,8 @@ def _events(results: Sequence[RequestResult]) -> Iterator[tuple[int, RequestResu
 
 # --- the command ---
 
+PAGE = "narrows-demo"
+
 
 def demo(
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Bill by this model's prices.")] = "gpt-5.4",
@@ -256,12 +270,16 @@ def demo(
         str, typer.Option(metavar="URL", help="Where the long chat's summaries are stored. Default: nowhere for long.")
     ] = "",
     html: Html = None,
+    is_opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Run two shipped sessions and a long chat through Narrows.
 
     With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Then a
     chat whose old turns are summed up: a summary, an edit that makes it stale, another one. Needs no network and no
     key, and ends by itself; exit code 1 where the prefix did not hold.
+
+    All of it is on a page, too: narrows-demo.html in this folder, unless --html names another file. No file that is
+    there already is changed: the page then has a number in its name.
     """
     with refusing():
         check_prices([prices])
@@ -269,11 +287,13 @@ def demo(
     with refusing(), progress(total()) as advance:
         results = asyncio.run(demonstrate(prices, advance))
         report = asyncio.run(chat_at_length(prices, store, advance))
-
-    def draw(paper: Console) -> None:
-        print_demo(paper, results)
-        print_long_chat(paper, report)
-
-    print_report(draw, dict, as_json=False, path=path)
+    print_demo(console(), results)
+    print_long_chat(console(), report)
+    reports = [*(result.report for result in results), report]
+    page = replay_page(reports, averages(reports), preset_results(reports))
+    path = path or new_page(PAGE, page)
+    print_page(path, page, as_json=False)
     print("With a client of your own: narrows run -- COMMAND")
+    if is_opened:
+        open_page(path)
     raise typer.Exit(int(not all(result.is_held for result in results) or report.faults > 0))

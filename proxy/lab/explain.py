@@ -13,7 +13,8 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import typer
@@ -37,7 +38,6 @@ from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
-from proxy.console.output import as_json as values_of
 from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
 from proxy.drawing.figures import change_of, money
 from proxy.drawing.words import REASONS, WHY
@@ -53,7 +53,7 @@ from proxy.lab.arguments import (
     check_prices,
     custom_presets,
 )
-from proxy.lab.breakdown import BeforeAfter, MessageSize, break_down, span
+from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
 from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
@@ -98,6 +98,12 @@ class PatternEffect:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    JSON: ClassVar = (
+        *("model", "prices", "prices_known", "notes", "preset", "aim", "requests_in_history", "reason", "verdict"),
+        *("tokens", "tokens_of_recall_tool", "input_bill_of_this_request", "messages", "kinds", "foretold", "edits"),
+        "keep",
+    )
+
     model: str
     prices: str
     prices_known: bool
@@ -112,6 +118,10 @@ class Explanation:
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
+    layers: Sequence[PolicyEffect]
+    """The request after each policy, in the order of the preset."""
+    idle_policies: Sequence[str]
+    """Those that change nothing in it."""
     foretold: Sequence[str]
     """Which summaries and digests a model would be asked for, and when: nobody is asked here."""
     edits: Sequence[EditSummary]
@@ -166,8 +176,8 @@ def explained(
     )
     plan, settings = result.plan, result.settings
     tool = tool_tokens(result.tool, settings.count)
-    before = settings.head - tool + plan.before
-    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool)
+    before, order = settings.head - tool + plan.before, order_of(settings.policies)
+    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
@@ -185,6 +195,8 @@ def explained(
         input_bill_of_this_request=input_bills(settings.prices, tokens),
         messages=sizes.messages,
         kinds=sizes.kinds,
+        layers=sizes.layers,
+        idle_policies=[name for name in order if all(layer.after != name for layer in sizes.layers)],
         foretold=tuple(foretold(result)),
         edits=tuple(_edits(result, sizes.edits)),
         keep=effects,
@@ -392,6 +404,7 @@ def explain(
     """Show what would become of one saved request.
 
     What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
+    With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
     if ref:
@@ -401,17 +414,26 @@ def explain(
         check_preset(preset, own)
         check_prices([prices] if prices else [])
         path, body = writable(html, [file]), request_from(file, model)
+        choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
+        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ())}
         explanation = explained(
             body,
-            preset,
             prices=prices_for(prices) if prices else None,
-            text_protocol=text_protocol,
             own=own[preset].preset if preset in own else None,
-            aim=aim,
-            context_tokens=context_tokens,
-            keep=patterns_of(keep or ()),
+            **choices,
         )
-    print_report(lambda paper: print_explanation(paper, explanation), lambda: values_of(explanation), as_json, path)
+
+    def page(explanation: Explanation) -> str:
+        # they load all that a replay needs
+        from proxy.lab.pages import explain_page
+        from proxy.lab.replay.command import replay_until
+        from proxy.lab.replay.environment import Options
+
+        name = "a request" if file == "-" else Path(file).name
+        options = Options((prices,) if prices else (), own=own, **choices)
+        return explain_page(name, explanation, replay_until(body, name, options))
+
+    print_report(explanation, print_explanation, page, as_json, path)
     return None
 
 

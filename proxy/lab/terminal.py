@@ -1,28 +1,34 @@
-"""Reports of the lab: bars to scale on a terminal, and where a report goes: to the terminal, as JSON, as a page.
+"""Reports of the lab: bars to scale on a terminal, and where a report goes: the terminal, JSON, a file with a page.
 
 Laws
   Bars of one picture have one scale; what is sent is solid and what is left out is light, so that no colour is needed
   to read them.
-  A page is the report as a terminal shows it: it loads nothing and runs nothing, and no text in it becomes markup.
   Whether a file that a person names can be written is tried before anything is run; what was in it is replaced when the
-  page is there.
+  page is there. A file that nobody named is a new one, or has this very page, drawn at another time.
 """
 
-import io
 import os
+import re
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
+from proxy.console.output import as_json as values_of
 from proxy.console.output import console, print_json, printable, refusing
-from proxy.drawing.html import document, element
+from proxy.drawing.html import Imprint, Node, framed
 from proxy.lab.breakdown import BeforeAfter, MessageSize
 
+T = TypeVar("T")
 STYLES: Mapping[str, str] = {
     "tools": "bright_black",
     "system": "bright_black",
@@ -112,28 +118,65 @@ def columns(sizes: Sequence[BeforeAfter], height: int, plain: bool) -> Iterator[
 
 # --- where a report goes ---
 
-_WIDE = 124
+_MOST = 100
+"""Numbers that are tried in the name of a new file."""
+_TIME = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}")
+"""The time at which a page was drawn."""
 
 
 def print_report(
-    draw: Callable[[Console], None], values: Callable[[], object], as_json: bool, path: Path | None
+    report: T,
+    draw: Callable[[Console, T], None],
+    page: Callable[[T], str],
+    as_json: bool,
+    path: Path | None,
+    values: Callable[[T], object] = values_of,
 ) -> None:
-    """Print a report, or its values as JSON; on a page too where there is a path for it."""
+    """Print a report, or its values as JSON; write its page too where there is a path for it."""
     if as_json:
-        print_json(values())
+        print_json(values(report))
     else:
-        draw(console())
+        draw(console(), report)
     if path is not None:
-        with refusing():
-            write(path, page_of(draw))
-        if not as_json:
-            print(f"The page is in {printable(str(path))}")
+        print_page(path, page(report), as_json)
 
 
-def page_of(draw: Callable[[Console], None]) -> str:
-    paper = io.StringIO()
-    draw(Console(file=paper, width=_WIDE, highlight=False, markup=False, emoji=False))
-    return document("Narrows: a report", element("h1", "A report of Narrows"), element("pre", paper.getvalue()))
+def sheet(title: str, heading: Node, covers: str, *inside: Node) -> str:
+    """A page that is drawn now, by this version."""
+    return framed(title, heading, Imprint(time.time(), version("narrows"), covers), *inside)
+
+
+def print_page(path: Path, page: str, as_json: bool) -> None:
+    """Write a page, and print its place."""
+    with refusing():
+        write(path, page)
+    if not as_json:
+        print(f"The page is in {printable(str(path))}")
+
+
+def new_page(name: str, page: str) -> Path:
+    """The file for a page that nobody named: of this name in the current folder, with a number where another page is
+    in it, or in a temporary folder where nothing can be written here."""
+    content = page.encode()
+    try:
+        for number in range(1, _MOST + 1):
+            path = Path(f"{name}-{number}.html" if number > 1 else f"{name}.html")
+            if path.is_file() and _TIME.sub(b"", path.read_bytes()) == _TIME.sub(b"", content):
+                return path
+            with suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                return path
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="narrows-"), f"{name}.html")
+
+
+def open_page(path: Path) -> None:
+    """Show a page in the browser of this machine; where there is none, say so."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        print("narrows: there is no browser here; open the file in one elsewhere", file=sys.stderr)
 
 
 def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | None:

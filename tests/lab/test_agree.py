@@ -20,9 +20,10 @@ from policies.money.catalog import prices_for
 from proxy.console.cli import command_line
 from proxy.lab.agree.asking import DISTANCES, ComparedTurn, Turn, WithNarrows, sample_of
 from proxy.lab.agree.command import AgreePlan
-from proxy.lab.agree.report import AgreeReport, agreement, preset_agreement
+from proxy.lab.agree.report import AgreeReport, agreement, agreement_page, preset_agreement
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.replay.recorded import Session, session_of
+from tests.kit.drawn import checked
 
 Json = dict[str, Any]
 MODEL = "gpt-5.4"
@@ -137,6 +138,7 @@ async def test_a_preset_that_hides_what_the_next_turn_needs_is_found() -> None:
     assert {received.credential for received in asked} == {"sk-real"}
     assert report.requests == len(asked) == 36
     assert report.dollars == pytest.approx(sum(prices_for(MODEL).cost(r.usage).total for r in asked if r.usage))
+    assert "A loss: with structural" in checked(agreement_page(report)).text
 
 
 async def test_a_preset_that_hides_nothing_of_use_passes_and_few_samples_do_not_say_so() -> None:

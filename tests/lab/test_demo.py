@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from proxy.lab.demo import EDITED_AT, WINDOW, DemoResult, chat_at_length, demons
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests
 from proxy.lab.replay.runs import Progress
-from proxy.lab.terminal import columns
+from proxy.lab.terminal import columns, new_page, write
 
 
 def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
@@ -27,19 +28,24 @@ def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
         acts.extend(await demonstrate(model, progress))
         return acts
 
+    shown: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: bool(shown.append(address)))
     monkeypatch.setattr(demo, "demonstrate", kept)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "narrows-demo.html").write_text("a page of somebody else's")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NARROWS_MODE", "off")
     with pytest.raises(SystemExit) as leaving:
-        cli.main(["demo", "--html", "demo.html"])
+        cli.main(["demo", "--open"])
     out, err = capsys.readouterr()
-    assert (leaving.value.code or 0, err) == (0, "")
+    assert (leaving.value.code or 0, err) == (0, "narrows: there is no browser here; open the file in one elsewhere\n")
+    assert shown == [(tmp_path / "narrows-demo-2.html").as_uri()]
     assert out.startswith("Two recorded sessions ")
-    assert out.endswith("The page is in demo.html\nWith a client of your own: narrows run -- COMMAND\n")
-    page = (tmp_path / "demo.html").read_text()
+    assert out.endswith("The page is in narrows-demo-2.html\nWith a client of your own: narrows run -- COMMAND\n")
+    assert (tmp_path / "narrows-demo.html").read_text() == "a page of somebody else's"
+    page = (tmp_path / "narrows-demo-2.html").read_text()
     assert all(name in page for name in ("write_once", "long_day", "long_chat"))
     lines = out.splitlines()
     assert max(map(len, lines)) <= 100
@@ -116,3 +122,29 @@ async def test_a_summary_of_the_long_chat_stands_goes_stale_by_an_edit_and_is_ma
 def test_columns_are_to_scale_and_more_than_before_shows() -> None:
     sizes = [BeforeAfter(4, 4), BeforeAfter(4, 1), BeforeAfter(2, 4), BeforeAfter(0, 0)]
     assert list(columns(sizes, 4, plain=True)) == ["#.+", "#.+", "#.#", "###"]
+
+
+def test_a_page_that_nobody_named_never_replaces_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo.html").symlink_to(tmp_path / "nowhere")
+
+    def written(name: str, page: str) -> Path:
+        path = new_page(name, page)
+        write(path, page)
+        return path
+
+    places = [written("demo", page) for page in ("one", "two", "one", "two")]
+    assert places == [Path("demo-2.html"), Path("demo-3.html")] * 2
+    assert [place.read_text() for place in places[:2]] == ["one", "two"]
+    times = [f"drawn 2026-01-01 10:0{minute} UTC" for minute in range(2)]
+    assert [written("timed", page) for page in times] == [Path("timed.html")] * 2
+    assert Path("timed.html").read_text() == times[1]
+    assert not (tmp_path / "nowhere").exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()  # nothing can be written here, not even by root
+    place = written("demo", "three")
+    assert place.is_relative_to(tmp_path)
+    assert place.read_text() == "three"

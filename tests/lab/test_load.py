@@ -30,12 +30,13 @@ from proxy.lab.load import client
 from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client, ClientResult, Latencies
 from proxy.lab.load.command import measure
 from proxy.lab.load.plan import SALTS, LoadPlan, Salt, SessionScript, conversations_for, script_of
-from proxy.lab.load.report import print_load, read, report_of, use
+from proxy.lab.load.report import load_page, print_load, read, report_of, use
 from proxy.lab.load.sink import Sink
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests, session_of
 from tests import examples
 from tests.console.test_cli import told
+from tests.kit.drawn import checked
 from tests.kit.paths import ROOT
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -67,6 +68,7 @@ def test_histograms_of_several_processes_are_one(recorded: list[float]) -> None:
     assert whole.count == len(recorded)
     assert whole.longest == pytest.approx(max(recorded) * 1000, rel=2e-3, abs=2e-3)
     assert whole.percentiles((100.0,))[100.0] == whole.longest
+    assert sum(whole.buckets()[0]) == len(recorded)
 
 
 async def test_what_was_due_while_the_target_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +222,7 @@ async def test_a_load_on_a_real_narrows(tmp_path: Path, capsys: pytest.CaptureFi
     print_load(Console(width=100), report)
     printed = capsys.readouterr().out
     assert f"{answered} in " in printed
+    assert checked(load_page(report)).count("figure") == len(report.latencies)
 
 
 async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,6 +250,7 @@ async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert "status 503: 1" in printed
     assert "does not report" in printed
+    assert "does not report" in checked(load_page(report)).text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C ends it at once")

@@ -14,11 +14,10 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from proxy.config.presets import CustomPreset
 from proxy.console.arguments import AsJson, Config
-from proxy.console.output import as_json as values_of
 from proxy.console.output import explains_columns, progress, refusing
 from proxy.event_loop import interruption
 from proxy.lab.agree.asking import Answers, Asking, Spending, Turn, forecast_turns, sample_of
-from proxy.lab.agree.report import AgreeReport, print_agreement, report_of
+from proxy.lab.agree.report import AgreeReport, agreement_page, print_agreement, report_of
 from proxy.lab.arguments import (
     PRESET,
     CredentialEnv,
@@ -238,7 +237,7 @@ def agree(
             _confirm(forecast, yes)
     with progress(len(forecast.sample), "turns asked") as advance:
         report = asyncio.run(forecast.ask(None, advance))
-    print_report(lambda paper: print_agreement(paper, report), lambda: values_of(report), as_json, path)
+    print_report(report, print_agreement, agreement_page, as_json, path)
     if forecast.sample and not report.samples:
         raise typer.Exit(2)
     raise typer.Exit(int(any(each.verdict == "loss" for each in report.presets)))

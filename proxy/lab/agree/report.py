@@ -21,8 +21,11 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from proxy.console.output import plain_table, print_last_line, printable
+from proxy.drawing.charts import asides, folded, interval, row, rows, shortened
 from proxy.drawing.figures import counted, money, percent
+from proxy.drawing.html import Markup, element, headline, section, table
 from proxy.lab.agree.asking import DISTANCES, Answers, ComparedTurn, WithNarrows
+from proxy.lab.terminal import sheet
 
 Z = 1.96
 """Of a 95 % interval."""
@@ -253,6 +256,16 @@ _LAST_LINE = """
     100; last checkpoint: requests since the prefix was rewritten.
 """
 HEADS = ("turns", "model with itself", "with Narrows", "difference", "95 % interval")
+_STEP = 0.05
+"""The axis of a picture ends at a multiple of this share."""
+MEANING = (
+    "Agreement is how often the model's next action is the same: the same tools, each at the same target (file, "
+    "command or query), with the same kind of edit. Where it only speaks, two texts count as the same when both ask "
+    "back or neither does, and they share half of their names and half of the words of the shorter one: a reader "
+    "would call more of them the same. What an edit writes, and which lines are read, is not compared. Whether an "
+    "action is right, or the task done in the end, is not looked at. The model's agreement with itself (the same "
+    "request twice) is its noise; only the difference from it says something of Narrows."
+)
 
 
 def print_agreement(console: Console, report: AgreeReport) -> None:
@@ -273,6 +286,56 @@ def print_agreement(console: Console, report: AgreeReport) -> None:
         console.print(note, soft_wrap=True)
     if report.samples:
         print_last_line(console, _LAST_LINE)
+
+
+def agreement_page(report: AgreeReport) -> str:
+    presets = report.presets if report.samples else ()
+    return sheet(
+        "agreement",
+        f"Does {shortened(report.model)} do the same?",
+        f"{counted(report.samples, 'turn')} of {counted(report.sessions, 'session')}",
+        [
+            headline(
+                f"{_signed(each.action.difference).replace('-', '−')} in 100",
+                element("span", each.words, class_="fault" if each.verdict == "loss" else None),
+            )
+            for each in presets
+        ],
+        element("p", _lead(report), class_="lead"),
+        asides(_notes(report)),
+        [_preset_on_a_page(each) for each in presets],
+        section("What agreement means", element("p", MEANING)),
+    )
+
+
+def _preset_on_a_page(each: PresetAgreement) -> Markup:
+    figures = _rows(each)
+    drawn = {label: agreement for label, agreement in figures.items() if agreement.samples >= FEWEST} or figures
+    end = ceil(max(abs(end) for each in drawn.values() for end in (each.low, each.high, _STEP)) / _STEP) * _STEP
+    lines = [
+        row(
+            _signed(agreement.difference),
+            element("b", label) if at < 2 else label,
+            interval(agreement.low, agreement.difference, agreement.high, end),
+            element("span", f"{agreement.samples:,}", element("span", " turns", class_="unseen"), class_="n"),
+        )
+        for at, (label, agreement) in enumerate(drawn.items())
+    ]
+    ends = [element("span", text) for text in (f"−{100 * end:.0f}", "0: as by its noise", f"+{100 * end:.0f}")]
+    heads = ("in 100", "how often the same", element("span", ends, class_="ends"), "turns")
+    examples = [
+        (f"{shortened(example.session, 60)}, request {example.request}", [example.without, example.with_])
+        for example in each.examples
+    ]
+    summary = f"Turns at which both answers without Narrows agreed, and the one with it did not: {len(examples):,}"
+    others = folded(summary, table(("turn", "without", "with Narrows"), examples, "sessions actions"), len(examples))
+    return section(
+        each.preset,
+        rows(heads, lines, "rows sight"),
+        table(("", *HEADS), [(label, _cells(agreement)) for label, agreement in figures.items()], "sessions"),
+        element("p", _beside(each), class_="aside"),
+        others if examples else "",
+    )
 
 
 def _rows(each: PresetAgreement) -> Mapping[str, Agreement]:

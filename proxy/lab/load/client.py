@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import log
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -71,6 +72,21 @@ class Latencies:
             return dict.fromkeys(which, 0.0)
         values = self._histogram.get_percentile_to_value_dict(list(which))
         return {at: values[at] / 1000 for at in which}
+
+    def buckets(self, most: int = 60) -> tuple[list[int], float]:
+        """Columns of a picture from the shortest latency, which is given too, to the longest, by equal factors: how
+        many fell into each."""
+        each = [
+            (max(item.value_iterated_to, 1), item.count_added_in_this_iter_step)
+            for item in self._histogram.get_recorded_iterator()
+        ]
+        if not each:
+            return [], 0.0
+        low, high = each[0][0], each[-1][0]
+        counts = [0] * (most if high > low else 1)
+        for value, added in each:
+            counts[min(int(log(value / low) / log(high / low) * most), most - 1) if high > low else 0] += added
+        return counts, low / 1000
 
 
 FIRST_BYTE, BETWEEN, STREAMED, NOT_STREAMED = "first byte", "between events", "whole, streamed", "whole, not streamed"

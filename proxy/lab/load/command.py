@@ -17,14 +17,13 @@ import typer
 
 from proxy.config.units import seconds
 from proxy.console.arguments import AsJson
-from proxy.console.output import as_json as values_of
 from proxy.console.output import explains_columns, progress, refusing
 from proxy.event_loop import interruption, run_fast
 from proxy.lab import sessions as shipped
 from proxy.lab.arguments import CredentialEnv, Html, credential
 from proxy.lab.load.client import Clients
 from proxy.lab.load.plan import SALTS, LoadPlan, conversations_for, expected_cost, script_of
-from proxy.lab.load.report import LoadReport, print_load, report_of, sample
+from proxy.lab.load.report import LoadReport, load_page, print_load, report_of, sample
 from proxy.lab.load.sink import serve_sink
 from proxy.lab.replay.recorded import load_all
 from proxy.lab.terminal import print_report, writable
@@ -102,7 +101,7 @@ def load(
         _show_cost(plan, yes)
     with refusing(), progress(max(1, round(plan.duration)), "seconds") as advance:
         report = asyncio.run(measure(plan, processes, advance))
-    print_report(lambda paper: print_load(paper, report), lambda: values_of(report), as_json, path)
+    print_report(report, print_load, load_page, as_json, path)
     raise typer.Exit(int(bool(report.errors)))
 
 

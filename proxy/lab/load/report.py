@@ -6,6 +6,7 @@ Law: what is not known is a dash.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,8 +14,11 @@ from rich.console import Console
 from yarl import URL
 
 from proxy.console.output import plain_table, print_last_line, printable
+from proxy.drawing.charts import skyline
+from proxy.drawing.html import Node, element, section, table
 from proxy.lab.load.client import KINDS, PERCENTILES, ClientResult, Latencies
 from proxy.lab.load.plan import LoadPlan
+from proxy.lab.terminal import sheet
 
 _PATIENCE = aiohttp.ClientTimeout(total=10)
 _STOPS = "narrows_event_loop_lag_seconds"
@@ -110,11 +114,16 @@ def _longest_stop(before: TargetSample, after: TargetSample) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
+    JSON: ClassVar = ("kind", "count", "mean", "percentiles", "longest")
+
     kind: str
     count: int
     mean: float
     percentiles: dict[str, float]
     longest: float
+    buckets: Sequence[int] = ()
+    """The columns of its picture, from the shortest latency to the longest, each as much longer than the one before."""
+    shortest: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,7 @@ def report_of(
 def _row(kind: str, results: Sequence[ClientResult]) -> LatencyRow:
     latencies = Latencies(each.latencies[kind] for each in results if kind in each.latencies)
     percentiles = {f"p{at:g}": value for at, value in latencies.percentiles(PERCENTILES).items()}
-    return LatencyRow(kind, latencies.count, latencies.mean, percentiles, latencies.longest)
+    return LatencyRow(kind, latencies.count, latencies.mean, percentiles, latencies.longest, *latencies.buckets())
 
 
 _LAST_LINE = """
@@ -199,6 +208,34 @@ def print_load(console: Console, report: LoadReport) -> None:
     for note in notes(report):
         console.print(note, soft_wrap=True)
     print_last_line(console, _LAST_LINE)
+
+
+def load_page(report: LoadReport) -> str:
+    heads = ("milliseconds", "count", *_percentiles(report), "max")
+    lines: list[tuple[Node, list[Node]]] = [
+        (each.kind, [f"{each.count:,}", *map(_ms, each.percentiles.values()), _ms(each.longest)])
+        for each in report.latencies
+    ]
+    return sheet(
+        "load",
+        "A load",
+        f"{report.answered:,} requests to {report.url}",
+        element("p", f"{report.url}: {report.way}.", class_="lead"),
+        [element("p", note, class_="fault") for note in notes(report)],
+        table(("figure", ""), [(label, [value]) for label, value in figures(report)], "sessions"),
+        section("Latency", table(heads, lines, "sessions")),
+        section("Histograms", [_histogram(each) for each in report.latencies]),
+    )
+
+
+def _histogram(row: LatencyRow) -> Node:
+    apart = (row.longest / row.shortest) ** (1 / len(row.buckets))
+    words = (
+        f"from {_ms(row.shortest)} to {_ms(row.longest)} ms; each column ends at {apart:.2f} times the last one. "
+        f"The tallest is {max(row.buckets):,} of {row.count:,}."
+    )
+    drawn = skyline([(count, count, "ink") for count in row.buckets])
+    return element("figure", element("h3", row.kind), drawn, element("figcaption", words))
 
 
 def figures(report: LoadReport) -> Iterator[tuple[str, str]]:

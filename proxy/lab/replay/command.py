@@ -27,11 +27,12 @@ from proxy.lab.arguments import (
     custom_presets,
     presets_named,
 )
+from proxy.lab.pages import replay_page
 from proxy.lab.replay.display import by_place, print_needs, print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all
+from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all, session_of
 from proxy.lab.replay.report import Report, averages, preset_results
-from proxy.lab.replay.runs import replay_each
+from proxy.lab.replay.runs import replay_all, replay_each
 from proxy.lab.terminal import print_report, writable
 
 PriceTables = Annotated[
@@ -164,16 +165,29 @@ def replay(
 def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | None) -> None:
     means, results = averages(reports), preset_results(reports)
 
-    def draw(paper: Console) -> None:
+    def draw(paper: Console, reports: Sequence[Report]) -> None:
         if needs:
             print_needs(paper, reports)
         print_replays(paper, reports, means, results)
 
-    def values() -> Any:
+    def values(reports: Sequence[Report]) -> Any:
         rows = by_place(reports) if needs else values_of(reports)
         return {"sessions": rows, **values_of({"means": means, "presets": results})}
 
-    print_report(draw, values, as_json, path)
+    print_report(reports, draw, lambda reports: replay_page(reports, means, results), as_json, path, values)
+
+
+def replay_until(body: bytes, name: str, options: Options) -> Report | str:
+    """The replay of the session that led to a request; or a sentence why none can be replayed."""
+    try:
+        session = session_of(body, name, name)
+    except ValueError as error:
+        return f"There is nothing to replay: {error}."
+    if len(session.turns) < 2:  # a session that is read has one at least
+        return "There is nothing to replay: its history holds 1 answered request, and it takes 2."
+    with progress(options.requests([session])) as advance:
+        (report,) = asyncio.run(replay_all([session], options, advance))
+    return report
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:

@@ -122,6 +122,12 @@ FAULTS: Sequence[Column] = (
 """Faults of a session, its checkpoints, and its worst bills."""
 SIGHT: Sequence[Column] = (*_SIGHT.values(), _RECALLS, _PEAK)
 """The shares in sight, the share of recall rounds, and the largest prompt."""
+SESSION_BILLS: Sequence[Column] = (
+    Column("input bill", "input_bill", lambda bill: f"{money(bill.dollars_without)} → {money(bill.dollars_with)}"),
+    *(_RATIO, _WHOLE, *_STOPS),
+)
+"""A session in two lines of a page: this one, and the next."""
+SESSION_SIGHT: Sequence[Column] = (*(_SIGHT["all"], _NEEDS[0], _LOST), Column("breaks", "prefix_changes", _count))
 AVERAGE_BILLS: Sequence[Column] = (
     Column("sessions", "sessions", _count),
     Column("ratio", "input_bill_ratio", _ratio),
@@ -138,6 +144,15 @@ PRESET_BILLS: Sequence[Column] = (
 PRESET_SIGHT: Sequence[Column] = (
     *_SHARES.values(),
     Column("back", "share_recoverable", percent),
+    Column("lost", "lost", _count),
+)
+PRESET_BILLS_ON_A_PAGE: Sequence[Column] = (
+    *(_RATIO, _WHOLE, _END, *_STOPS),
+    Column("calls", "model_calls", lambda calls: f"{calls.total:,}, {money(calls.dollars)}" if calls.total else "0"),
+)
+PRESET_SIGHT_ON_A_PAGE: Sequence[Column] = (
+    *(_SHARES["all"], _NEEDS_TOGETHER[0]),
+    Column("recoverable", "share_recoverable", percent),
     Column("lost", "lost", _count),
 )
 

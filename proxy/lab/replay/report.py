@@ -18,9 +18,11 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from policies.context import Aim
+from proxy.lab.breakdown import Breakdown
 from proxy.lab.needs import Needs
 from proxy.lab.quality import Tally, Visibility
 from proxy.lab.replay.bills import (
+    FIRST,
     Compared,
     ComparedBill,
     ModelCalls,
@@ -184,6 +186,8 @@ class Report(_Costs):
     used_by_later_turns: Visibility = field(default_factory=Visibility)
     needs: Needs = field(default_factory=Needs)
     each_request: list[RequestResult] = field(default_factory=list)
+    last_request: Breakdown | None = field(default=None, metadata=FIRST)
+    """None where it went as the client sent it."""
     recalls: RecallCosts = field(init=False)
     summaries: SummaryCosts = field(init=False)
     marks_alone: SessionBill = field(init=False)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
+from typing import NamedTuple
 
 import aiohttp
 import orjson
@@ -32,6 +33,7 @@ from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.presets import Preset
 from policies.render import body_of, render
+from proxy.lab.breakdown import break_down, order_of
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
@@ -53,6 +55,15 @@ Ask = Callable[[Json, Mapping[str, str]], Awaitable[ClientReply]]
 Progress = Callable[[], None]
 
 
+class RequestView(NamedTuple):
+    """A request as the model first read it, with the tokens of what the client sent and of the recall tool."""
+
+    conversation: Conversation
+    edits: Sequence[Edit]
+    tokens: int
+    tool: int
+
+
 async def replay(
     session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress = lambda: None
 ) -> Report:
@@ -65,7 +76,7 @@ async def replay(
     accounting = _Accounting(environment, run, session)
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
-    views: list[tuple[Conversation, Sequence[Edit]] | None] = []
+    views: list[RequestView | None] = []
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         accounting.add_request(report, body, await ask(body, numbered))
@@ -73,29 +84,32 @@ async def replay(
         report.each_request[-1] = replace(report.each_request[-1], input_bill=report.input_bill)
         views.append(None)
         if request := environment.observer.newest.get(run):
+            tool = request.tokens_sent - request.plan.after - (request.tokens_received - request.plan.before)
             # a copy: what was looked up in the conversation is not stored with it
-            views[-1] = (replace(request.context.conversation), request.plan.edits)
+            conversation = replace(request.context.conversation)
+            views[-1] = RequestView(conversation, request.plan.edits, request.tokens_received, tool)
             report.aim = request.context.plan_settings.aim
         progress()
-    await asyncio.to_thread(_add_visibility, environment.count, session, report, views)
+    await asyncio.to_thread(_add_visibility, environment, session, report, views)
     return report
 
 
 def _add_visibility(
-    count: TokenCounter,
-    session: Session,
-    report: Report,
-    views: Sequence[tuple[Conversation, Sequence[Edit]] | None],
+    environment: ReplayEnvironment, session: Session, report: Report, views: Sequence[RequestView | None]
 ) -> None:
-    """Judge what was in sight by each request as the model first read it; None where it went as the client sent it."""
+    """Judge what was in sight by each request, and the sizes of the last; None where it went as the client sent it."""
+    count = environment.count
     answers = session.replies(count)
     has_calls = any(part.kind == "call" for answer in answers for part in answer)
     report.protocol = "tools" if has_calls else "text"
     for end, request, answer in zip(session.turns, views, answers, strict=True):
-        conversation, edits = request or (session.conversation(count, end), ())
+        conversation, edits, *_ = request or (session.conversation(count, end), ())
         tally(conversation, edits, answer, report.used_by_later_turns)
         report.needs.add(conversation, edits, answer)
     report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden
+    if views and (last := views[-1]):
+        order = order_of(environment.options.chosen.policies)
+        report.last_request = break_down(last.conversation, last.edits, count, last.tokens, last.tool, order)
 
 
 class _Accounting:
