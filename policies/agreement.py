@@ -1,4 +1,4 @@
-"""What a model does next, and whether two replies do the same.
+"""The next actions of a model, and whether two replies do the same.
 
 Laws
   Compared is what a reply does, not how it is worded: its calls by tool, target and kind of change, in any order. Text

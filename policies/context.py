@@ -1,4 +1,4 @@
-"""What a policy sees at one step of a history (`Context`), and what it may answer: edits and wants.
+"""The view of a policy at one step of a history (`Context`), and what it may answer: edits and wants.
 
 A policy is a pure function `(Conversation, Context) -> edits and wants`. policies.laws says what it may not edit, and
 `Exceptions` are what a preset declares beyond that.

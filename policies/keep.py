@@ -1,4 +1,4 @@
-"""What is left as it is: what people name, by patterns for tools, paths and texts; and what is in force.
+"""Texts that stay as they are: what people name, by patterns for tools, paths and texts; and what is in force.
 
 In a pattern `*` stands for any characters, and all else for itself. It names a tool by its name, or a path in a call by
 the whole of it or by its end behind a slash: `*.sql`, `db/*.sql`, `schema.sql`. What begins with `text:` names whatever
@@ -150,7 +150,7 @@ def _blocks_of(conversation: Conversation, turn: int) -> Iterator[int]:
 
 
 _SHARE, _MOST = 10, 20_000
-"""What is in force may fill a tenth of the window, and so many tokens at most: that is a tenth of a usual window. More
+"""Texts in force may fill a tenth of the window, and so many tokens at most: that is a tenth of a usual window. More
 left no more in sight in two sessions of Claude Code with windows of a million tokens, nor in two others."""
 _LEAST: Mapping[ToolKind, int] = {"report": 250, "instructions": 60}
 """Tokens of the shortest output of each kind that is in force: a shorter one says that there is none yet."""

@@ -1,4 +1,4 @@
-"""What no policy may do, whatever it offers: laws 4 (what was valid stays valid) and 5 (protected texts)."""
+"""The limits of every policy, whatever it offers: laws 4 (what was valid stays valid) and 5 (protected texts)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Container

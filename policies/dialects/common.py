@@ -1,4 +1,4 @@
-"""What the APIs have in common: the values that a dialect reads and writes, and JSON that is read with care and written
+"""Common to the APIs: the values that a dialect reads and writes, and JSON that is read with care and written
 back byte for byte.
 
 Laws: nothing here raises on what a client wrote; what cannot be read is opaque; what was not edited is never

@@ -1,4 +1,4 @@
-"""What OpenAI's two APIs have in common: cache marks, and edits where a fold stands for whole messages.
+"""Common to OpenAI's two APIs: cache marks, and edits where a fold stands for whole messages.
 
 Law: what was not edited is never re-serialized.
 """

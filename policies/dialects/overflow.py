@@ -1,4 +1,4 @@
-"""What an upstream says where a prompt is too long for its model: recognized by status and message, whoever sends it.
+"""Errors of upstreams where a prompt is too long for its model: recognized by status and message, whoever sends it.
 
 The messages are those of OpenAI and Azure, Anthropic, Bedrock and Vertex, Gemini, Mistral, Groq, Cerebras, DeepSeek,
 xAI, Together, Fireworks, Moonshot, MiniMax, DashScope, Copilot, OpenRouter and LiteLLM, and of vLLM, SGLang, TGI,

@@ -1,1 +1,1 @@
-"""What a request is: conversations of blocks, edits on them, tokens, identifiers, and the bytes they come from."""
+"""The parts of a request: conversations of blocks, edits on them, tokens, identifiers, and the bytes they come from."""

@@ -1,4 +1,4 @@
-"""What may be done to a conversation, as data.
+"""Edits of a conversation, as data.
 
 Laws: an edit names its blocks by anchor, so it can only apply to the same text after the same history; its own text
 is derived from content alone, so it is the same in every process and at any time.

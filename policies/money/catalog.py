@@ -1,4 +1,4 @@
-"""What a model costs: from the snapshot that genai-prices carries, under what a person configured.
+"""The prices of a model: from the snapshot that genai-prices carries, under what a person configured.
 
 Laws: no clock and no network, so a model has the same prices in every replica of a release. No name can make
 it fail: an unknown model has assumed relative prices, `listed=False` and no window.

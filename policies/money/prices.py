@@ -1,4 +1,4 @@
-"""What a model costs, what one call cost (the one place where tokens become money), and how many tokens a request may
+"""Prices of models, the cost of a call (the one place where tokens become money), and how many tokens a request may
 have: the marks at which room is made for it.
 """
 

@@ -1,4 +1,4 @@
-"""Whether what the model has just done used something that Narrows had hidden from it.
+"""Tells whether the newest actions of the model used something that Narrows had hidden from it.
 
 It is a watch, not a judge: it reads calls alone, in which a name counts wherever its letters stand. proxy.lab.needs
 judges recordings, with prose and patches.

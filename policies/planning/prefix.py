@@ -1,4 +1,4 @@
-"""What happened to the prompt's prefix: a comparison with the digests of what was sent before, not a claim.
+"""The fate of the prompt's prefix: a comparison with the digests of what was sent before, not a claim.
 
 The outcomes: first (nothing was sent before), extended (the request begins with the whole of the last one), tail-cut
 (it does up to the last step), checkpoint:REASON (a declared rewrite), client-changed (the client's own history

@@ -1,4 +1,4 @@
-"""What all policies have in common: a frozen value, called once for each step of a history."""
+"""Common to all policies: a frozen value, called once for each step of a history."""
 
 import sys
 from abc import ABC, abstractmethod

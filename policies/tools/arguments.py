@@ -1,4 +1,4 @@
-"""What the arguments of a call say about it, whatever its tool is called.
+"""Facts that the arguments of a call tell about it, whatever its tool is called.
 
 Laws: the names of arguments count in one spelling (`filePath`, `file_path`); what is not a JSON object says nothing,
 except a patch; linear in the arguments.

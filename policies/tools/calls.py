@@ -1,4 +1,4 @@
-"""What kind of output a tool has, by a call and by its definition, and what a call does to files.
+"""The kind of output that a tool has, by a call and by its definition, and what a call does to files.
 
 The kind decides how an output is shortened (the share of its head) and how soon.
 
@@ -56,7 +56,7 @@ _AGENTS_IF = {
 }
 """Such tools whose names others have as well, with arguments that tell."""
 _NO_AGENT, _FRONT = "<task_type>local_bash</task_type>", 400
-"""What one of them says of a command that ran in the background."""
+"""The words of one of them for a command that ran in the background."""
 _SKILLS = word_set("skill activateskill loadskill useskill getskill readskill")
 _MAY_INSTRUCT = re.compile(r"\.md|rules|\.instructions", re.I)
 _INSTRUCTION_FILES = re.compile(

@@ -1,4 +1,4 @@
-"""What calls did to files, from their arguments and from what was read of these files before: for people.
+"""The effects of calls on files, from their arguments and from what was read of these files before: for people.
 
 Laws
   Only what arguments and outputs say is here. What a shell or a program changed cannot be seen; such calls are counted.

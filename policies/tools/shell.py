@@ -1,4 +1,4 @@
-"""What a command line does: which programs it runs, which one file it reads or writes.
+"""The effects of a command line: which programs it runs, which one file it reads or writes.
 
 Laws
   Linear in the command: a quote, a comment or a heredoc is read once, whether it ends or not.

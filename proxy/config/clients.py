@@ -30,7 +30,7 @@ class ClientSetup:
     command: str = ""
     """The name of a program that reads no variable for this."""
     words: Callable[[Address], Sequence[str]] = lambda _: ()
-    """What its first arguments are."""
+    """Its first arguments."""
 
     def lines(self, address: Address, environment: Mapping[str, str], anthropic: str = "") -> Iterator[str]:
         """The lines to paste into a shell. `anthropic`: the upstream of Anthropic's API."""

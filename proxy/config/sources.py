@@ -30,7 +30,7 @@ from proxy.config.errors import ConfigurationError, meant, plain
 
 PREFIX = "NARROWS_"
 _CLOSERS = ("", "]", "]]", "]}", "]}]")
-"""What may end a list that the line before leaves open."""
+"""Lines that may end a list that the line before leaves open."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
 
 

@@ -30,7 +30,7 @@ _TYPES: Mapping[Any, str] = {
     Path: "PATH",
     SecretStr: "SECRET",
 }
-"""What stands for the values of a type. Those of any other type are tables, or lists of them."""
+"""The word that stands for the values of a type. Those of any other type are tables, or lists of them."""
 _PART = "__"
 
 

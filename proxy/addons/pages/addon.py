@@ -161,7 +161,7 @@ async def usage_page(parts: PageParts, request: web.BaseRequest) -> web.Response
 # Law: it is for everybody, so it says nothing of this Narrows: no version, no upstream, no figure, no setting.
 
 _HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
-"""What can stand in a line to paste; no other Host is repeated."""
+"""A Host that can stand in a line to paste; no other one is repeated."""
 _WHAT = (
     "This is Narrows, a proxy for the APIs of language models. It makes long conversations shorter on their way, and "
     "passes on everything else as it is."

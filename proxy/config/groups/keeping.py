@@ -23,7 +23,7 @@ _SHAPES: Mapping[str, str] = {
     **{f"{each}+cluster": f"write {each}+cluster://HOST:PORT,HOST:PORT" for each in ("redis", "rediss")},
     **{each: f"write {each}://HOST:PORT/DB" for each in ("redis", "rediss")},
 }
-"""What the URL of a Redis looks like."""
+"""Examples of the URL of a Redis."""
 _URL = "give a URL such as sqlite:///FILE or redis://HOST"
 _FILE = re.compile(r"[^:@?#]*[./][^:@?#]*")
 """A path in the place of a URL: nothing that may hold a password, as whoever reads the error sees it."""
