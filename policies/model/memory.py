@@ -1,4 +1,4 @@
-"""The memory that the store has of a conversation, as a policy and the planner read it: one record for each step served."""
+"""The memory of a conversation in the store, as a policy and the planner read it: one record for each step served."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

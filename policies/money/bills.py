@@ -1,4 +1,4 @@
-"""The cost of requests, as values: the bill of one request, sums of bills, the baseline of a request, and what a holdout
+"""Costs of requests, as values: the bill of one request, sums of bills, the baseline of a request, and what a holdout
 measures.
 
 Laws

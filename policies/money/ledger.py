@@ -47,7 +47,7 @@ UNTRIED = 1.05
 """The limit in place of GUARD for a summary that is earned back soon, and for the first one of a history, whose answer
 may be rejected like any other."""
 LEAST_OF_CHATS, OF_CHATS = 0.04, 1.2
-"""The cost that the first summary of a chat may have, as a share of the bill so far: 1.2 times the price of a read, 0.04 at
+"""The most that a chat's first summary may cost, as a share of the bill so far: 1.2 times the price of a read, 0.04 at
 least. A summary saves reads, so this is earned back within about as many requests at each price. Chosen on a model of
 126 chats (9 lengths of answers, 7 of pastes, 150 turns) at four prices, with the bill at each request from the 40th on
 as an ending: with 0.12 at every price, 2 % of the endings at reads of 0.05 stood above 1.02 of doing nothing, with this
