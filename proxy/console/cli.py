@@ -125,7 +125,8 @@ def main(words: Sequence[str] | None = None) -> None:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else f"narrows {_named(words)}".strip()
-        lines = f"{error.format_message().rstrip('.')}; see `{command} --help`"
+        message = " ".join(error.format_message().split())  # typer lists choices in lines of their own
+        lines = f"{message.rstrip('.')}; see `{command} --help`"
     except typer.Abort:
         sys.exit("narrows: aborted")
     except KeyboardInterrupt:  # while something was loaded

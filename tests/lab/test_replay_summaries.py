@@ -345,7 +345,7 @@ def test_the_report_says_when_the_first_summary_came_and_what_all_of_it_saved() 
         f"asked for at request {asked.request} ({asked.tokens:,} tokens), adopted at request {adopted.request}" in lines
     )
     assert f"{report.summaries.calls} paid, {report.summaries.adopted} used" in lines
-    assert f"{report.checkpoints_per_100_requests:g} checkpoints in 100 requests" in lines
+    assert f"{report.checkpoints_per_100_requests:g} checkpoints per 100 requests" in lines
     without = copy.copy(report)
     without.summaries = SummaryCosts(SessionBill(report.summaries.bill.prices), batch=1)
     assert [*summaries([without])] == ["no summary was asked for"]

@@ -238,7 +238,7 @@ def agree(
     with progress(len(forecast.sample), "turns asked") as advance:
         report = asyncio.run(forecast.ask(None, advance))
     print_report(report, print_agreement, agreement_page, as_json, path)
-    if forecast.sample and not report.samples:
+    if not report.samples:
         raise typer.Exit(2)
     raise typer.Exit(int(any(each.verdict == "loss" for each in report.presets)))
 

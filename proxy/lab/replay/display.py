@@ -333,7 +333,7 @@ def against_nothing(reports: Sequence[Report]) -> Iterator[str]:
             f"{'saved' if saved >= 0 else 'cost'} {amount}{paid}"
         )
         yield (
-            f"  {first}{report.checkpoints_per_100_requests:g} checkpoints in 100 requests; prompts of "
+            f"  {first}{report.checkpoints_per_100_requests:g} checkpoints per 100 requests; prompts of "
             f"{short(mean.with_)} tokens in the mean and {short(peak.with_)} at most (doing nothing: "
             f"{short(mean.without)} and {short(peak.without)})"
         )
