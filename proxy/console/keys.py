@@ -50,7 +50,7 @@ def keys(
     ] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute.")] = None,
-    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight in a process.")] = None,
+    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight, over all workers.")] = None,
     usd_per_day: Annotated[float | None, typer.Option(metavar="DOLLARS", help="Dollars on a day (UTC).")] = None,
     expires: Annotated[
         str, typer.Option(metavar="TIME", help="When it expires: 90d from now, or 2027-01-31 (UTC). Default: never.")
