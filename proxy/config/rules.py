@@ -134,7 +134,9 @@ class KeyRow(Table):
     mode: Mode | None = Field(default=None, description="mode of its requests; without it, that of the settings")
     rpm: Annotated[int, Field(gt=0)] | None = Field(default=None, description="requests a minute")
     tpm: Annotated[int, Field(gt=0)] | None = Field(default=None, description="tokens a minute")
-    concurrency: Annotated[int, Field(gt=0)] | None = Field(default=None, description="requests in flight, over all workers")
+    concurrency: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="requests in flight, in all workers"
+    )
     usd_per_day: Annotated[float, Field(gt=0)] | None = Field(default=None, description="dollars a day (UTC)")
     expires: AwareDatetime | None = Field(default=None, description="when it expires, with a time zone")
 
