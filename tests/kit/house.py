@@ -128,7 +128,7 @@ class Tree:
     def figures(self) -> dict[str, int]:
         """Each figure that has a limit, but for those of the path."""
         methods = self.methods()
-        stores = {name: count for name, count in methods.items() if name.endswith(("Store", "Decisions", "Records"))}
+        stores = {name: count for name, count in methods.items() if name.endswith("Store")}
         others = {name: count for name, count in methods.items() if name not in stores}
         large = [count for count in stores.values() if count > LIMITS[limits.STORE_METHODS].target]
         large += [count for count in others.values() if count > LIMITS[limits.METHODS].target]
