@@ -1,6 +1,7 @@
 """A running Narrows: its listening socket, what lasts, and the generation of objects that serves requests now."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -53,8 +54,9 @@ class App:
         patience: float | None = None,
         worker: Worker | None = None,
         beside: Sequence[Addon] = (),
+        clock: Callable[[], float] = time.time,
     ) -> Self:
-        """Make everything and listen; for `watch`, `patience`, `worker` and `beside` see `Lasting`. Raises
+        """Make everything and listen; for `watch`, `patience`, `worker`, `beside` and `clock` see `Lasting`. Raises
         ConfigurationError where it cannot be."""
         async with AsyncExitStack() as parts:
             telemetry = Telemetry(settings.log_level, settings.log_format)
@@ -68,6 +70,7 @@ class App:
                 watch=watch,
                 patience=patience,
                 beside=beside,
+                clock=clock,
             )
             app = cls(await Generation.open(settings, lasting), lasting)
             if patience is None:

@@ -60,6 +60,8 @@ class Lasting:
     watch: Callable[[Prepare], Prepare] | None = None
     """May stand in front of compaction."""
     beside: Sequence[Addon] = ()
+    clock: Callable[[], float] = time.time
+    """Seconds since 1970, by which caches of providers expire; a replay has a clock of its own."""
     patience: float | None = None
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""
@@ -135,6 +137,7 @@ async def _services(settings: Settings, lasting: Lasting, before: Services | Non
         price_book=price_book,
         controls=lasting.controls,
         forgets=ForgetRegistry(lasting.forget_elsewhere),
+        clock=lasting.clock,
         store=store,
         worker=worker,
         before=before.opened if before is not None else {},
@@ -190,7 +193,7 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
         cached_store,
         telemetry,
         writers,
-        clock=time.time,
+        clock=services.clock,
         states=states,
         cold=cold,
         price_book=price_book,

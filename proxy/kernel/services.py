@@ -70,6 +70,8 @@ class Services:
     price_book: PriceBook
     controls: Controls
     forgets: ForgetRegistry
+    clock: Callable[[], float]
+    """As in `Lasting`."""
     store: Store | None
     """As requests use it; None where nothing is stored."""
     compaction: CompactionServices | None = None

@@ -19,6 +19,7 @@ from policies.dialects.common import as_json
 from policies.model.conversation import Conversation, Message, Part, converse
 from proxy.lab.provider import APIS, PREFIX, find_violation
 from proxy.lab.provider.api import ClientApi
+from proxy.lab.replay.times import RequestTimes, times_of
 from proxy.lab.request_file import content_of, refusal, request_in
 
 Json = Mapping[str, Any]
@@ -54,6 +55,10 @@ class Session:
     changes: str = ""
     """Parts of the recording that were left out, in a sentence."""
     edit: ClientEdit | None = None
+    times: tuple[RequestTimes, ...] = ()
+    """One for each request; none where they were not recorded."""
+    started_at: float | None = None
+    """When it began, in seconds since 1970, where that was recorded."""
 
     def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
         """Its history, or what stands before an entry."""
@@ -92,12 +97,21 @@ def session_of(content: bytes, name: str, place: str) -> Session:
         tools = recording.get("tools") or map(api.tool, dict.fromkeys(calls))
         session = replace(session, tools=tuple(tools))
         orjson.dumps([recording, session.tools])
+        session = replace(session, **_times(recording, len(session.turns)))
         fault = _fault(session)
     except (ValueError, TypeError, RecursionError) as error:  # there is JSON that cannot be written again
         raise ValueError(refusal(place, f"it holds what cannot be sent ({error})")) from error
     if fault:
         raise ValueError(f"{place} cannot be replayed: {fault}")
     return session
+
+
+def _times(recording: Json, requests: int) -> dict[str, Any]:
+    """Raises ValueError, which names the fault alone."""
+    started_at = recording.get("started_at")
+    is_time = isinstance(started_at, int | float) and not isinstance(started_at, bool)
+    times = times_of(recording["times"], requests) if recording.get("times") is not None else ()
+    return {"times": times, "started_at": started_at if is_time else None}
 
 
 def _fault(session: Session) -> str:
@@ -157,6 +171,7 @@ def chained(sessions: Sequence[Session]) -> Session:
         name="+".join(session.name for session in sessions),
         messages=tuple(messages),
         group=CHAIN if len(sessions) > 1 else first.group,
+        times=first.times if len(sessions) == 1 else (),  # nobody knows what passed between them
         changes=f"The last reply of {', '.join(sorted(cut))} is left out: its calls have no results." if cut else "",
     )
     fault = _fault(chain)
