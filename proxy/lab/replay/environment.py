@@ -10,6 +10,7 @@ Laws
 
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from proxy.lab.provider import TURN_HEADER, Provider, Received, Say, rule_for, s
 from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import needed
 from proxy.lab.replay.recorded import Session, read
+from proxy.lab.replay.times import SimulatedClock
 from proxy.memory import Key, Store, open_store
 from proxy.requests import PlannedRequest
 from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
@@ -262,6 +264,7 @@ class ReplayEnvironment:
     model: str
     count: Counter
     options: Options
+    clock: SimulatedClock
 
     @property
     def marks(self) -> bool:
@@ -320,11 +323,11 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
     overrides = {model: CACHES[options.cache]} if options.cache else {}
     count = Counter(encoding_for(model))
     async with AsyncExitStack() as parts:
-        folder = parts.enter_context(TemporaryDirectory(prefix="narrows-"))
+        folder, clock = parts.enter_context(TemporaryDirectory(prefix="narrows-")), SimulatedClock(time.time())
         provider = None
         upstream = options.upstream
         if not upstream:
-            provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
+            provider = Provider(lambda name: prices_for(name, overrides), count, clock=clock, keep=1)
             upstream = (await parts.enter_async_context(await start(provider))).url
         values: dict[str, Any] = {
             # the provider here stands for one elsewhere
@@ -343,7 +346,8 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
             raise ConfigurationError("; ".join(faults)) from error
         with _without_proxies() if urlsplit(upstream).hostname == "127.0.0.1" else nullcontext():
-            starting = App.start(settings, patience=_PATIENCE, beside=(observer := PlanObserver(),))
+            beside = (observer := PlanObserver(),)
+            starting = App.start(settings, patience=_PATIENCE, beside=beside, clock=clock if provider else time.time)
             app = await parts.enter_async_context(await starting)
         player = None
         if provider is not None:
@@ -365,6 +369,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             model=model,
             count=count,
             options=options,
+            clock=clock,
         )
 
 
