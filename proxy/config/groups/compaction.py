@@ -16,10 +16,11 @@ from proxy.config.errors import Path, Table, check, refused_at, unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
 from proxy.config.sources import Configured
-from proxy.config.units import Milliseconds, Period
+from proxy.config.units import Milliseconds, Period, Seconds
 from proxy.config.upstreams import Url
 
 Recall = Literal["tools", "always", "never"]
+Credential = Literal["client-key", "client-any"]
 
 
 class CompactionGroup(Configured):
@@ -117,6 +118,21 @@ class CompactionGroup(Configured):
     cold_seconds: Period | None = Field(
         default=None, description="pause after which the provider's prompt cache counts as expired; default: by model"
     )
+    keep_warm: Seconds = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="how long after its last request a prompt that waits for a person is kept in the provider's cache: "
+        "sent again before that expires, which its client pays for; 0: not at all",
+        examples=['"15m"'],
+    )
+    keep_warm_budget: float = Field(
+        default=5.0, ge=0, description="dollars that this may cost one tenant on a day (UTC)"
+    )
+    keep_warm_credential: Credential = Field(
+        default="client-key",
+        description="client-key keeps warm only what a plain API key asked for; client-any whatever did",
+    )
     cold_process: bool = Field(default=True, description="plan large new histories in a process of their own")
     calibrate: bool = Field(default=True, description="calibrate token counts by the provider's usage")
     holdout: float = Field(
@@ -174,7 +190,6 @@ class CompactionGroup(Configured):
 
 # --- who is asked for summaries, and what they may cost ---
 
-Credential = Literal["client-key", "client-any"]
 SAME = "same"
 
 
