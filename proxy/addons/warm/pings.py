@@ -25,7 +25,7 @@ from proxy.errors import ApiError
 from proxy.identity.credential import seconds_of
 from proxy.kernel.send import headers_of
 from proxy.kernel.services import Services
-from proxy.memory import Purse, Store, StoreTrouble
+from proxy.memory import UNTOUCHED, Purse, Store, StoreTrouble
 from proxy.upstreams.upstream import CutError
 
 _LONGEST = 45.0
@@ -79,8 +79,9 @@ class Pings:
         if lease is None:
             raise SkippedError("lease")
         try:
-            newest = await store.newest_step(key)
-            if newest is not None and newest.at > prompt.asked_at:
+            untouched = (await store.memory(key, [UNTOUCHED])).steps.get(UNTOUCHED)
+            newest = filter(None, (untouched, await store.newest_step(key)))
+            if any(step.at > prompt.asked_at for step in newest):
                 raise SkippedError("moved")
             return await self._within_budget(prompt, body)
         finally:
@@ -97,45 +98,43 @@ class Pings:
         return ping.body
 
     async def _within_budget(self, prompt: WaitingPrompt, body: bytes) -> str:
-        services = self._services
+        services, budget = self._services, self._services.settings.keep_warm_budget
         prices = services.price_book.prices(prompt.model, prompt.upstream)
-        expected = Usage(prompt.tokens, prompt.tokens, 0, 0)
-        at_first = dollars = prices.cost(expected).total
+        expected = billed = Usage(prompt.tokens, prompt.tokens, 0, 0)
+        most, dollars = prices.cost(expected).total, 0.0
         purse = Purse(prompt.labels.tenant, day=f"{time.strftime('%Y-%m-%d', time.gmtime(services.clock()))} pings")
-        if not await self._store.take(purse, at_first, services.settings.keep_warm_budget):
+        if not await self._store.take(purse, most, budget):
             raise SkippedError("budget")
         try:
             async with self._let_in(prompt) as charge:
-                status, reply = await self._ask(prompt, body)
-                dollars = 0.0
-                if not 200 <= status < 300:
-                    return self._refused(prompt, status)
-                usage = usage_in(DIALECTS[prompt.labels.api], reply)
-                dollars = prices.cost(usage or expected).total
-                charge(usage or expected, dollars)
+                dollars = most  # where nobody says what it has cost
+                status, usage = await self._ask(prompt, body)
+                billed = usage or expected
+                dollars = prices.cost(billed).total if status < 300 else 0.0
+                charge(billed.prompt + billed.completion if dollars else 0, dollars)
         finally:
             with suppress(StoreTrouble):  # then it counts as expected
-                await self._store.take(purse, dollars - at_first)
-        services.opened["billing"].ping(prompt.key, prompt.labels, usage or expected, prices, is_estimate=usage is None)
-        return self._outcome(prompt, usage)
+                await self._store.take(purse, dollars - most)
+        if status < 300:
+            services.opened["billing"].ping(prompt.key, prompt.labels, billed, prices, is_estimate=usage is None)
+        return self._outcome(prompt, status, usage)
 
     @asynccontextmanager
-    async def _let_in(self, prompt: WaitingPrompt) -> AsyncIterator[Callable[[Usage, float], None]]:
-        """Count it as a request of its key, and charge the key what it came to. Raises SkippedError."""
+    async def _let_in(self, prompt: WaitingPrompt) -> AsyncIterator[Callable[[int, float], None]]:
+        """Count it as a request of its key; yields what charges the key tokens and dollars. Raises SkippedError."""
         limits = self._services.opened.get("limits")
         if prompt.row is None or limits is None:
-            yield lambda usage, dollars: None
+            yield lambda tokens, dollars: None
             return
-        admitted = await limits.admit_ping(prompt.row)
-        if admitted is None:
+        if (admitted := await limits.admit_ping(prompt.row)) is None:
             raise SkippedError("limits")
         try:
-            yield lambda usage, dollars: admitted.charge(usage.prompt + usage.completion, dollars)
+            yield admitted.charge
         finally:
             admitted.close()
 
-    async def _ask(self, prompt: WaitingPrompt, body: bytes) -> tuple[int, bytes]:
-        """Status and body of the reply. Raises ApiError."""
+    async def _ask(self, prompt: WaitingPrompt, body: bytes) -> tuple[int, Usage | None]:
+        """Status and usage of the reply. Raises ApiError."""
         services, (owner, upstream) = self._services, prompt.owner
         headers = headers_of(prompt.head, prompt.more, f"-warm-{prompt.pings + 1}")
         headers["Accept-Encoding"] = "identity"
@@ -143,22 +142,16 @@ class Pings:
         with closing(await sending) as reply:
             retry_after = seconds_of(reply.headers.get("Retry-After"))
             services.admission.states.note(owner, reply.status, retry_after, upstream)
-            return reply.status, await reply.read_ahead(_LARGEST_REPLY)
+            return reply.status, usage_in(DIALECTS[prompt.labels.api], await reply.read_ahead(_LARGEST_REPLY))
 
-    def _refused(self, prompt: WaitingPrompt, status: int) -> str:
-        if status in _REFUSALS:
-            self._end(prompt, status=status)
-        return "refused" if status < 500 else "failed"
-
-    def _outcome(self, prompt: WaitingPrompt, usage: Usage | None) -> str:
-        if usage is None:
-            return "failed"
-        if 2 * usage.cached >= usage.prompt:
-            return "read"
-        self._end(prompt, prompt_tokens=usage.prompt, cached=usage.cached, written=usage.written)
-        return "written"
-
-    def _end(self, prompt: WaitingPrompt, **facts: int) -> None:
-        self._ended.add((prompt.model, prompt.upstream))
-        log = self._services.telemetry.log
-        log.warning("keep_warm_ended", model=prompt.labels.model, upstream=prompt.upstream, **facts)
+    def _outcome(self, prompt: WaitingPrompt, status: int, usage: Usage | None) -> str:
+        is_read = usage is not None and 2 * usage.cached >= usage.prompt
+        if status in _REFUSALS or (status < 300 and usage is not None and not is_read):
+            self._ended.add((prompt.model, prompt.upstream))
+            log, cached = self._services.telemetry.log, usage.cached if usage is not None else None
+            log.warning(
+                "keep_warm_ended", model=prompt.labels.model, upstream=prompt.upstream, status=status, cached=cached
+            )
+        if status >= 300 or usage is None:
+            return "refused" if 300 <= status < 500 else "failed"
+        return "read" if is_read else "written"
