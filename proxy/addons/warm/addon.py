@@ -52,7 +52,8 @@ class KeepWarm(Addon):
         if context.conversation.steps < 2:
             begins = owner, context.head
             self._drop("begun", lambda each: (each.labels.owner, each.beginning) == begins)
-        exchange.hold_reply(_LARGEST_REPLY)
+        if context.lifetime <= self._services.settings.keep_warm:
+            exchange.hold_reply(_LARGEST_REPLY)
 
     async def finished(self, exchange: Exchange) -> None:
         last = exchange.rounds[-1] if exchange.rounds else None

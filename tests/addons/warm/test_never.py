@@ -248,9 +248,10 @@ async def test_after_an_error_of_a_ping_none_of_this_credential(scene: Scene, st
     app = await scene.start()
     await scene.ask(app, system="One.")
     scene.clock.now += 10
-    await scene.ask(app, system="Two.")
+    await scene.ask(app, said(1, f"Else. {TEXT}"), system="Two.")
+    assert len(list(warm_of(app).waiting)) == 2
     assert len(await scene.wait(app, 900)) == 1
-    assert outcomes(app)[outcome] == 1
+    assert outcomes(app) == {outcome: 1, "skipped:upstream": 1}
     assert not list(warm_of(app).waiting)
     await scene.ask(app, system="Three.")
     lasting = status in (429, 400)  # the others say nothing once the client is accepted again
@@ -271,6 +272,22 @@ async def test_where_the_upstream_breaks_off(scene: Scene) -> None:
 
 
 # --- by what else happens ---
+
+
+async def test_while_the_next_request_runs(scene: Scene) -> None:
+    gate = asyncio.Event()
+    app = await scene.start()
+    await scene.ask(app)
+    scene.stage.provider.answer = lambda _: Say("Hm.", wire=Wire(gate=gate.wait))
+    asking = asyncio.create_task(scene.ask(app, said(2)))
+    async with asyncio.timeout(5):
+        while len(scene.stage.provider.requests) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    scene.stage.provider.answer = None
+    await never_sent(scene, app)
+    gate.set()
+    await asking
+    assert outcomes(app) == {}
 
 
 @pytest.mark.parametrize("everything", [False, True])
@@ -302,7 +319,8 @@ async def test_a_ping_in_flight_ends_with_its_conversation_and_is_not_billed_to_
         while len(scene.stage.provider.requests) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     app.services.forgets.forget(prompt.key.tenant, prompt.key.conversation)
-    await running
+    async with asyncio.timeout(5):
+        await running
     gate.set()
     assert not list(warm_of(app).waiting)
     assert app.telemetry.metrics.billed.pings == 0
