@@ -141,7 +141,7 @@ def text_of(parts: Sequence[JsonObject]) -> str:
 # --- the API ---
 
 Read = Callable[[bytes, TokenCounter], Message]
-Join = Callable[[Request, Mapping[int, bytes], Added | None, Change | None], bytes]
+Join = Callable[[Request, Mapping[int, bytes], Added | None, Sequence[Change]], bytes]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,6 +158,8 @@ class CacheMarks:
     """How many more marks the provider takes in this request."""
     add: Callable[[bytes, MarkStyle], bytes | None] = lambda raw, style: None
     """The message with a mark at its end; None where it has one or cannot carry one."""
+    longer: MarkStyle = ""
+    """The kind that may ask for the longer lifetime here."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

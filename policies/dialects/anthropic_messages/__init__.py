@@ -57,7 +57,12 @@ ANTHROPIC_MESSAGES = Dialect(
     consent=request.consent,
     looks_like=request.looks_like,
     marks=CacheMarks(
-        styles=(MARK,), style=request.mark_style, at_end=request.at_end, slots=request.slots, add=request.marked
+        styles=(MARK,),
+        style=request.mark_style,
+        at_end=request.at_end,
+        slots=request.slots,
+        add=request.marked,
+        longer=MARK,
     ),
     ping=ping,
     recall=RecallForm(

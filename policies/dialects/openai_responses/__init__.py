@@ -31,7 +31,9 @@ OPENAI_RESPONSES = Dialect(
     splice=request.splice,
     joined=request.joined,
     looks_like=lambda fields: "input" in fields and "messages" not in fields,
-    marks=CacheMarks(styles=(BREAKPOINT,), style=request.mark_style, slots=request.slots, add=request.marked),
+    marks=CacheMarks(
+        styles=(BREAKPOINT,), style=request.mark_style, slots=request.slots, add=request.marked, longer=BREAKPOINT
+    ),
     ping=ping,
     recall=RecallForm(
         tool=exchange.recall_tool,

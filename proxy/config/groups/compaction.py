@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from policies.context import Aim
 from policies.model.parameters import MOST
-from policies.money.caches import OwnMarks
+from policies.money.caches import MarkLifetime, OwnMarks
 from policies.money.prices import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
@@ -77,6 +77,11 @@ class CompactionGroup(Configured):
         default="auto",
         description="where Narrows sets cache marks: auto, wherever the model's cache takes any; beside, only "
         "beside the client's; or never",
+    )
+    mark_lifetime: MarkLifetime = Field(
+        default="own",
+        description="cache marks that live an hour where the pauses of their conversation pay for it: own, those of "
+        "Narrows, where the client sets none; auto, the client's as well (12 hours at OpenAI); or usual, none",
     )
     drop_bound_thinking: bool = Field(
         default=True,

@@ -148,7 +148,7 @@ def replay(
         if upstream and refetch:
             raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
         if upstream and pauses not in (RECORDED, NONE):
-            raise ValueError("--pauses is for the built-in provider: nobody waits for a real upstream's cache to expire")
+            raise ValueError("--pauses is for the built-in provider: a real one has its own time")
         if not upstream:  # a real one has prices of its own
             check_prices([*(prices or ()), *([summary_model] if summary_model else [])])
         sessions = _arranged(files, chain, as_listed, group or [], pauses)

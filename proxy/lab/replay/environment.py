@@ -30,6 +30,7 @@ from policies.keep import Patterns
 from policies.model.conversation import Part
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
+from policies.money.caches import MarkLifetime
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from policies.presets import PRESETS, Preset
@@ -184,7 +185,7 @@ def _parts(received: Received) -> Iterator[Part]:
 
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
-_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol")
+_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol", "mark_lifetime")
 """Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
@@ -216,6 +217,7 @@ class Options:
     summary_model: str = ""
     """The model that writes the summaries that the preset wants; empty for the small sibling of the session's."""
     no_marks: bool = False
+    mark_lifetime: MarkLifetime = "own"
     store: str = ""
     """The URL of a store that stays; one of its own, which is deleted, where empty."""
 
