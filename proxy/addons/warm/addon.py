@@ -20,8 +20,9 @@ from proxy.addons.warm.pings import Pings
 from proxy.addons.warm.waiting import WaitingPrompt, WaitingPrompts
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
-from proxy.memory import Key, Store
-from proxy.requests import ReplyRound
+from proxy.memory import Key
+from proxy.memory.cached import StoreWriter
+from proxy.requests import PlannedRequest, ReplyRound
 
 _MOST, _MOST_BYTES = 1_000, 64 * 2**20
 _LARGEST_BODY, _LARGEST_REPLY = 8 * 2**20, 2**20
@@ -33,9 +34,9 @@ _LOOK = 1.0
 class KeepWarm(Addon):
     """Where the clock is simulated, whoever has it calls `run_due` at the time that `next_due` names."""
 
-    def __init__(self, services: Services, store: Store, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
-        self._services, self._pings = services, Pings(services, store)
-        self.waiting = WaitingPrompts(most, most_bytes)
+    def __init__(self, services: Services, pings: Pings, writer: StoreWriter) -> None:
+        self._services, self._pings, self._writer = services, pings, writer
+        self.waiting = WaitingPrompts(_MOST, _MOST_BYTES)
         self._sending: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._is_leaving = False
@@ -52,7 +53,7 @@ class KeepWarm(Addon):
         if context.conversation.steps < 2:
             begins = owner, context.head
             self._drop("begun", lambda each: (each.labels.owner, each.beginning) == begins)
-        if context.lifetime <= self._services.settings.keep_warm:
+        if _lifetime(planned) <= self._services.settings.keep_warm:
             exchange.hold_reply(_LARGEST_REPLY)
 
     async def finished(self, exchange: Exchange) -> None:
@@ -119,6 +120,8 @@ class KeepWarm(Addon):
             self.waiting.pop(prompt.key)
             if outcome == "read" and following.is_wanted:
                 self.waiting.put(following)
+        if outcome == "read":
+            self._writer.warmed(prompt.key, prompt.fingerprint, prompt.record, now, is_quiet=prompt.is_quiet)
 
     def _forget(self, tenant: str, conversation: str | None) -> None:
         def belongs(key: Key) -> bool:
@@ -159,13 +162,21 @@ def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> W
         body=request.body,
         beginning=context.head,
         tokens=usage.prompt,
-        lifetime=context.lifetime,
-        asked_at=record.at,
+        lifetime=_lifetime(planned),
+        record=record,
+        fingerprint=context.fingerprint,
+        is_quiet=planned.is_quiet,
         sent=record.at,
         until=record.at + keep_warm,
     )
     action = action_in(client_request.dialect, reply.content) if prompt.is_wanted else None
     return prompt if action is not None and not action.calls else None
+
+
+def _lifetime(planned: PlannedRequest) -> float:
+    """Seconds from its last use until the prompt's cache expires, by the marks that are sent."""
+    lifetimes = planned.context.plan_settings.lifetimes
+    return lifetimes.longer if planned.plan.state.life.is_longer and lifetimes else planned.context.lifetime
 
 
 def _objection(last: ReplyRound, is_any: bool) -> str:
@@ -191,7 +202,7 @@ async def _follow(warm: KeepWarm, services: Services) -> None:
 async def start(services: Services) -> KeepWarm | None:
     if services.store is None or services.compaction is None or not services.settings.keep_warm:
         return None
-    warm = KeepWarm(services, services.store)
+    warm = KeepWarm(services, Pings(services, services.store), StoreWriter(services.compaction.cached_store))
     services.parts.push_async_callback(warm.close)
     if services.clock is time.time:
         services.parts.callback(asyncio.create_task(_follow(warm, services)).cancel)

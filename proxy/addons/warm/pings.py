@@ -81,7 +81,7 @@ class Pings:
         try:
             untouched = (await store.memory(key, [UNTOUCHED])).steps.get(UNTOUCHED)
             newest = filter(None, (untouched, await store.newest_step(key)))
-            if any(step.at > prompt.asked_at for step in newest):
+            if any(step.at > prompt.record.at for step in newest):
                 raise SkippedError("moved")
             return await self._within_budget(prompt, body)
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from policies.model.memory import StepRecord
 from policies.money.bills import Labels
 from proxy.config import KeyRow
 from proxy.memory import Key
@@ -40,8 +41,11 @@ class WaitingPrompt:
     tokens: int
     """By the provider's count."""
     lifetime: float
-    asked_at: float
-    """When it was sent for its client."""
+    record: StepRecord
+    """Of the step that it is, from when it was sent for its client."""
+    fingerprint: str
+    is_quiet: bool
+    """True where nothing is stored of that step."""
     sent: float
     """When it was sent last, for its client or as a ping."""
     until: float
@@ -54,7 +58,7 @@ class WaitingPrompt:
 
     @property
     def is_wanted(self) -> bool:
-        return self.due <= self.until and self.lifetime <= self.until - self.asked_at
+        return self.due <= self.until and self.lifetime <= self.until - self.record.at
 
     @property
     def end(self) -> float:

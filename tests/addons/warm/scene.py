@@ -1,7 +1,7 @@
 """A Narrows that keeps warm, before the strict provider; both go by a clock that a test moves."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +40,12 @@ def said(number: int = 1, text: str = TEXT) -> list[Json]:
 
 @dataclass(slots=True)
 class Scene:
-    """`asked`: what clients have sent, in their order."""
+    """`asked`: what clients have sent, in their order; `headers`: those of the newest reply."""
 
     stage: Stage
     clock: Clock
     asked: list[bytes] = field(default_factory=list)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     async def start(self, **settings: Any) -> App:
         chosen = {
@@ -72,6 +73,7 @@ class Scene:
         headers = {"Content-Type": "application/json", **headers}
         async with self.stage.client.post(f"{app.base_url}/{path}", data=raw, headers=headers) as reply:
             text = await reply.read()
+            self.headers = reply.headers
             assert reply.status == status, text
         await app.gateway.finished()
         return {} if body.get("stream") else dict(json.loads(text))

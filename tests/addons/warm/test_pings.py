@@ -1,5 +1,6 @@
 """Prompts that wait for a person are kept in the provider's cache: what is sent, when, and what it comes to."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ from proxy.console.serve import greeting
 from proxy.lab.provider import Say, Send
 from proxy.memory import Key
 from tests.addons.warm.scene import KEY, MODEL, SECRET, TEXT, Scene, outcomes, said, warm_of
-from tests.kit.apis import APIS, plays, wants
+from tests.kit.apis import APIS, plays, text_of, wants
 from tests.kit.counted import counted
+from tests.kit.histories import EAGER
 from tests.kit.recalling import KEEPING, hiding
 from tests.kit.redis_servers import Park, Server, soon
+from tests.kit.running import compaction_of
 from tests.kit.settings import settings_with
+from tests.kit.stage import ends, working
+
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 
 
 def changed(asked: bytes) -> bytes:
@@ -148,7 +154,7 @@ async def test_after_a_recall_it_is_the_prompt_of_the_last_round_with_what_is_hi
     scene.stage.provider.answer = plays(wants("Let me look. "), Say("Seen."))
     app = await scene.start(preset="keeping", floor=0)
     asked = APIS["anthropic_messages"].body(hiding(), model=MODEL, max_tokens=9_000)
-    reply = await scene.post(app, "messages", asked, {"x-api-key": KEY, "anthropic-version": "2023-06-01"})
+    reply = await scene.post(app, "messages", asked, HEADERS)
     assert [block["text"] for block in reply["content"]] == ["Let me look. ", "Seen."]
     first, last = scene.stage.provider.requests
     (ping,) = await scene.wait(app, 300)
@@ -219,3 +225,52 @@ def dump_of(server: Server) -> bytes:
             more = ends if command in ("ZRANGE", "LRANGE") else ()
             held.append(repr((key, client.execute_command(command, key, *more))).encode())
     return b"\n".join(held)
+
+
+# --- what is planned then: the cache is as old as the last ping ---
+
+
+@pytest.mark.parametrize(("keep_warm", "prefix"), [(0, "checkpoint:cold"), ("15m", "tail-cut")])
+@pytest.mark.parametrize("who", ["itself", "a replica", "once it is packed"])
+async def test_what_was_kept_warm_is_not_planned_as_cold(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, keep_warm: str | int, prefix: str, who: str
+) -> None:
+    monkeypatch.setitem(PRESETS, "eager", Preset(EAGER))
+    monkeypatch.setattr("proxy.memory.cached._PATIENCE", 5.0)
+    session = working(12)
+    app = await scene.start(preset="eager", floor=0, keep_warm=keep_warm)
+    *before, last = ends(session)
+    api = APIS["anthropic_messages"]
+    for end in before:
+        body = api.body(session[:end], model=MODEL, max_tokens=9_000)
+        await scene.post(app, "messages", body, HEADERS)
+    if who == "once it is packed":
+        conversations = compaction_of(app).cached_store.conversations
+        conversations._most_awake = 0
+        await scene.ask(app, said(1, f"Else. {TEXT}"), key="sk-another")
+        while conversations._packing is not None:
+            await asyncio.wait([conversations._packing])
+        assert len(conversations._resting.by_key) == 1
+    if keep_warm:
+        pings = await scene.wait(app, 800)
+        assert len([each for each in pings if each.credential == KEY]) == 2
+    else:
+        scene.clock.now += 800
+    if who == "a replica":
+        await app.close(0)
+        app = await scene.start(preset="eager", floor=0)
+    await scene.post(app, "messages", api.body(session[:last], model=MODEL, max_tokens=9_000), HEADERS)
+    assert scene.headers["x-narrows-prefix"] == prefix
+
+
+async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(scene: Scene) -> None:
+    app = await scene.start(keep_warm="2h", floor=0)
+    lifetimes = []
+    for turn in range(1, 9):
+        await scene.ask(app, [{**message, "content": text_of(message)} for message in said(turn)])
+        lifetimes += [prompt.lifetime for prompt in warm_of(app).waiting]
+        scene.clock.now += 600  # and nothing is sent meanwhile
+    assert lifetimes[0] == 300
+    assert lifetimes[-1] == 3_600, "the pauses would have paid for it"
+    scene.clock.now -= 600
+    assert [each.usage and each.usage.written for each in await scene.wait(app, 3_300)] == [0]
