@@ -129,7 +129,7 @@ def _lengthen(request: Request, changed: dict[int, bytes], bearing: Sequence[int
         if changes:
             changed[message] = spliced(b"[" + raw + b"]", changes)[1:-1]
     for span in (request.tools, request.lead):
-        yield from longer_marks(request.body, *span)
+        yield from longer_marks(request.body, *span) if span[0] < span[1] else ()
     for name in LONGER_TTL:
         if name in request.members:
             yield from longer_mark(request.body, request.members[name], LONGER_TTL[name])

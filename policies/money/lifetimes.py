@@ -11,12 +11,13 @@ Laws
 All amounts are tokens weighted by their price relative to plain input.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from policies.model.memory import CacheLife
 from policies.money.prices import Prices
 
-PRUDENCE = 1.0
+PRUDENCE = 3.0
 """How often the price of the longer lifetime must have been paid before it is chosen."""
 
 
@@ -39,8 +40,15 @@ class Traffic:
     written: int
 
 
-def next_life(life: CacheLife, traffic: Traffic, prices: Prices, lifetimes: Lifetimes | None) -> CacheLife:
-    """The life of the cache behind a request that finds it so. `lifetimes`: None where its marks may not be changed."""
+def next_life(
+    life: CacheLife,
+    traffic: Traffic,
+    prices: Prices,
+    lifetimes: Lifetimes | None,
+    affords: Callable[[float], bool] = lambda cost: True,
+) -> CacheLife:
+    """The life of the cache behind a request that finds it so. `lifetimes`: None where its marks may not be changed;
+    `affords`: whether the bill keeps within the guard with a cost on top."""
     if lifetimes is None:
         return replace(life, is_longer=False, rent=0.0)
     more, again = lifetimes.write - prices.write, prices.write - prices.read
@@ -51,5 +59,6 @@ def next_life(life: CacheLife, traffic: Traffic, prices: Prices, lifetimes: Life
     else:
         is_missed = life.is_cold and traffic.idle <= lifetimes.longer
         rent = life.rent + (traffic.cached * again if is_missed else 0.0)
-        is_longer = life.is_cold and 0 < PRUDENCE * traffic.tokens * more <= rent
+        price = traffic.tokens * more
+        is_longer = life.is_cold and 0 < PRUDENCE * price <= rent and affords(price)
     return replace(life, is_longer=is_longer, rent=rent if is_longer == life.is_longer else 0.0)

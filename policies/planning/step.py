@@ -19,7 +19,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import FRESH, CacheLife, Memory, StepRecord
 from policies.money.caches import CacheRule, newest_input, own_marks
-from policies.money.ledger import SMALLEST, Ledger, best_point
+from policies.money.ledger import SMALLEST, Ledger, affords, best_point
 from policies.money.lifetimes import Traffic, next_life
 from policies.planning.folding import (
     Folding,
@@ -494,7 +494,9 @@ class Step:
         if is_new and self._newest:
             written = self._tokens() - self._ledger.sums[self._ledger.cached_before(self._ledger.cached)]
             traffic = Traffic(settings.idle, cached, self._tokens(), written)
-            state.life = next_life(state.life, traffic, settings.prices, settings.lifetimes)
+            state.life = next_life(
+                state.life, traffic, settings.prices, settings.lifetimes, partial(affords, self._ledger)
+            )
             self._set_price()
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
