@@ -263,7 +263,10 @@ async def test_what_was_kept_warm_is_not_planned_as_cold(
     assert scene.headers["x-narrows-prefix"] == prefix
 
 
-async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(scene: Scene) -> None:
+async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
     app = await scene.start(keep_warm="2h", floor=0)
     lifetimes = []
     for turn in range(1, 9):
