@@ -220,12 +220,13 @@ class ConversationLog:
         beside = {0: history, -1: texts.get(content.beside.get("tools", ""), ""), -2: ""}
         beside[-2] = texts.get(content.beside.get("lead", ""), "")
         body = "".join(beside[part] if isinstance(part, int) else part for part in frame)
-        return await asyncio.to_thread(self._session, entry, body, [texts[reply.name] for reply in replies])
-
-    def _session(self, entry: StoredText, body: str, replies: Sequence[str]) -> Mapping[str, Any]:
         dialect = str(entry.about["dialect"])
-        session = session_of(dialect, body, replies)
-        return {**session, **time_fields(self._moments(entry), len(reply_starts(dialect, session)))}
+
+        def timed() -> Mapping[str, Any]:
+            session = session_of(dialect, body, [texts[reply.name] for reply in replies])
+            return {**session, **time_fields(self._moments(entry), len(reply_starts(dialect, session)))}
+
+        return await asyncio.to_thread(timed)
 
     def _moments(self, newest: StoredText) -> Mapping[int, RequestMoments]:
         """When the requests that led to this one came; of one that was sent again, when that was."""
