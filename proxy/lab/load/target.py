@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
-from proxy.config import Settings, load_settings
+from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.upstreams import UpstreamRow
 from proxy.console.arguments import flags
 from proxy.console.serve import serve
@@ -37,7 +37,7 @@ def settings_for(sink: str, config: Path | None, store: str) -> Settings:
         **{"host": "127.0.0.1", "port": 0, "auth": "passthrough", "keys": (), "summaries": False},
         **{"record": None, "agree_share": 0, "upstream": None, "anthropic_upstream": None},
         **{"upstreams": tuple(row.model_copy(update={"url": sink, "local": row.is_local}) for row in rows)},
-        **({} if "log_level" in settings.model_fields_set else {"log_level": "warning"}),
+        **({} if "log_level" in settings.model_fields_set else {"log_level": "error"}),
     }
     return settings.model_copy(update=changes)
 
@@ -84,7 +84,10 @@ def main(sink: str, config: str, store: str) -> None:
     with TemporaryDirectory(prefix="narrows-load-") as folder:
         store = store or f"sqlite:///{folder}/load.db"
         settings = settings_for(sink, Path(config) if config else None, store)
-        serve(settings, lambda: settings)
+        try:
+            serve(settings, lambda: settings)
+        except ConfigurationError as error:
+            sys.exit(f"narrows: {error}")
 
 
 if __name__ == "__main__":
