@@ -125,28 +125,31 @@ async def test_p1_requests_go_at_their_times_and_are_measured_by_them(capsys: py
 
 
 async def test_p1_only_what_overlapped_does_not_wait_for_the_reply_before() -> None:
-    second, order = asyncio.Event(), list[int]()
+    second, passed, order = asyncio.Event(), 0.0, list[int]()
 
     async def hold(messages: int) -> None:
+        nonlocal passed
         order.append(messages)
         if messages == 1:  # its reply comes when the next request is there
             await second.wait()
         second.set()
         if messages == 3:
             await asyncio.sleep(0.1)
+            passed = 1_000.0
 
     upstream = Upstream(hold)
-    async with listening(upstream) as url:
-        plan = plan_of(session([0, 1, 60], [2, 3, 4], [5, 6, 7]), url=url)
-        report = await asyncio.wait_for(measure(plan, 1, lambda: None), 60)
-    assert report.answered == 3
+    async with listening(upstream) as url, aiohttp.ClientSession() as http:
+        measuring = RecordedClient(plan_of(session([0, 1, 60], [2, 3, 4], [5, 6, 7]), url=url), http)
+        measuring._now = lambda: perf_counter() + passed  # type: ignore[assignment]
+        result = await asyncio.wait_for(measuring.run(asyncio.Event()), 60)
+    assert result.answered == 3
     assert order == [1, 3, 5]
     (rows,) = upstream.rows.values()
     assert [waited for _, _, waited in rows][:2] == [False, True]
     assert rows[2][0] - rows[1][0] >= 0.1  # and not after 30 ms
-    late = next(row for row in report.latencies if row.kind == BEHIND)
-    assert late.longest >= 70
-    assert next(row for row in report.latencies if row.kind == ALL).percentiles["p50"] < late.longest + 100
+    behind, whole = (Latencies([result.latencies[kind]]) for kind in (BEHIND, ALL))
+    assert behind.longest > 900_000
+    assert whole.percentiles((50,))[50] < 500_000  # the last counts from when it could be sent
 
 
 async def test_p1_what_was_due_and_never_sent_counts_and_what_fails_stops_nothing(
@@ -209,14 +212,23 @@ def files_of_a_load(folder: Path) -> Iterator[list[str]]:
 def test_a_load_starts_its_own_target_that_leads_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOAD_KEY", "sk-nobody")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    lengths = list[int]()
+
+    @contextmanager
+    def progress(total: int, unit: str) -> Iterator[Callable[[], None]]:
+        lengths.append(total)
+        yield lambda: None
+
+    monkeypatch.setattr("proxy.lab.load.command.progress", progress)
     with files_of_a_load(tmp_path) as words:
-        options = ["--as-recorded", "--speed", "100", "--conversations", "2", "--json"]
+        options = ["--as-recorded", "--speed", "10", "--conversations", "2", "--json"]
         done = CliRunner().invoke(command_line("load"), ["load", "--serve", *words, *options])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (report["answered"], report["errors"], report["is_whole"]) == (16, {}, True)
     assert (report["target"] is not None) == (sys.platform == "linux")
     assert report["recorded_seconds"] == 21
+    assert lengths == [2]
     assert not (tmp_path / "recordings").exists()
     assert not [*tmp_path.glob("narrows-load-*")]  # nor its store
 
