@@ -51,12 +51,10 @@ Speed = Annotated[
 Pauses = Annotated[
     str,
     typer.Option(
-        metavar="recorded|PATH", help="With --as-recorded: the times in the sessions, in a file, or in PATH/NAME.json."
+        metavar="recorded|PATH", help="With --as-recorded: the times in the sessions, or in a file or folder."
     ),
 ]
-Duration = Annotated[
-    str, typer.Option(metavar="TIME", help="How long: 60, 90s or 5m. Default: 60; as recorded, to the last request.")
-]
+Duration = Annotated[str, typer.Option(metavar="TIME", help="How long: 60, 90s or 5m. Default: 60, or as recorded.")]
 Held = Annotated[
     int | None, typer.Option(min=1, metavar="K", help="Conversations held at once. Default: as many as needed.")
 ]
@@ -69,7 +67,7 @@ Named = Annotated[bool, typer.Option("--named", help="Name conversations in x-na
 Model = Annotated[str, typer.Option(metavar="MODEL", help="Ask this model. Default: that of each session.")]
 Processes = Annotated[int, typer.Option(min=1, metavar="N", help="Client processes.")]
 Yes = Annotated[bool, typer.Option("--yes", help="The target is not on this machine, and its cost was understood.")]
-Serve = Annotated[bool, typer.Option("--serve", help="Start a target before a sink, and load that: no URL is given.")]
+Serve = Annotated[bool, typer.Option("--serve", help="Start a target, too; no URL then.")]
 BeSink = Annotated[
     bool, typer.Option("--sink", help="Be a cheap upstream for a target instead, and print its address.")
 ]
