@@ -11,7 +11,7 @@ from policies.dialects import Added, Consent, Dialect, Request
 from policies.dialects.tool_lists import definition_tokens, tool_kinds
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
-from policies.money.caches import CacheRequest, OwnMarks, rule_for
+from policies.money.caches import CacheRequest, MarkLifetime, OwnMarks, lifetimes_of, rule_for
 from policies.money.prices import NO_LIMITS, Budget, BudgetLimits, Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset
@@ -33,6 +33,7 @@ class PlanOptions:
     recall: bool = True
     recall_always: bool = False
     own_marks: OwnMarks = "auto"
+    mark_lifetime: MarkLifetime = "own"
     drop_bound_thinking: bool = True
     """True where Anthropic is asked to drop thoughts that an edit before them invalidates."""
     text_protocol: bool = False
@@ -79,6 +80,8 @@ def assemble(
         marks, slots = "", 0
     if marks and not marks_end:
         prices = rule.charged(options.prices, replace(asks, marked=True))
+    may_lengthen = (marks or used) == dialect.marks.longer != "" and rule.takes_marks(asks)
+    lifetimes = lifetimes_of(rule, options.prices, options.mark_lifetime, ours=not used) if may_lengthen else None
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
     has_calls = "call" in conversation.kinds
@@ -99,6 +102,7 @@ def assemble(
         cache=rule,
         slots=slots,
         marks_end=marks_end,
+        lifetimes=lifetimes,
         head=head + tool_tokens(tool, count),
         factor=options.calibration,
         recall=tool is not None,

@@ -5,7 +5,7 @@ Laws
   A request that extends another goes on behind what has not changed since. What is sent is the same with and without.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import compress, count, takewhile
 from operator import is_not
@@ -13,10 +13,11 @@ from operator import is_not
 from msgspec import Struct
 
 from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
+from policies.dialects.common import longer_mark, longer_marks
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.rawjson import items
-from policies.money.caches import MarkStyle
+from policies.model.rawjson import Change, items, spliced
+from policies.money.caches import LONGER_TTL, MarkStyle
 from policies.planning.prefix import Chains
 from policies.planning.state import Plan
 
@@ -102,14 +103,33 @@ def body_of(
     marks: MarkStyle = "",
     tool: Added | None = None,
     consent: Consent = _NO_CONSENT,
+    bearing: Sequence[int] | None = None,
 ) -> bytes:
-    """The client's bytes, but for edited messages, our cache marks, the recall tool and the consent to edits."""
+    """The client's bytes, but for edited messages, cache marks, the recall tool and the consent to edits. `bearing`:
+    the messages with marks of the client's; None where no mark may be given the longer lifetime."""
     changed = dict(rendering.messages)
     for message in plan.marks:
         raw = changed.get(message, request.raw(message))
         marked = dialect.marks.add(raw, marks) if raw else None
         if marked is not None:
             changed[message] = marked
-    if not (changed or tool or consent.change):
+    beside = [*consent.changes]
+    if plan.state.life.is_longer and bearing is not None:
+        beside += _lengthen(request, changed, bearing)
+    if not (changed or tool or beside):
         return request.body
-    return dialect.joined(request, changed, tool, consent.change)
+    return dialect.joined(request, changed, tool, beside)
+
+
+def _lengthen(request: Request, changed: dict[int, bytes], bearing: Sequence[int]) -> Iterator[Change]:
+    """Have all marks in messages ask for the longer lifetime; the changes by which those beside them do."""
+    for message in {*bearing, *changed}:
+        raw = changed.get(message, request.raw(message))
+        changes = [*longer_marks(b"[" + raw + b"]", 0, len(raw) + 2)] if raw else []
+        if changes:
+            changed[message] = spliced(b"[" + raw + b"]", changes)[1:-1]
+    for span in (request.tools, request.lead):
+        yield from longer_marks(request.body, *span) if span[0] < span[1] else ()
+    for name in LONGER_TTL:
+        if name in request.members:
+            yield from longer_mark(request.body, request.members[name], LONGER_TTL[name])

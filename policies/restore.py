@@ -91,7 +91,7 @@ def restore(
         changed[newest] = (*changed.get(newest, (request.raw(newest),)), *raws)
         answers = every[-1]
     joined = {message: b",".join(raws) for message, raws in changed.items()}
-    body = source.dialect.joined(request, joined, None, None) if joined else request.body
+    body = source.dialect.joined(request, joined, None, ()) if joined else request.body
     is_newest = all(later.role != "assistant" for later in conversation.messages[lost + 1 :])
     return RestoredBody(body, lost >= 0 and is_newest, answers)
 

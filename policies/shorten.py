@@ -71,7 +71,7 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
     plan_options = options(request.model)
     if any(message.role == "assistant" for message in conversation.messages):
         consent = dialect.consent(request)
-        if consent is not None and consent.change is None:  # else it would have to say more
+        if consent is not None and not consent.changes:  # else it would have to say more
             # as if the recall tool were there
             kinds = (each for each in plan_options.preset.policies if not isinstance(each, _FOLDING))
             preset = replace(plan_options.preset, policies=tuple(kinds))
@@ -97,7 +97,7 @@ def shorten(body: bytes, options: Callable[[str], PlanOptions], stop: Callable[[
             after -= saves
             if f"hash={name}" in text:
                 hidden[name] = conversation.blocks[at].text
-    changed = dialect.joined(request, dialect.splice(request, conversation, edits), None, None) if edits else body
+    changed = dialect.joined(request, dialect.splice(request, conversation, edits), None, ()) if edits else body
     messages = changed[slice(*members(changed)["messages"])]
     return Shortened(
         messages=messages,

@@ -117,6 +117,7 @@ class App:
             self._lasting.admission.apply(settings)
             self._listener.apply(settings, generation.gateway)
             _report(self)
+            before.leave()
             self._leaving[before] = asyncio.create_task(self._leave(before))
 
     async def stop_listening(self) -> None:
@@ -130,6 +131,7 @@ class App:
         clients."""
         self._is_closing, self.controls.ready = True, False
         generations = (self._generation, *self._leaving)
+        self._generation.leave()
         await asyncio.gather(*(each.gateway.drain(grace) for each in generations))
 
     async def close(self, grace: float | None = None) -> None:

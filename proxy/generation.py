@@ -41,7 +41,7 @@ from proxy.upstreams.table import Upstreams
 from proxy.workers.worker import Worker
 
 PAGES, DOOR = ("pages",), ("access",)
-INNER = ("billing", "shadows", "archive", "telemetry", "compress", "limits")
+INNER = ("billing", "shadows", "archive", "telemetry", "compress", "limits", "warm")
 """The addons, each a folder in proxy/addons/, in the order in which they are told: who answers where no API is asked,
 who looks at the head of a request, and who is told of it then. Limits charge what was billed, and what compresses
 counts as a request."""
@@ -114,6 +114,11 @@ class Generation:
     def is_volatile(self) -> bool:
         """True where its store is in memory, and ends with it."""
         return self.services.store is not None and not self.services.store.shared
+
+    def leave(self) -> None:
+        """New requests are served by others, or by nobody."""
+        for leave in self.services.leaving:
+            leave()
 
     async def close(self) -> None:
         await self.parts.aclose()

@@ -19,8 +19,8 @@ from msgspec import Struct
 from policies.context import TokenCounter
 from policies.model.conversation import Block, Conversation, Message, Part
 from policies.model.edits import Edit, RecallRound, Replace
-from policies.model.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
-from policies.money.caches import MarkStyle
+from policies.model.rawjson import Change, Path, Span, UnreadableError, items, members, replaced, spliced
+from policies.money.caches import LONGER_TTL, MarkStyle
 from policies.money.prices import Usage
 from policies.text.layout import Piece, call_id, pieces_of
 
@@ -87,7 +87,7 @@ Added = tuple[int, bytes]
 class Consent:
     """Needed in a request beside its messages, and in headers, so that its provider takes an edited history."""
 
-    change: Change | None = None
+    changes: Sequence[Change] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -246,11 +246,11 @@ def consent(request: Request) -> Consent:
 
 
 def joined(
-    request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
+    request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Sequence[Change] = ()
 ) -> bytes:
-    """The body with changed messages; the first one is never removed."""
+    """The body with changed messages, and changes beside them; the first one is never removed."""
     changes = [((added[0], added[0]), added[1])] if added else []
-    changes += [beside] if beside else []
+    changes += beside
     for message, raw in changed.items():
         start, end = request.spans[message]
         changes.append(((start if raw else request.spans[message - 1][1], end), raw))
@@ -266,6 +266,34 @@ def failure(fault: Fault) -> bytes:
     kind = fault.kind or ("server_error" if fault.status >= 500 else "invalid_request_error")
     error = {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}
     return as_json({"error": error})
+
+
+# --- cache marks for the longer lifetime ---
+
+_BEARING = frozenset({"content", "function", "output"})
+"""Fields that hold what may carry a mark; what a model wrote as the input of a call is none of them."""
+
+
+def longer_marks(body: bytes, start: int, end: int) -> Iterator[Change]:
+    """The changes by which all cache marks in the value at body[start:end] ask for the longer lifetime."""
+    if body.startswith(b"[", start):
+        for span in items(body, start, end):
+            yield from longer_marks(body, *span)
+    elif body.startswith(b"{", start):
+        for name, span in members(body, start, end).items():
+            if name in LONGER_TTL and body.startswith(b"{", span[0]):
+                yield from longer_mark(body, span, LONGER_TTL[name])
+            elif name in _BEARING:
+                yield from longer_marks(body, *span)
+
+
+def longer_mark(body: bytes, span: Span, ttl: bytes) -> Iterator[Change]:
+    """The same for one mark, whose value stands there."""
+    fields, at = members(body, *span), span[1] - 1
+    if "ttl" in fields:
+        yield fields["ttl"], ttl
+    elif fields:
+        yield (at, at), b',"ttl":' + ttl
 
 
 # --- edits written into a history where a fold stands for whole messages ---

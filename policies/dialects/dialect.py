@@ -15,6 +15,7 @@ from typing import Any, Literal
 from policies.context import TokenCounter
 from policies.dialects import common
 from policies.dialects.common import Added, Consent, Fault, Reply, Request
+from policies.dialects.pings import Ping, no_ping
 from policies.dialects.replies import Json, UsageNames, events_in, is_plain, read_event
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
@@ -140,7 +141,7 @@ def text_of(parts: Sequence[JsonObject]) -> str:
 # --- the API ---
 
 Read = Callable[[bytes, TokenCounter], Message]
-Join = Callable[[Request, Mapping[int, bytes], Added | None, Change | None], bytes]
+Join = Callable[[Request, Mapping[int, bytes], Added | None, Sequence[Change]], bytes]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,6 +158,8 @@ class CacheMarks:
     """How many more marks the provider takes in this request."""
     add: Callable[[bytes, MarkStyle], bytes | None] = lambda raw, style: None
     """The message with a mark at its end; None where it has one or cannot carry one."""
+    longer: MarkStyle = ""
+    """The kind that may ask for the longer lifetime here."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,6 +217,8 @@ class Dialect:
     looks_like: Callable[[Mapping[str, object]], bool] = lambda fields: False
     """True where a body, by its shape, is of this API and of none that stands before it in the table."""
     marks: CacheMarks = CacheMarks()
+    ping: Callable[[bytes], Ping] = no_ping
+    """The request that keeps the prompt of this one in the provider's cache, or why there is none."""
     recall: RecallForm
 
     # --- replies ---

@@ -8,6 +8,24 @@ from policies.model.summary_record import NO_USE, SummaryRecord, SummaryUse
 
 
 @dataclass(frozen=True, slots=True)
+class CacheLife:
+    """The life of the provider's cache of a conversation, as one step found and left it (policies.money.lifetimes)."""
+
+    is_cold: bool = False
+    """True where it had expired before this step."""
+    would_be_cold: bool = False
+    """True where it would have expired, had nothing been done: no longer lifetime asked for, and nothing sent again to
+    keep it warm."""
+    is_longer: bool = False
+    """True where the marks of this step ask for the longer of two lifetimes."""
+    rent: float = 0.0
+    """What was paid so far for not having the other one, in tokens weighted by their price relative to plain input."""
+
+
+FRESH = CacheLife()
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     messages: int
     digest: str
@@ -22,6 +40,8 @@ class Sent:
     """A digest of preset, prices and budget."""
     use: SummaryUse = NO_USE
     """Its use of summaries: for people."""
+    warmed_at: float = 0.0
+    """When it was last sent again to keep the cache warm, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,12 @@ class StepRecord:
     """At so many steps, this one the last, there was no time to plan; what records say was repeated."""
     keep: str = ""
     """A digest of what was to stay as it is: a decision counts for as long as that is the same."""
+    life: CacheLife = FRESH
+
+    @property
+    def last_use(self) -> float:
+        """When the provider's cache of this request was last used."""
+        return max(self.at, self.sent.warmed_at if self.sent is not None else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,12 @@ class BillSums(Struct, frozen=True, kw_only=True):
     observed_sent: int = 0
     """The prompt tokens that their plans would have sent instead."""
     prompt: int = 0
-    """Prompt tokens that the provider billed, of all rounds, as are the following three."""
+    """Prompt tokens that the provider billed, of all rounds and pings, as are the following three."""
     cached: int = 0
     written: int = 0
     output: int = 0
     paid: float = 0.0
-    """Dollars for all rounds, without summaries."""
+    """Dollars for all rounds and pings, without summaries."""
     baseline: float = 0.0
     baseline_marked: float = 0.0
     """The baseline with the cache marks of ours: what is below `baseline` is saved by marks, the rest by compaction."""
@@ -65,6 +65,9 @@ class BillSums(Struct, frozen=True, kw_only=True):
     """The part of `paid` for rounds that answer recalls."""
     summaries: float = 0.0
     """Dollars for summaries and digests, beside `paid`."""
+    warming: float = 0.0
+    """The part of `paid` for pings, by which a prompt stays in the provider's cache while nothing is asked."""
+    pings: int = 0
     rounds: int = 0
     """Requests sent upstream to answer recalls."""
     recalled: int = 0
@@ -86,8 +89,9 @@ class BillSums(Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float:
-        """An estimate: of the baseline, what neither requests nor summaries took."""
-        return self.baseline - self.paid - self.summaries
+        """An estimate: of the baseline, what neither requests nor summaries took. Pings count on neither side: what
+        they keep in the cache counts as read in the baseline, too."""
+        return self.baseline - (self.paid - self.warming) - self.summaries
 
     @property
     def saved_by_marks(self) -> float:
@@ -106,7 +110,7 @@ class BillSums(Struct, frozen=True, kw_only=True):
 
 class RequestBill(Struct, frozen=True, kw_only=True):
     """The cost of one request of a client, over all rounds of its reply. Where `sums.requests` is 0, it is that of a
-    summary or a digest for this conversation."""
+    summary, a digest or a ping for this conversation."""
 
     id: str
     """No other bill has it, and what is stored a second time under it counts once: that of a request is the one in
@@ -119,7 +123,7 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     prefix: str
     """The outcome of its prefix, as in `x-narrows-prefix`."""
     mode: str
-    """As in `x-narrows-mode`; "summary" for what a summary cost."""
+    """As in `x-narrows-mode`; "summary" for what a summary cost, "ping" for what a ping did."""
     arm: Arm = ""
     sums: BillSums
     edits: str = ""

@@ -14,7 +14,12 @@ from typing import Literal, Self
 
 from policies.model.conversation import Conversation
 from policies.model.rawjson import Span, UnreadableError, items, members
+from policies.money.lifetimes import Lifetimes
 from policies.money.prices import Prices
+
+MarkLifetime = Literal["own", "auto", "usual"]
+"""The marks whose lifetime follows the pauses of their conversation: those of Narrows, where the client sets none;
+the client's as well; or none."""
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
@@ -29,6 +34,8 @@ class Lifetime:
     """The price of a write then, relative to a write for the usual lifetime."""
     by_mark: bool = False
     """True where each mark may ask for it."""
+    by_default: bool = False
+    """True where marks of Narrows may ask for it without a person's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ class CacheRule:
 # consecutive `tool_result` blocks, so a turn with many parallel tool calls doesn't push the previous request's entry
 # out of the window on its own." Of other platforms it does not say so, and neither do they: Amazon's "Prompt caching
 # for faster model inference" looks back "approximately 20 content blocks". So each block counts there, which is dearer.
-_ONE_HOUR = Lifetime(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25, by_mark=True)
+_ONE_HOUR = Lifetime(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25, True, True)
 ANTHROPIC = CacheRule(
     "cache_control", lookback=20, joins_runs=True, automatic=True, seconds=5 * MINUTE, lifetimes=(_ONE_HOUR,)
 )
@@ -137,12 +144,17 @@ _CLAUDE_API = re.compile(r"claude[^/@:]*")
 _EXPLICIT = re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"mode"\s*:\s*"explicit"')
 # Responses only, and a write then costs 2.5 instead of 1.25
 _TWELVE_HOURS = Lifetime(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), 12 * HOUR, 2.0)
+_TWELVE_HOURS_BY_MARK = replace(
+    _TWELVE_HOURS,
+    pattern=re.compile(rb'"prompt_cache_breakpoint"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'),
+    by_mark=True,
+)
 OPENAI = CacheRule(
     "prompt_cache_breakpoint",
     endings=21,
     reads=80,
     seconds=30 * MINUTE,
-    lifetimes=(_TWELVE_HOURS,),
+    lifetimes=(_TWELVE_HOURS, _TWELVE_HOURS_BY_MARK),
     explicit=_EXPLICIT,
 )
 # OpenAI before GPT-5.6, "Prompt caching": hits come in steps of 128 tokens. In memory an entry is always gone one hour
@@ -180,6 +192,15 @@ def marks_only(model: str, writes_cost: bool) -> bool:
     return "claude" in model or ("gpt-" in model and writes_cost)
 
 
+def lifetimes_of(rule: CacheRule, prices: Prices, wish: MarkLifetime, *, ours: bool) -> Lifetimes | None:
+    """The longer lifetime that a conversation's marks may ask for; None where they may not. `ours`: the client sets
+    none itself."""
+    longer = next((each for each in rule.lifetimes if each.by_mark), None)
+    if longer is None or not (wish == "auto" or (wish == "own" and ours and longer.by_default)):
+        return None
+    return Lifetimes(longer.seconds, prices.write * longer.write)
+
+
 def longer_write(prices: Prices) -> float:
     """The price of a write for the longer lifetime, relative to one for the usual lifetime."""
     lifetimes = rule_for(prices.model, prices).lifetimes if prices.breakpoints else ()
@@ -199,6 +220,8 @@ def rule_for(model: str, prices: Prices) -> CacheRule:
 # while: at the end of the newest entry that stands, because a provider looks back only so far from a mark
 
 MarkStyle = Literal["", "cache_control", "prompt_cache_breakpoint"]
+LONGER_TTL: Mapping[str, bytes] = {"cache_control": b'"1h"', "prompt_cache_breakpoint": b'"12h"'}
+"""The longer lifetime that a mark asks for, as JSON."""
 OwnMarks = Literal["auto", "beside", "never"]
 """Where marks of ours are set: wherever the cache matches only at marks, beside the client's, or nowhere."""
 

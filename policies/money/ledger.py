@@ -76,6 +76,10 @@ class Ledger:
 
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
+        self.write = prices.write
+        """The price of a write: more where marks ask for the longer lifetime."""
+        self.is_cold = False
+        """True where the provider's cache has expired, until the request is sent."""
         self.sent: list[int] = []
         self._sums = [0]
         """The sums of these up to each block, as far as no block before has changed since."""
@@ -117,12 +121,19 @@ class Ledger:
         by_client: bool = True,
         in_reach: int = 0,
         marked: bool = True,
+        is_cold: bool = False,
+        would_be_cold: bool = False,
     ) -> None:
         """Enter the blocks that this request adds to the history; `ours` are the places among them of recall exchanges.
         These, and requests that were not made `by_client`, are no part of the baseline, and stand outside the bill that
         the guard sees: what the model recalls must not end the saving. Cache entries that end before `in_reach` are not
-        found by this request. `marked`: doing nothing would leave an entry at its end."""
-        self._in_reach, self.waiting = in_reach, ()
+        found by this request. `marked`: doing nothing would leave an entry at its end. `is_cold`: no entry is
+        left. `would_be_cold`: none would be with nothing done."""
+        self._in_reach, self.waiting, self.is_cold = in_reach, (), is_cold
+        if is_cold:
+            self._entries.clear()
+        if would_be_cold:
+            self._baseline_cached = 0
         self.requests += by_client
         recalled = sum(tokens[at] for at in ours)
         new = sum(tokens) - recalled
@@ -186,11 +197,11 @@ class Ledger:
         cost = _request_cost(self, sums, changed_from, 0)
         if self.prices.breakpoints:
             last = max([*ends, self.cached_before(changed_from)])
-            cost -= (sums[-1] - sums[last]) * (self.prices.write - 1.0)
+            cost -= (sums[-1] - sums[last]) * (self.write - 1.0)
         self.paid += cost
         if not self._by_client:
             self.paid, self.outside = self.paid - cost, self.outside + cost
-        self.cached = len(self.sent)
+        self.cached, self.is_cold = len(self.sent), False
         if self.prices.breakpoints:
             for entry in ends:
                 at = bisect_left(self._entries, entry)
@@ -199,7 +210,7 @@ class Ledger:
 
     def cached_before(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
-        point = min(point, self.cached)
+        point = 0 if self.is_cold else min(point, self.cached)
         if not self.prices.breakpoints:
             return point
         before = bisect_right(self._entries, point)
@@ -260,9 +271,9 @@ def _price(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float
     """The price of a rewrite from a block on now, compared with sending the request as it stands."""
     cached = sums[ledger.cached] - sums[ledger.cached_before(point)]
     missing = sums[ledger.cached] - sums[ledger.cached_before(ledger.cached)]
-    return (cached - missing) * (ledger.prices.write - ledger.prices.read) - saved * ledger.prices.write
+    return (cached - missing) * (ledger.write - ledger.prices.read) - saved * ledger.write
 
 
 def _request_cost(ledger: Ledger, sums: Sequence[int], point: int, saved: int) -> float:
     cached = sums[ledger.cached_before(point)]
-    return cached * ledger.prices.read + (sums[-1] - cached - saved) * ledger.prices.write
+    return cached * ledger.prices.read + (sums[-1] - cached - saved) * ledger.write

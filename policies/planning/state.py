@@ -12,10 +12,12 @@ from policies.context import Conditions, DigestWant, Policy, Want
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import NO_USE, SummaryUse
 from policies.money.caches import PREFIX as ANY_PREFIX
 from policies.money.caches import CacheRule, MarkStyle
 from policies.money.ledger import Ledger
+from policies.money.lifetimes import Lifetimes
 from policies.money.prices import Budget
 
 
@@ -31,8 +33,12 @@ class PlanSettings(Conditions):
     """True where the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
     factor: float = 1.0
     """The provider's tokens per exact token; it only moves the hard marks."""
-    cold: bool = False
-    """True where the provider's cache of this conversation has expired."""
+    idle: float = 0.0
+    """Seconds since the client's last request of this conversation; 0 where nobody knows."""
+    life: CacheLife = FRESH
+    """As the step before left the cache, and whether it has expired since."""
+    lifetimes: Lifetimes | None = None
+    """None where marks keep the lifetime that they have."""
     learned: Budget | None = None
     """That of the request being served, where its upstream has said what it takes; earlier steps do without."""
     only_to_fit: bool = False
@@ -86,6 +92,7 @@ class PlanState:
     """The first block that this step changed."""
     use: SummaryUse = NO_USE
     """Its use of summaries; of earlier steps nothing is said."""
+    life: CacheLife = FRESH
     dropped: bool = False
     """True where an adopted summary was taken back."""
     has_model_text: bool = False
@@ -105,7 +112,7 @@ class PlanState:
     def begin(self, step: int) -> None:
         self.step = step + 1
         self.reason, self.changed, self.use, self.dropped, self.has_model_text = "", None, NO_USE, False, False
-        self.wants, self.digests = [], []
+        self.wants, self.digests, self.life = [], [], FRESH
 
     def refer(self, at: int, blocks: Sequence[int]) -> None:
         """Enter what the edit of a block points to: that is as new as the block from now on, so that offers on it are

@@ -17,9 +17,10 @@ from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
-from policies.model.memory import Memory, StepRecord
+from policies.model.memory import FRESH, CacheLife, Memory, StepRecord
 from policies.money.caches import CacheRule, newest_input, own_marks
-from policies.money.ledger import SMALLEST, Ledger, best_point
+from policies.money.ledger import SMALLEST, Ledger, affords, best_point
+from policies.money.lifetimes import Traffic, next_life
 from policies.planning.folding import (
     Folding,
     StepSummaries,
@@ -310,7 +311,10 @@ class Step:
 
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
         """Decide this step, or repeat its record. `memory`: of the store now. `decides`: new decisions are allowed."""
-        arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round)
+        life = record.life if record is not None else self._settings.life if self._newest else FRESH
+        cached, self._state.life = self._tokens(), life
+        arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
+        self._set_price()
         self._context = self._seen(arrived)
         if self._newest:
             usable = self._summaries.review(memory.summaries)
@@ -354,7 +358,7 @@ class Step:
             self._state.cramped = 0
         elif grown:
             self._state.cramped = self._tokens()
-        self._send()
+        self._send(cached, is_new=record is None)
         if self._newest:
             self._state.use = self._summaries.use()
         if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
@@ -446,7 +450,7 @@ class Step:
                 self._make_room()
         elif self._settings.only_to_fit or self._is_recall_round:
             return
-        elif self._settings.cold and self._newest:
+        elif self._state.life.is_cold and self._newest:
             self.changes.fire(0, "checkpoint:cold", self._context)
             self.changes.adopt("checkpoint:cold", self._context)
         else:
@@ -484,12 +488,24 @@ class Step:
             self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=gone))
             self.changes.fire(0, reason, self._context)
 
-    def _send(self) -> None:
+    def _send(self, cached: int, is_new: bool) -> None:
+        """Set the marks, and enter into the ledger what is sent. `cached`: the tokens of the request before."""
         conversation, settings, state = self._conversation, self._settings, self._state
+        if is_new and self._newest:
+            written = self._tokens() - self._ledger.sums[self._ledger.cached_before(self._ledger.cached)]
+            traffic = Traffic(settings.idle, cached, self._tokens(), written)
+            state.life = next_life(
+                state.life, traffic, settings.prices, settings.lifetimes, partial(affords, self._ledger)
+            )
+            self._set_price()
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
+
+    def _set_price(self) -> None:
+        is_longer, lifetimes = self._state.life.is_longer, self._settings.lifetimes
+        self._ledger.write = lifetimes.write if is_longer and lifetimes else self._settings.prices.write
 
     def _will_be_full(self, arrived: int) -> bool:
         """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where
@@ -509,7 +525,9 @@ class Step:
         return self._settings.head + self._ledger.total
 
 
-def _arrive(ledger: Ledger, conversation: Conversation, settings: PlanSettings, step: int, by_client: bool) -> int:
+def _arrive(
+    ledger: Ledger, conversation: Conversation, settings: PlanSettings, step: int, by_client: bool, life: CacheLife
+) -> int:
     """Enter the blocks that came with a step into the ledger; their tokens."""
     # leading system text counts as head, not as history
     head, places = conversation.head, conversation.arrived(step)
@@ -520,5 +538,6 @@ def _arrive(ledger: Ledger, conversation: Conversation, settings: PlanSettings, 
     in_reach = 0 if settings.slots else oldest_in_reach(conversation, conversation.ends[step], settings.cache)
     original = settings.head + ledger.original + sum(sizes)
     marked = ends_in_entry(settings) or may_mark(settings, step, original)
-    ledger.arrive(sizes, ours, by_client=by_client, in_reach=in_reach, marked=marked)
+    expired = {"is_cold": life.is_cold, "would_be_cold": life.would_be_cold}
+    ledger.arrive(sizes, ours, by_client=by_client, in_reach=in_reach, marked=marked, **expired)
     return sum(sizes)

@@ -22,6 +22,7 @@ from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.groups.compaction import SAME
+from proxy.config.units import duration
 from proxy.config.upstreams import is_public, spoken_at
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast, terminal_is_gone
@@ -230,7 +231,7 @@ def _keys_greeting(settings: Settings) -> str:
 
 
 def _measures_greeting(settings: Settings) -> dict[str, str]:
-    """Holdout, recordings and shadow requests, where there are any."""
+    """Holdout, recordings, shadow requests and pings, where there are any."""
     rows, keys = {}, " and ".join(filter(None, (settings.agree_key_env, settings.agree_anthropic_key_env)))
     if settings.holdout:
         rows["holdout"] = f"{settings.holdout:.1%} of the conversations pass as their clients wrote them"
@@ -240,6 +241,13 @@ def _measures_greeting(settings: Settings) -> dict[str, str]:
     if settings.agree_share:
         how = f"with the key in {keys}, for at most ${settings.agree_budget:g} a day"
         rows["agreement"] = f"{settings.agree_share:.1%} of shortened requests are asked again {how}"
+    if settings.keep_warm:
+        whose = "API keys" if settings.keep_warm_credential == "client-key" else "credentials"
+        rows["warm"] = (
+            f"prompts that wait for a person are sent again for up to {duration(settings.keep_warm)} while nobody is "
+            f"there, with the clients' own {whose}, for at most ${settings.keep_warm_budget:g} a tenant and day; over "
+            "recorded sessions that costs 4 % of what it saves, and where nobody returns it saves nothing"
+        )
     return rows
 
 

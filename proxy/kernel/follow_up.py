@@ -106,7 +106,7 @@ class FollowUp:
         dialect, request = context.dialect, restored.request
         tool = dialect.recall.tool(request, self.settings.recall == "always")
         consent = dialect.consent(request) if self.settings.drop_bound_thinking else None
-        body = dialect.joined(request, {}, tool, consent.change if consent else None)
+        body = dialect.joined(request, {}, tool, consent.changes if consent else ())
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
         answered = structs.replace(first, context=structs.replace(context, answers=answers))
         first_round = upstream_request.noting(record=None)

@@ -119,12 +119,21 @@ class Planner:
         lifetime = self.settings.cold_seconds or self.understanding.learned.caches.lifetime(
             context.request.model, upstream, lifetime
         )
-        cold = previous is not None and self.clock() - previous.at > lifetime
         factor = context.calibration.ratio if self.settings.calibrate else 1.0
-        if cold or factor != 1.0:
-            plan_settings = replace(context.plan_settings, cold=cold, factor=factor)
+        if previous is not None or factor != 1.0:
+            plan_settings = replace(context.plan_settings, factor=factor)
+            if previous is not None:
+                plan_settings = self._after_pause(plan_settings, previous, lifetime)
             context = structs.replace(context, plan_settings=plan_settings)
         return await self._planned(context, plan_state, memory)
+
+    def _after_pause(self, settings: PlanSettings, previous: StepRecord, lifetime: float) -> PlanSettings:
+        """The settings with the cache's life now: `lifetime` is that of an entry with nothing done, in seconds."""
+        now, life, lifetimes = self.clock(), previous.life, settings.lifetimes
+        in_force = lifetimes.longer if life.is_longer and lifetimes else lifetime
+        is_cold, would_be_cold = now - previous.last_use > in_force, now - previous.at > lifetime
+        life = replace(life, is_cold=is_cold, would_be_cold=would_be_cold)
+        return replace(settings, idle=max(0.0, now - previous.at), life=life)
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
         return await self._planned(planned.context, planned.plan_state, memory)
@@ -277,6 +286,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         ),
         at=at,
         recall=context.plan_settings.recall,
+        life=result.state.life,
         dropped=result.state.dropped,
         keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),

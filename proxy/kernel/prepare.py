@@ -31,6 +31,7 @@ from policies.laws import protected_users
 from policies.model.memory import StepRecord
 from policies.model.summary_record import NO_USE
 from policies.money.bills import Arm
+from policies.money.caches import MarkStyle
 from policies.planning.out_of_sight import was_out_of_sight
 from policies.render import body_of
 from policies.text.stubs import MARK
@@ -135,7 +136,7 @@ class Compactor:
             headers=headers | self._warnings.header(planned),
             upstream_headers=context.consent.headers,
             planned=planned,
-            marks=context.plan_settings.marks if planned.plan.marks else "",
+            marks=_marks_of(planned),
             notes=Notes(
                 record=record,
                 recalls=context.tool is not None,
@@ -167,7 +168,8 @@ class Compactor:
         adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
         if not adopted and planned.plan.reason != "checkpoint:cold":
             return planned
-        plan_settings = replace(planned.context.plan_settings, cold=False)
+        settings = planned.context.plan_settings
+        plan_settings = replace(settings, life=replace(settings.life, is_cold=False))
         context = structs.replace(planned.context, plan_settings=plan_settings)
         planned = structs.replace(planned, context=context)
         memory = replace(planned.memory, summaries=(), digests={}) if adopted else planned.memory
@@ -209,6 +211,14 @@ class Compactor:
         return UpstreamRequest(
             client_request, client_request.body, headers, planned=planned, notes=Notes(record=record)
         )
+
+
+def _marks_of(planned: PlannedRequest) -> MarkStyle:
+    """The kind of its marks, where Narrows has set or changed any."""
+    settings, context = planned.context.plan_settings, planned.context
+    if planned.plan.state.life.is_longer:
+        return context.dialect.marks.longer
+    return settings.marks if planned.plan.marks else ""
 
 
 def _has_texts_of_models(planned: PlannedRequest) -> bool:
@@ -363,6 +373,7 @@ def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
         marks=context.plan_settings.marks if marked else "",
         tool=context.tool,
         consent=context.consent,
+        bearing=context.conversation.marked if marked else None,
     )
 
 

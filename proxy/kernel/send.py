@@ -6,7 +6,7 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from proxy.kernel.follow_up import FollowUp
 from proxy.kernel.prepare import without_marks
 from proxy.kernel.reply import STREAM, SentRequest
 from proxy.kernel.services import KernelParts
-from proxy.requests import UpstreamRequest
+from proxy.requests import RequestHead, UpstreamRequest
 from proxy.sse import Copy, data, decoded
 from proxy.telemetry import Telemetry
 from proxy.upstreams.upstream import READABLE, Body, Upstream, UpstreamReply
@@ -89,7 +89,10 @@ class Sender:
         option = exchange.usage_option if model not in upstream.without_usage else None
         asking = option.ask(body) if option is not None else None
         unchanged = asking is None and (body is client_request.body or body == client_request.body)
-        headers = self._headers(upstream_request, suffix, unchanged)
+        assert exchange.head is not None
+        headers = headers_of(exchange.head, upstream_request.upstream_headers, suffix, is_unchanged=unchanged)
+        if self.is_read and "Accept-Encoding" in headers:
+            headers["Accept-Encoding"] = "identity"
         if option is not None and asking is not None:
             reply = await self.call(upstream, "POST", headers.copy(), asking, model)
             if not await _refuses(option, reply):
@@ -101,20 +104,6 @@ class Sender:
             upstream.without_usage[model] = True
         return reply
 
-    def _headers(self, upstream_request: UpstreamRequest, suffix: str, unchanged: bool) -> CIMultiDict[str]:
-        assert self.exchange.head is not None
-        headers = self.exchange.head.forwarded.copy()
-        for name in () if unchanged else _DESCRIBES_BYTES:
-            headers.popall(name, None)
-        for name, value in upstream_request.upstream_headers.items():
-            values = headers.getall(name, ())
-            headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-        if self.is_read and "Accept-Encoding" in headers:
-            headers["Accept-Encoding"] = "identity"
-        for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
-            headers[name] = f"{headers[name]}{suffix}"
-        return headers
-
     async def _note(self, upstream_request: UpstreamRequest, reply: UpstreamReply) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with what the reply's headers say now."""
         client_request, states = upstream_request.client_request, self.parts.admission.states
@@ -123,6 +112,22 @@ class Sender:
         if upstream_request.planned is not None and self.parts.follow_up is not None:
             upstream_request = await self.parts.follow_up.answered(upstream_request, reply.status)
         return upstream_request
+
+
+def headers_of(
+    head: RequestHead, more: Mapping[str, str], suffix: str, *, is_unchanged: bool = False
+) -> CIMultiDict[str]:
+    """The headers of a request that goes upstream, with `more` of its own. The `suffix` tells its name from those of
+    others for the same request of a client."""
+    headers = head.forwarded.copy()
+    for name in () if is_unchanged else _DESCRIBES_BYTES:
+        headers.popall(name, None)
+    for name, value in more.items():
+        values = headers.getall(name, ())
+        headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
+    for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
+        headers[name] = f"{headers[name]}{suffix}"
+    return headers
 
 
 async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:

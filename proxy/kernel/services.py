@@ -82,6 +82,8 @@ class Services:
     """Closes what is opened, the last first."""
     opened: dict[str, Any] = field(default_factory=dict)
     billed: list[Callable[[Key, Labels, SummaryCost], None]] = field(default_factory=list)
+    leaving: list[Callable[[], None]] = field(default_factory=list)
+    """Called once others serve new requests, or nobody does, while what runs here still ends."""
 
 
 @dataclass(frozen=True, slots=True)

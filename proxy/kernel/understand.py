@@ -373,6 +373,7 @@ class Assembler:
         settings, upstream = self._settings, client_request.upstream
         row = self._rows.get(upstream)
         own_marks = (row and row.own_marks) or settings.own_marks
+        is_refused = self._learned.refuses_marks(upstream, model)
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
             prices=self._price_book.prices(model, upstream),
@@ -381,7 +382,8 @@ class Assembler:
             reserve=reserve,
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
-            own_marks="never" if self._learned.refuses_marks(upstream, model) else own_marks,
+            own_marks="never" if is_refused else own_marks,
+            mark_lifetime="usual" if is_refused else settings.mark_lifetime,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,

@@ -473,6 +473,16 @@ class StoreWriter:
         live.change_record(fingerprint, record)
         self._remember(live.key, record)
 
+    def warmed(self, key: Key, fingerprint: str, record: StepRecord, at: float, *, is_quiet: bool) -> None:
+        """The request of a step was sent again, at this time: the provider's cache is as old as that."""
+        if record.sent is None:
+            return
+        record = replace(record, sent=replace(record.sent, warmed_at=at))
+        if (live := self._store.conversations.get(key)) is not None:
+            live.change_record(fingerprint, record)
+        if not is_quiet:  # else none is stored
+            self._remember(key, record)
+
     def _take_snapshot(
         self, live: LiveConversation, place: Place, conversation: Conversation, plan_state: PlanState
     ) -> None:

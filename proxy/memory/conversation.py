@@ -360,10 +360,12 @@ class LiveConversation:
         return None if sent is None else sent.record
 
     def change_record(self, fingerprint: str, record: StepRecord) -> None:
-        """Something followed within the reply to this step."""
+        """Something followed within the reply to this step, or after it."""
         place, anchor = (fingerprint, record.anchor), record.anchor
         if place in self.steps:
             self.steps[place] = replace(self.steps[place], record=record)
+        if self.packed_step is not None and self.packed_step.place == place:
+            self.packed_step = self.packed_step._replace(record=record)
         if anchor in self.sent:
             self.sent[anchor] = replace(self.sent[anchor], record=record)
 

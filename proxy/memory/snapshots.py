@@ -20,7 +20,7 @@ _LEVEL = 1
 _MOST = 64 * 2**20
 """Bytes of a state that is unpacked."""
 
-OF_NEWEST_STEP = frozenset(["reason", "changed", "use", "dropped", "has_model_text", "wants", "digests"])
+OF_NEWEST_STEP = frozenset(["reason", "changed", "use", "dropped", "has_model_text", "wants", "digests", "life"])
 """Fields of PlanState that the next step begins anew."""
 OF_STATE = {
     name: kind for name, kind in get_type_hints(PlanState).items() if name not in OF_NEWEST_STEP and name != "ledger"
@@ -40,6 +40,8 @@ OF_LEDGER: dict[str, Any] = {
     "_by_client": bool,
     "baseline": float,
     "_baseline_cached": int,
+    "write": float,
+    "is_cold": bool,
 }
 """All attributes of a Ledger but its prices, which are those of the fingerprint, and its sums, which follow."""
 

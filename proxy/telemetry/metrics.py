@@ -63,6 +63,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "overflows": ("Requests whose prompt was too long for their model, by outcome.", "outcome"),
     "too_many": ("Requests relayed unchanged because they have too many items.", "what"),
     "cold_replays": ("Large histories planned from their first step, by where that was done.", "outcome"),
+    "pings": ("Prompts that wait for a person: sent again before their cache expires, or why not.", "outcome"),
     "recalls": ("Recall calls, by outcome.", "outcome"),
     "recall_rounds": ("Requests made to answer recall calls.",),
     "recall_tokens": ("Tokens of these requests, as billed.", "kind"),
@@ -248,8 +249,9 @@ class Metrics:
         self.billed += sums
         whose = (labels.tenant, labels.model.lower(), labels.preset, labels.api)
         for kind, dollars in (
-            ("request", sums.paid - sums.recalls),
+            ("request", sums.paid - sums.recalls - sums.warming),
             ("recall", sums.recalls),
+            ("ping", sums.warming),
             ("summary", sums.summaries),
         ):
             if dollars > 0:

@@ -34,7 +34,9 @@ SETTINGS = {
     "compress_api": True,
     "agree_share": 1.0,
     "agree_key_env": "SHADOW_KEY",
+    "keep_warm": "15m",
 }
+EPHEMERAL = {"type": "ephemeral"}
 Check = Callable[[Stage, App, Client], Awaitable[None]]
 
 
@@ -120,6 +122,20 @@ async def compresses(stage: Stage, app: App, client: Client) -> None:
         assert (reply.status, "tokens_before" in await reply.json()) == (200, True)
 
 
+async def keeps_warm(stage: Stage, app: App, client: Client) -> None:
+    message = {"role": "user", "content": [{"type": "text", "text": "Hm. " * 800, "cache_control": EPHEMERAL}]}
+    body = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [message]}
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    async with stage.client.post(f"{app.base_url}/messages", json=body, headers=headers) as reply:
+        assert reply.status == 200
+    await app.gateway.finished()
+    await (warm := app.services.opened["warm"]).run_due(warm.next_due())
+    assert [each.json["max_tokens"] for each in stage.provider.requests if each.dialect == "anthropic_messages"] == [
+        9,
+        0,
+    ]
+
+
 CHECKS: Mapping[str, Check] = {
     "access": knows_keys,
     "limits": limits_a_key,
@@ -129,9 +145,10 @@ CHECKS: Mapping[str, Check] = {
     "pages": has_pages,
     "shadows": compares,
     "compress": compresses,
+    "warm": keeps_warm,
 }
-NEEDS = {"limits": "access"}
-"""Whose are the limits, where nobody knows keys?"""
+NEEDS = {"limits": "access", "warm": "billing"}
+"""Whose are the limits, where nobody knows keys? And a ping that nobody bills is not sent."""
 
 
 @pytest.fixture(params=ADDONS)

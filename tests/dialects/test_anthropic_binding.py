@@ -25,7 +25,7 @@ def consent(thoughts: bool = True, model: str = "claude-opus-5-5", **fields: Any
     found = anthropic_messages.consent(request)
     if found is None:
         return None, None
-    said = json.loads(anthropic_messages.joined(request, {}, None, found.change))
+    said = json.loads(anthropic_messages.joined(request, {}, None, found.changes))
     assert {**said, "thinking": 0} == {**json.loads(body), "thinking": 0}
     return found.headers, said.get("thinking")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies.model.edits import Replace
-from policies.model.memory import Memory, StepRecord
+from policies.model.memory import CacheLife, Memory, StepRecord
 from policies.money.prices import Budget
 from policies.planning.plan import plan
 from tests import examples
@@ -25,9 +25,9 @@ def test_a_recall_round_decides_nothing_and_the_next_request_does() -> None:
     conversation = conversation_of(*NEXT)
     offers = at_step(3, Replace(anchor_of(conversation, 2), "short", "test"))
     for cold in (False, True):
-        planned = plan(conversation_of(*ROUND), setup(offers, prices=FREE, cold=cold))
+        planned = plan(conversation_of(*ROUND), setup(offers, prices=FREE, life=CacheLife(is_cold=cold)))
         assert (planned.edits, planned.reason) == ((), "")
-    after = plan(conversation, setup(offers, prices=FREE, cold=True))
+    after = plan(conversation, setup(offers, prices=FREE, life=CacheLife(is_cold=True)))
     assert [edit.text for edit in after.new] == ["short"]
     # a result of the client's own in the place of what was recalled: then the step decides
     other = conversation_of(*START, *runs("c", LONG))
@@ -121,7 +121,7 @@ def test_law_3_prose_and_arguments_are_edited_only_where_they_can_be_had_again(
 def test_r7_a_request_without_tools_is_changed_only_to_fit() -> None:
     conversation = conversation_of(*START)
     offers = at_step(2, Replace(anchor_of(conversation, 2), "short", "test"))
-    bare = setup(offers, prices=FREE, recall=False, only_to_fit=True, cold=True)
+    bare = setup(offers, prices=FREE, recall=False, only_to_fit=True, life=CacheLife(is_cold=True))
     assert plan(conversation, bare).edits == ()
     total = plan(conversation, setup()).after
     tight = Budget(total * 2, 0, total - 1, total - 100, floor=0)

@@ -41,7 +41,7 @@ async def test_a_cache_is_cold_after_a_pause_longer_than_its_entries_live(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: str, pause: float, prefix: str
 ) -> None:
     clock = [1_800_000_000.0]
-    monkeypatch.setattr("proxy.generation.time.time", lambda: clock[0])
+    stage.clock = lambda: clock[0]
     app = await stage.start()
     model, mark = KINDS[kind]
     for end in ends(SESSION)[-3:-1]:

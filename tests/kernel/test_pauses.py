@@ -23,10 +23,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("proxy.generation.time.time", made)
-    return made
+def clock(stage: Stage) -> Clock:
+    stage.clock = clock = Clock()
+    return clock
 
 
 async def test_a_cold_cache_is_a_checkpoint_and_a_replica_sends_the_same(stage: Stage, clock: Clock) -> None:

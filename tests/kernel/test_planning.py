@@ -212,9 +212,9 @@ async def test_c3_a_pause_longer_than_the_cache_lives_makes_it_cold(store: Cache
     bench = Bench(store, cold_seconds=600)
     for turn in range(len(ENDS) - 1):
         bench.send(await bench.plan(turn))
-    assert not (await bench.plan(len(ENDS) - 1)).context.plan_settings.cold
+    assert not (await bench.plan(len(ENDS) - 1)).context.plan_settings.life.is_cold
     bench.now += 601
-    assert (await bench.plan(len(ENDS) - 1)).context.plan_settings.cold
+    assert (await bench.plan(len(ENDS) - 1)).context.plan_settings.life.is_cold
 
 
 async def test_x5_tenants_and_apis_have_conversations_of_their_own(store: CachedStore) -> None:

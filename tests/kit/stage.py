@@ -6,7 +6,8 @@ looks at the bytes for all the rest.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -79,6 +80,8 @@ class Stage:
     path: Path
     client: aiohttp.ClientSession
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    clock: Callable[[], float] = time.time
+    """The clock of every Narrows that is started from now on."""
 
     async def start(self, **settings: Any) -> App:
         """A Narrows with the eager preset, on the one store of the stage. A setting that is None has its default."""
@@ -93,7 +96,7 @@ class Stage:
             **settings,
         }
         explicit = {name: value for name, value in chosen.items() if value is not None}
-        return await self.stack.enter_async_context(await App.start(Settings(**explicit)))
+        return await self.stack.enter_async_context(await App.start(Settings(**explicit), clock=self.clock))
 
     async def ask(self, app: App, messages: Sequence[Any], *headers: tuple[str, str], **fields: Any) -> Exchange:
         """Send these messages as a client with its own spacing would."""

@@ -36,7 +36,7 @@ async def test_s1_a_cold_checkpoint_of_one_is_kept_by_the_other_and_after_a_rest
     stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_800_000_000.0]
-    monkeypatch.setattr("proxy.generation.time.time", lambda: clock[0])
+    stage.clock = lambda: clock[0]
     first, second = [await stage.start(store=url) for _ in range(2)]
     for end in ends(SESSION)[:-1]:
         await stage.ask(first, SESSION[:end])

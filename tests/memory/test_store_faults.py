@@ -186,7 +186,7 @@ async def test_f_a_claim_that_cannot_be_written_is_served_all_the_same(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_800_000_000.0]
-    monkeypatch.setattr("proxy.generation.time.time", lambda: clock[0])
+    stage.clock = lambda: clock[0]
     app = await stage.start()
     for end in ends(SESSION)[:-1]:
         await stage.ask(app, SESSION[:end])

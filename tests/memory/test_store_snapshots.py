@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.model.memory import CacheLife
 from policies.model.summary_record import SummaryUse
 from policies.money.ledger import Ledger
 from policies.money.prices import Prices
@@ -100,6 +101,7 @@ def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
 
 def test_what_a_snapshot_leaves_out_is_what_each_step_begins_anew() -> None:
     changed = PlanState(Ledger(PRICES), step=3, reason="r", use=SummaryUse(ready="x"), changed=1)
+    changed.life = CacheLife(is_longer=True)
     changed.dropped = changed.has_model_text = True
     copied, names = changed.copy(), {field.name for field in fields(PlanState)} - {"ledger"}
     cleared = {name for name in names if getattr(copied, name) != getattr(changed, name)}

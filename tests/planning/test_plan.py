@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.context import Aim, Context, Policy, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.memory import Memory, StepRecord
+from policies.model.memory import CacheLife, Memory, StepRecord
 from policies.money.prices import Budget, BudgetLimits
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
@@ -242,9 +242,9 @@ def test_a_cold_cache_is_a_checkpoint_for_whatever_is_on_offer() -> None:
     conversation = conversation_of(*DEAR)
     late = at_step(3, Replace(anchor_of(conversation, 2), LONG[: len(LONG) // 2], "test"))
     assert plan(conversation, setup(late)).edits == ()
-    cold = plan(conversation, setup(late, cold=True))
+    cold = plan(conversation, setup(late, life=CacheLife(is_cold=True)))
     assert (cold.reason, len(cold.edits)) == ("checkpoint:cold", 1)
-    assert plan(conversation, setup(cold=True)).reason == ""
+    assert plan(conversation, setup(life=CacheLife(is_cold=True))).reason == ""
 
 
 def test_c5_the_window_is_a_hard_mark_above_the_rule() -> None:

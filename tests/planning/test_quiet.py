@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies.context import Aim, Summarizing
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
+from policies.model.memory import CacheLife
 from policies.model.summary_record import Criteria
 from policies.money.prices import Budget, Prices
 from policies.planning.plan import is_quiet, plan
@@ -74,7 +75,9 @@ def test_s3_a_request_without_a_plan_would_have_had_an_empty_one_and_later_plans
     for request in requests(session(random)):
         conversation = before = carried(request, before, read)
         learned = random.choice([None, None, replace(budget, high=budget.high // 2, low=budget.low // 2)])
-        now = replace(usual, learned=learned, cold=random.random() < 0.1)
+        now = replace(usual, learned=learned)
+        if not is_quiet(conversation, now):  # elsewhere nobody looks how long the pause was
+            now = replace(now, life=CacheLife(is_cold=random.random() < 0.1))
         planned = plan(conversation, now, None, always)
         always = planned.state
         if is_quiet(conversation, now):

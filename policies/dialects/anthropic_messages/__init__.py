@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from policies.dialects.anthropic_messages import exchange, reply, request
+from policies.dialects.anthropic_messages.ping import ping
 from policies.dialects.anthropic_messages.request import MARK
 from policies.dialects.dialect import CacheMarks, Dialect, Http, Model, ModelListing, RecallForm
 from policies.dialects.splitting import RequestFields
@@ -56,8 +57,14 @@ ANTHROPIC_MESSAGES = Dialect(
     consent=request.consent,
     looks_like=request.looks_like,
     marks=CacheMarks(
-        styles=(MARK,), style=request.mark_style, at_end=request.at_end, slots=request.slots, add=request.marked
+        styles=(MARK,),
+        style=request.mark_style,
+        at_end=request.at_end,
+        slots=request.slots,
+        add=request.marked,
+        longer=MARK,
     ),
+    ping=ping,
     recall=RecallForm(
         tool=exchange.recall_tool,
         put_back=exchange.put_back,

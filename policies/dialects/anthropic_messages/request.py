@@ -454,31 +454,31 @@ def consent(request: Request) -> Consent | None:
     if not is_bound(request.model):
         return Consent()
     try:
-        return Consent(_change(request), {"anthropic-beta": "thinking-binding-controls-2026-08-01"})
+        return Consent(_changes(request), {"anthropic-beta": "thinking-binding-controls-2026-08-01"})
     except (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, LookupError):
         start, end = request.spans[0][0], request.spans[-1][1]
         has_thoughts = any(request.body.find(word, start, end) >= 0 for word in (b'"thinking"', b'"redacted_thinking"'))
         return None if has_thoughts else Consent()
 
 
-def _change(request: Request) -> Change | None:
-    """The change that asks for it; None where the client does. Raises LookupError where it wants something else."""
+def _changes(request: Request) -> list[Change]:
+    """The change that asks for it; none where the client does. Raises LookupError where it wants something else."""
     body, fields = request.body, request.members
     if "thinking" not in fields:  # these models think all the same
         end = body.rindex(b"}")
-        return (end, end), b',"thinking":{"type":"adaptive","block_binding":' + _DROP + b"}"
+        return [((end, end), b',"thinking":{"type":"adaptive","block_binding":' + _DROP + b"}")]
     start, end = fields["thinking"]
     thinking = msgspec.json.decode(body[start:end], type=dict[str, object])
     if thinking.get("type") not in ("adaptive", "enabled"):
         raise LookupError
     if "block_binding" not in thinking:
-        return (end - 1, end - 1), b',"block_binding":' + _DROP
+        return [((end - 1, end - 1), b',"block_binding":' + _DROP)]
     span, binding = members(body, start, end)["block_binding"], thinking["block_binding"]
     if text_at(binding, "prefix_mismatch_behavior") == "drop_block":
-        return None
+        return []
     if binding:
         raise LookupError
-    return span, _DROP
+    return [(span, _DROP)]
 
 
 # --- a text asked for ---

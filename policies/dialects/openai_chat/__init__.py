@@ -18,7 +18,9 @@ OPENAI_CHAT = Dialect(
     read=request.read,
     splice=request.splice,
     # providers of other models took this API over, and with it the marks of their own
-    marks=CacheMarks(styles=MARKS, style=request.mark_style, slots=request.slots, add=request.marked),
+    marks=CacheMarks(
+        styles=MARKS, style=request.mark_style, slots=request.slots, add=request.marked, longer="cache_control"
+    ),
     recall=RecallForm(
         tool=request.recall_tool,
         put_back=request.put_back,

@@ -3,6 +3,7 @@
 from policies.dialects.dialect import CacheMarks, Dialect, Http, RecallForm
 from policies.dialects.openai import BREAKPOINT
 from policies.dialects.openai_responses import exchange, reply, request
+from policies.dialects.openai_responses.ping import ping
 from policies.dialects.splitting import RequestFields
 
 OPENAI_RESPONSES = Dialect(
@@ -30,7 +31,10 @@ OPENAI_RESPONSES = Dialect(
     splice=request.splice,
     joined=request.joined,
     looks_like=lambda fields: "input" in fields and "messages" not in fields,
-    marks=CacheMarks(styles=(BREAKPOINT,), style=request.mark_style, slots=request.slots, add=request.marked),
+    marks=CacheMarks(
+        styles=(BREAKPOINT,), style=request.mark_style, slots=request.slots, add=request.marked, longer=BREAKPOINT
+    ),
+    ping=ping,
     recall=RecallForm(
         tool=exchange.recall_tool,
         put_back=exchange.put_back,

@@ -280,7 +280,7 @@ def marked(raw: bytes, style: MarkStyle) -> bytes | None:
 
 
 def joined(
-    request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
+    request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Sequence[Change] = ()
 ) -> bytes:
     """An `input` that is a text becomes a list where items follow it."""
     text = request.raw(0)

@@ -176,6 +176,10 @@ class Gate(Addon):
             raise _refused("send a key of this gateway (nrw_...) as the API key, or in the header x-narrows-key.")
         request[IDENTITY] = self._identity(request, await self._row_of(key) if key else None)
 
+    def counts(self, row: KeyRow) -> bool:
+        """True where a key is still what it was."""
+        return self._registry.find(row.sha256) == row and not row.has_expired(self._clock())
+
     def _identity(self, request: web.BaseRequest, row: KeyRow | None) -> Identity:
         client = who(request, self._settings, self._secret)
         person = id = ""

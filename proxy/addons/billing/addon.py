@@ -78,18 +78,38 @@ class Billing(Addon):
             exchange.bill = bill
 
     def summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
+        sums = BillSums(summaries=cost.dollars, unpriced=int(cost.known_dollars is None))
+        self._enter(key, labels, "summary", sums)
+        self._telemetry.summary_spent(cost)
+
+    def ping(self, key: Key, labels: Labels, usage: Usage, prices: Prices, *, is_estimate: bool) -> None:
+        dollars = prices.cost(usage).total if prices.listed else 0.0
+        sums = BillSums(
+            pings=1,
+            paid=dollars,
+            warming=dollars,
+            unpriced=int(not prices.listed),
+            estimated=int(is_estimate),
+            prompt=usage.prompt,
+            cached=usage.cached,
+            written=usage.written,
+            output=usage.completion,
+        )
+        self._enter(key, labels, "ping", sums)
+
+    def _enter(self, key: Key, labels: Labels, mode: str, sums: BillSums) -> None:
+        """Bill what was sent for a conversation beside its requests."""
         bill = RequestBill(
             id=uuid4().hex,
             at=self._clock(),
             labels=_bounded(labels),
             conversation=key.conversation,
             prefix="",
-            mode="summary",
+            mode=mode,
             arm=self._holdout.arm(key),
-            sums=BillSums(summaries=cost.dollars, unpriced=int(cost.known_dollars is None)),
+            sums=sums,
         )
         self._telemetry.metrics.bill(bill)
-        self._telemetry.summary_spent(cost)
         self._write(bill)
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels, RequestBill
 from policies.money.prices import Prices, Usage
 from proxy.addons.limits.charges import Counts
-from proxy.addons.limits.limits import PATIENCE, Admitted, Limits
+from proxy.addons.limits.limits import PATIENCE, Admitted, Limits, admit_beside
 from proxy.addons.limits.windows import LocalWindows, TeamCounts
 from proxy.config import ConfigurationError, KeyRow
 from proxy.config.routes import Route
@@ -38,6 +38,8 @@ _MOST_OUTPUT = 128_000
 _COUNTED_BYTES, _BYTES_A_TOKEN, _PROMPT_BYTES_A_TOKEN = 100_000, 3, 4
 """A longer text is not counted but estimated, so that nobody waits for that."""
 _LEFT = ("client_left", "shutting_down")
+_UNASKED = 0.8
+"""The share of each limit up to which something is sent that no client has asked for."""
 PricesOf = Callable[[str, str], Prices]
 _ASSUMED = Prices()
 
@@ -124,6 +126,10 @@ class KeyLimits(Addon):
         finally:
             if admitted is not None:
                 admitted.close()
+
+    async def admit_ping(self, key: KeyRow) -> Admitted | None:
+        """Let in a ping for a key, to be charged and closed by who sends it; None where too much is used by then."""
+        return await admit_beside(self.limits, key, _UNASKED)
 
     def charge_summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
         self.limits.charge_owner(labels.owner, cost.prompt + cost.completion, summary_dollars(cost))

@@ -153,10 +153,10 @@ class Limits:
         running[key.name] = running.get(key.name, 0) + 1
         admitted = Admitted(self, key)
         try:
-            if key.concurrency is not None and not await self._has_room(key, key.concurrency):
+            if key.concurrency is not None and not await self.has_room(key, key.concurrency):
                 too_many = Refusal("concurrency", key.concurrency, self.charges.clock() + 1, WindowUse())
                 raise self._error(key, too_many, dialect)
-            row, use, is_used_up = await self._count(key)
+            row, use, is_used_up = await self.count(key)
             now = self.charges.clock()
             refusal = refusal_of(row, use, is_used_up, now)
             if refusal is not None:
@@ -183,7 +183,7 @@ class Limits:
         if (key := self._owners.get(owner)) is not None:
             self.charges.charge(key, tokens, dollars)
 
-    async def _count(self, key: KeyRow) -> tuple[KeyRow, WindowUse, bool]:
+    async def count(self, key: KeyRow) -> tuple[KeyRow, WindowUse, bool]:
         """The key with the limits that count now, how it stands with this request counted if it is within them, and
         true where its dollars are used up. Redis, the parent of the workers or the store say what was used; of the
         store what was spent, where nobody else spends only once for a day and a limit."""
@@ -204,7 +204,7 @@ class Limits:
         is_used_up = self.counts.is_used_up(key, self.charges.today())
         return key, self.counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
 
-    async def _has_room(self, key: KeyRow, concurrency: int) -> bool:
+    async def has_room(self, key: KeyRow, concurrency: int) -> bool:
         """True where no more requests are in flight than may be: in all workers, else in this one of its share."""
         if self._team is None:
             return True  # it was looked at before
@@ -227,7 +227,7 @@ class Limits:
         return answer
 
     async def _count_with_others(self, key: KeyRow) -> tuple[WindowUse, bool]:
-        """As `_count`, by what everybody has counted. Raises StoreTrouble."""
+        """As `count`, by what everybody has counted. Raises StoreTrouble."""
         counts, charges, limit = self.counts, self.charges, key.usd_per_day
         today = charges.today()
         purse = purse_of(key.name, today)
@@ -258,6 +258,30 @@ class Limits:
         self._last_refusals[series] = now
         headers = rate_headers(dialect, key, refusal.use, now) if refusal.limit != "concurrency" else {}
         return LimitError(key, refusal.limit, max(0.0, refusal.until - now), headers)
+
+
+async def admit_beside(limits: Limits, key: KeyRow, share: float) -> Admitted | None:
+    """Let in, and count, a request that the key's client has not sent, where less than this share of each limit is
+    used; None where more is."""
+    parts = {name: type(limit)(limit * share) for name, limit in key.limits.items() if name != "concurrency"}
+    row, budgets = key.model_copy(update=parts), limits.counts.budgets
+    running, before = limits.counts.running, budgets.get(key.name)
+    running[key.name] = running.get(key.name, 0) + 1
+    admitted, has_room = Admitted(limits, key), all(parts.values())
+    try:
+        if has_room and key.concurrency is not None:
+            has_room = running[key.name] <= key.concurrency and await limits.has_room(key, key.concurrency)
+        if has_room:
+            _, use, is_used_up = await limits.count(row)
+            has_room = refusal_of(row, use, is_used_up, limits.charges.clock()) is None
+            budgets.pop(key.name, None)  # of the whole limit it says nothing
+            budgets.update({key.name: before} if before is not None else {})
+    except BaseException:
+        admitted.close()
+        raise
+    if not has_room:
+        admitted.close()
+    return admitted if has_room else None
 
 
 async def _beat(shared: "SharedWindows", telemetry: Telemetry) -> None:

@@ -306,7 +306,7 @@ def _days(view: Overview) -> Markup:
     present = {name for parts in columns for name, size in parts if size}
     samples = charts.legend({name: words for name, words in _SAMPLES.items() if name in present})
     drawn = element("figure", charts.plot(charts.stacked_columns(columns), signed(most), ticks))
-    days = [(day, sums) for day, sums in reversed(view.days) if sums.requests or sums.summaries]
+    days = [(day, sums) for day, sums in reversed(view.days) if sums.requests or sums.summaries or sums.pings]
     title = f"{counted(len(days), 'day')} with requests, as a table"
     lines = table(("day", *_HEADS), [(day, sums_cells(sums)) for day, sums in days], "sessions sums")
     return together(samples, drawn, folded(title, lines, len(days)))

@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from policies.context import Aim
 from policies.model.parameters import MOST
-from policies.money.caches import OwnMarks
+from policies.money.caches import MarkLifetime, OwnMarks
 from policies.money.prices import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
@@ -16,10 +16,11 @@ from proxy.config.errors import Path, Table, check, refused_at, unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
 from proxy.config.sources import Configured
-from proxy.config.units import Milliseconds, Period
+from proxy.config.units import Milliseconds, Period, Seconds
 from proxy.config.upstreams import Url
 
 Recall = Literal["tools", "always", "never"]
+Credential = Literal["client-key", "client-any"]
 
 
 class CompactionGroup(Configured):
@@ -77,6 +78,11 @@ class CompactionGroup(Configured):
         description="where Narrows sets cache marks: auto, wherever the model's cache takes any; beside, only "
         "beside the client's; or never",
     )
+    mark_lifetime: MarkLifetime = Field(
+        default="own",
+        description="cache marks that live an hour where the pauses of their conversation pay for it: own, those of "
+        "Narrows, where the client sets none; auto, the client's as well (12 hours at OpenAI); or usual, none",
+    )
     drop_bound_thinking: bool = Field(
         default=True,
         description="ask Anthropic to drop thoughts that an earlier edit makes invalid, on models that check them",
@@ -116,6 +122,20 @@ class CompactionGroup(Configured):
     )
     cold_seconds: Period | None = Field(
         default=None, description="pause after which the provider's prompt cache counts as expired; default: by model"
+    )
+    keep_warm: Seconds = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="how long a prompt that waits for a person is kept in the provider's cache, by pings that its "
+        "client pays for (15m, say); 0: not at all",
+    )
+    keep_warm_budget: float = Field(
+        default=5.0, ge=0, description="dollars that this may cost one tenant on a day (UTC)"
+    )
+    keep_warm_credential: Credential = Field(
+        default="client-key",
+        description="client-key keeps warm only what a plain API key asked for; client-any whatever did",
     )
     cold_process: bool = Field(default=True, description="plan large new histories in a process of their own")
     calibrate: bool = Field(default=True, description="calibrate token counts by the provider's usage")
@@ -174,7 +194,6 @@ class CompactionGroup(Configured):
 
 # --- who is asked for summaries, and what they may cost ---
 
-Credential = Literal["client-key", "client-any"]
 SAME = "same"
 
 

@@ -3,14 +3,17 @@
 Laws
   Nothing is read that an earlier request of the same owner did not write: a hit is a digest seen before.
   cached + written <= prompt. What stands after the last boundary is plain input.
-  Entries do not expire: there is no clock here.
+  An entry has expired once its lifetime has passed since it was last used; what stands before a prefix that is used is
+  used, too. Without a clock none expires.
 How each provider's cache matches is in policies.money.caches.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise, takewhile
+from math import inf
 from typing import NamedTuple
 
 from cachetools import LRUCache
@@ -158,51 +161,83 @@ def writes(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
     return sorted(end for end in {*own, *marks} if prompt.ends[end] >= rule.least)
 
 
+class _Continuations(NamedTuple):
+    """The blocks that followed a prefix, the newest first, and when that expires."""
+
+    blocks: tuple[PromptBlock, ...]
+    expires: float
+
+
+class _Entry(NamedTuple):
+    lifetime: float
+    expires: float
+
+
+_NO_ENTRY = _Entry(0.0, -inf)
+
+
 class PromptCache:
     """A provider's memory of earlier prompts, for each owner (a credential and a model) apart."""
 
-    def __init__(self, count: Count, capacity: int = 256_000_000) -> None:
+    def __init__(self, count: Count, clock: Callable[[], float] = lambda: 0.0, capacity: int = 256_000_000) -> None:
         self._count = count
-        self._continuations: LRUCache[bytes, tuple[PromptBlock, ...]] = LRUCache(
-            capacity, lambda blocks: NODE_WEIGHT + sum(len(block.text) for block in blocks)
+        self._clock = clock
+        self._continuations: LRUCache[bytes, _Continuations] = LRUCache(
+            capacity, lambda row: NODE_WEIGHT + sum(len(block.text) for block in row.blocks)
         )
-        """By the digest of a prefix: the blocks that followed it, the newest first."""
-        self._written: LRUCache[bytes, int] = LRUCache(1_000_000)
+        """By the digest of a prefix."""
+        self._entries: LRUCache[bytes, _Entry] = LRUCache(1_000_000)
 
     def charge(self, owner: str, prompt: ProviderPrompt, rule: CacheRule) -> Usage:
         """Serve a prompt: what it reads and writes; the completion is added later."""
         chain = prompt.chain(owner)
         if rule.mark:
             return self._by_breakpoint(chain, prompt, rule)
-        cached = self._by_prefix(chain, prompt)
+        cached = self._by_prefix(chain, prompt, rule)
         cached -= cached % rule.step
         return Usage(prompt.tokens, cached if cached >= rule.least else 0, 0, 0)
 
     def _by_breakpoint(self, chain: tuple[bytes, ...], prompt: ProviderPrompt, rule: CacheRule) -> Usage:
-        hit = next((end for end in lookups(prompt, rule) if self._written.get(chain[end])), 0)
-        ends = writes(prompt, rule)
+        now, ends = self._clock(), writes(prompt, rule)
+        lasting = ends if prompt.longer else [end for end in ends if LONGER in prompt.blocks[end - 1].marks]
+        last = max(lasting, default=0)
+        hit = next((end for end in lookups(prompt, rule) if self._entry(chain[end]).expires >= now), 0)
+        entry, longest = self._entry(chain[hit]), max((each.seconds for each in rule.lifetimes), default=0.0)
+        # Of a mark that reads what was written for another lifetime no provider says that it changes this. So the dear
+        # reading counts: nothing lengthens an entry, and what goes on from one lasts no longer than that
+        built_on = entry.lifetime if hit else inf
+        for end in range(1, hit + 1):
+            used = self._entry(chain[end])
+            if used.expires >= now:
+                lifetime = used.lifetime if end <= last else min(used.lifetime, rule.seconds)
+                self._entries[chain[end]] = _Entry(lifetime, now + lifetime)
         for end in ends:
-            self._written[chain[end]] = prompt.ends[end]
+            lifetime = min(longest, built_on) if end <= last else rule.seconds
+            if end > hit:
+                self._entries[chain[end]] = _Entry(lifetime, now + lifetime)
         cached = prompt.ends[hit]
         written = max(0, prompt.ends[max(ends, default=0)] - cached)
         # Anthropic, "Prompt caching", "Mixing different TTLs": what stands up to the last write for the longer lifetime
         # costs what such a write costs.
-        lasting = ends if prompt.longer else [end for end in ends if LONGER in prompt.blocks[end - 1].marks]
-        longer = max(0, prompt.ends[max(lasting, default=0)] - cached)
-        return Usage(prompt.tokens, cached, written, 0, longer)
+        return Usage(prompt.tokens, cached, written, 0, max(0, prompt.ends[last] - cached))
 
-    def _by_prefix(self, chain: tuple[bytes, ...], prompt: ProviderPrompt) -> int:
+    def _entry(self, digest: bytes) -> _Entry:
+        return self._entries.get(digest, _NO_ENTRY)
+
+    def _by_prefix(self, chain: tuple[bytes, ...], prompt: ProviderPrompt, rule: CacheRule) -> int:
         """Tokens of the longest prefix that an earlier prompt of the owner had; this one is now such."""
-        depth_seen = sum(1 for _ in takewhile(self._continuations.__contains__, chain)) - 1
+        now, nothing = self._clock(), _Continuations((), -inf)
+        there = [self._continuations.get(digest, nothing) for digest in chain]
+        depth_seen = sum(1 for _ in takewhile(lambda row: row.expires >= now, there)) - 1
         shared = prompt.ends[max(depth_seen, 0)]
         if 0 <= depth_seen < len(prompt.blocks):  # and the first differing block may begin as one that stood there
-            others = self._continuations.get(chain[depth_seen]) or ()
+            others = there[depth_seen].blocks
             shared += max((prompt.blocks[depth_seen].shared(other, self._count) for other in others), default=0)
         # Deepest first, so that what a prefix is reached by was always used later than the prefix itself.
         for depth in range(len(prompt.blocks), -1, -1):
-            before = self._continuations.get(chain[depth])
+            blocks = there[depth].blocks
             if depth >= depth_seen:
-                following = (*prompt.blocks[depth : depth + 1], *(before or ()))[:CONTINUATIONS]
-                with suppress(ValueError):  # heavier than all that may be stored
-                    self._continuations[chain[depth]] = following
+                blocks = (*prompt.blocks[depth : depth + 1], *blocks)[:CONTINUATIONS]
+            with suppress(ValueError):  # heavier than all that may be stored
+                self._continuations[chain[depth]] = _Continuations(blocks, now + rule.seconds)
         return shared

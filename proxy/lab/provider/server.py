@@ -130,6 +130,8 @@ class Provider:
     unmarkable: Container[str] = ()
     """Models for which a cache mark is an unknown field, as with providers that only took the API over."""
     refuse: Callable[[Json], Violation | None] = lambda _: None
+    clock: Callable[[], float] = lambda: 0.0
+    """By which entries of the cache expire."""
     keep: int = 100
     """How many requests are remembered, with all that they carried."""
     requests: deque[Received] = field(init=False)
@@ -137,7 +139,7 @@ class Provider:
     def __post_init__(self) -> None:
         self.requests = deque(maxlen=self.keep)
         self._readers = {name: PromptReader(self.count, api) for name, api in APIS.items()}
-        self._cache = PromptCache(self.count)
+        self._cache = PromptCache(self.count, self.clock)
         self._stored: LRUCache[bytes, Json] = LRUCache(STORAGE, lambda value: len(jsontext.write(value)))
         self._sessions: dict[str, tuple[Say, ...]] = {}
         self._prices = lru_cache(maxsize=256)(self.prices)

@@ -30,9 +30,10 @@ from proxy.lab.arguments import (
 from proxy.lab.pages import replay_page
 from proxy.lab.replay.display import by_place, print_needs, print_replays
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all, session_of
+from proxy.lab.replay.recorded import Session, chained, chains, grouped, load_all, session_of, timed
 from proxy.lab.replay.report import Report, averages, preset_results
 from proxy.lab.replay.runs import replay_all, replay_each
+from proxy.lab.replay.times import NONE, RECORDED
 from proxy.lab.terminal import print_report, writable
 
 PriceTables = Annotated[
@@ -54,6 +55,13 @@ AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only 
 Groups = Annotated[
     list[str] | None,
     typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
+]
+Pauses = Annotated[
+    str,
+    typer.Option(
+        metavar="recorded|none|FILE",
+        help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json).",
+    ),
 ]
 Upstream = Annotated[
     str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")
@@ -116,6 +124,7 @@ def replay(
     chain: Chain = False,
     as_listed: AsListed = False,
     group: Groups = None,
+    pauses: Pauses = RECORDED,
     upstream: Upstream = "",
     credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
@@ -138,9 +147,11 @@ def replay(
         names = presets_named(preset or [PRESET], own)
         if upstream and refetch:
             raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
+        if upstream and pauses not in (RECORDED, NONE):
+            raise ValueError("--pauses is for the built-in provider: a real one has its own time")
         if not upstream:  # a real one has prices of its own
             check_prices([*(prices or ()), *([summary_model] if summary_model else [])])
-        sessions = _arranged(files, chain, as_listed, group or [])
+        sessions = _arranged(files, chain, as_listed, group or [], pauses)
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
             cache=cache or "",
@@ -190,11 +201,13 @@ def replay_until(body: bytes, name: str, options: Options) -> Report | str:
     return report
 
 
-def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> list[Session]:
-    """The sessions of the files in their groups, or the chains that they make."""
+def _arranged(
+    files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str], pauses: str = RECORDED
+) -> list[Session]:
+    """The sessions of the files in their groups, or the chains that they make, each with its times."""
     if as_listed and not chain:
         raise ValueError("--as-listed is the order of a chain; give it with --chain")
-    sessions = load_all(files)
+    sessions = [timed(session, pauses) for session in load_all(files)]
     if not chain:
         return grouped(sessions, groups)
     return [chained(sessions)] if as_listed else chains(sessions)

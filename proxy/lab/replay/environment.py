@@ -10,6 +10,7 @@ Laws
 
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from policies.keep import Patterns
 from policies.model.conversation import Part
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
+from policies.money.caches import MarkLifetime
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 from policies.presets import PRESETS, Preset
@@ -44,6 +46,7 @@ from proxy.lab.provider import TURN_HEADER, Provider, Received, Say, rule_for, s
 from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import needed
 from proxy.lab.replay.recorded import Session, read
+from proxy.lab.replay.times import SimulatedClock
 from proxy.memory import Key, Store, open_store
 from proxy.requests import PlannedRequest
 from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
@@ -182,7 +185,7 @@ def _parts(received: Received) -> Iterator[Part]:
 
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
-_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol")
+_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol", "mark_lifetime")
 """Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
@@ -214,6 +217,7 @@ class Options:
     summary_model: str = ""
     """The model that writes the summaries that the preset wants; empty for the small sibling of the session's."""
     no_marks: bool = False
+    mark_lifetime: MarkLifetime = "own"
     store: str = ""
     """The URL of a store that stays; one of its own, which is deleted, where empty."""
 
@@ -262,6 +266,7 @@ class ReplayEnvironment:
     model: str
     count: Counter
     options: Options
+    clock: SimulatedClock
 
     @property
     def marks(self) -> bool:
@@ -320,11 +325,11 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
     overrides = {model: CACHES[options.cache]} if options.cache else {}
     count = Counter(encoding_for(model))
     async with AsyncExitStack() as parts:
-        folder = parts.enter_context(TemporaryDirectory(prefix="narrows-"))
+        folder, clock = parts.enter_context(TemporaryDirectory(prefix="narrows-")), SimulatedClock(time.time())
         provider = None
         upstream = options.upstream
         if not upstream:
-            provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
+            provider = Provider(lambda name: prices_for(name, overrides), count, clock=clock, keep=1)
             upstream = (await parts.enter_async_context(await start(provider))).url
         values: dict[str, Any] = {
             # the provider here stands for one elsewhere
@@ -343,7 +348,8 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
             raise ConfigurationError("; ".join(faults)) from error
         with _without_proxies() if urlsplit(upstream).hostname == "127.0.0.1" else nullcontext():
-            starting = App.start(settings, patience=_PATIENCE, beside=(observer := PlanObserver(),))
+            beside = (observer := PlanObserver(),)
+            starting = App.start(settings, patience=_PATIENCE, beside=beside, clock=clock if provider else time.time)
             app = await parts.enter_async_context(await starting)
         player = None
         if provider is not None:
@@ -365,6 +371,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             model=model,
             count=count,
             options=options,
+            clock=clock,
         )
 
 

@@ -19,7 +19,7 @@ from policies.dialects.common import as_json
 from policies.model.conversation import Conversation, Message, Part, converse
 from proxy.lab.provider import APIS, PREFIX, find_violation
 from proxy.lab.provider.api import ClientApi
-from proxy.lab.replay.times import RequestTimes, times_of
+from proxy.lab.replay.times import NONE, RECORDED, RequestTimes, times_in, times_of
 from proxy.lab.request_file import content_of, refusal, request_in
 
 Json = Mapping[str, Any]
@@ -130,6 +130,14 @@ def load_all(paths: Sequence[Path]) -> list[Session]:
     if not sessions:
         raise ValueError(f"there is no session among the files: those called *{_USAGE} are recorded usage")
     return sessions
+
+
+def timed(session: Session, pauses: str) -> Session:
+    """The session with its times as recorded, none, or those of a file. Raises ValueError."""
+    if pauses == RECORDED:
+        return session
+    times = () if pauses == NONE else times_in(pauses, session.name, len(session.turns))
+    return replace(session, times=times)
 
 
 def grouped(sessions: Sequence[Session], groups: Sequence[str]) -> list[Session]:

@@ -40,6 +40,7 @@ from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
 from proxy.lab.replay.report import Report, RequestResult
+from proxy.lab.replay.times import schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,10 @@ async def replay(
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
     views: list[RequestView | None] = []
+    began, due = environment.clock.now, schedule(session.times, len(session.turns))
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
+        if environment.provider is not None:  # a real one has no other time than ours
+            environment.clock.now = began + due[turn]
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         accounting.add_request(report, body, await ask(body, numbered))
         await accounting.add_summaries(report)
@@ -121,13 +125,13 @@ class _Accounting:
         self._dialect = session.dialect
         self._edited_at = session.edit.request if session.edit else 0
         self._read = PromptReader(environment.count, APIS[session.dialect])
-        self._cache = PromptCache(environment.count)
+        self._cache = PromptCache(environment.count, environment.clock)
         self._rule = rule_for(environment.prices.model, environment.prices)
         prices, count = environment.prices, environment.count
         # on other caches there are no marks of ours
         self._marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
         self._requests = RequestReader(session.dialect, count)
-        self._marked_cache = PromptCache(count)
+        self._marked_cache = PromptCache(count, environment.clock)
         # the request before, as the provider received it: digests of its prefixes, how many stand before its last step
         self._chain: tuple[bytes, ...] = ()
         self._steps = 0

@@ -88,7 +88,10 @@ class AnthropicMessages(Api):
         return tool_piece(plain, marks_of(definition))
 
     def adapt(self, say: Say, body: Json) -> Say:
-        """A model whose thinking is enabled thinks first, and one whose thinking is disabled does not."""
+        """A model whose thinking is enabled thinks first, and one whose thinking is disabled does not; one that may say
+        nothing does not answer."""
+        if body.get("max_tokens") == 0:
+            return Say(finish="length", wire=say.wire)
         kind = mapping(body.get("thinking")).get("type")
         if kind == "disabled":
             return replace(say, thinking=())

@@ -443,6 +443,14 @@ def _max_tokens(body: Json, _: CacheRule) -> Violations:
         yield required("max_tokens")
     elif not fits(body["max_tokens"], "a positive integer") and body["max_tokens"] != 0:
         yield refusal("max_tokens", "Input should be greater than or equal to 0")
+    if body.get("max_tokens") == 0:
+        wants = {
+            "stream": body.get("stream"),
+            "thinking.type": mapping(body.get("thinking")).get("type") == "enabled",
+            "output_config.format": mapping(body.get("output_config")).get("format"),
+            "tool_choice.type": mapping(body.get("tool_choice")).get("type") in ("any", "tool"),
+        }
+        yield from (refusal(name, "not allowed with `max_tokens` of 0") for name, is_set in wants.items() if is_set)
 
 
 def _fields(body: Json, _: CacheRule) -> Violations:

@@ -436,6 +436,10 @@ class OpenAIResponses(Api):
         inner = {kind: plain} if kind in ("function", "custom") else plain
         return tool_piece({"type": kind, **inner}, marks_of(definition))
 
+    def adapt(self, say: Say, body: Json) -> Say:
+        """Where only the cache is to be prepared there is no output."""
+        return Say(wire=say.wire) if mapping(body.get("prompt_cache_options")).get("prewarm") is True else say
+
     def json_reply(self, reply: ModelReply) -> Json:
         reason = INCOMPLETE.get(reply.say.finish_reason)
         return _begin(reply) | {

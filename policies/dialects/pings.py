@@ -1,0 +1,55 @@
+"""The request that keeps the prompt of another one in its provider's cache: a ping. What it looks like is each API's
+own, and stands there beside the words of its vendor.
+
+Laws
+  A form is as the vendor words it; where there are no words, there is no ping.
+  All bytes stay but the limit of the output, `stream`, and what has to change with them.
+  Nothing is sent that the provider runs, stores, or goes on with by itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from policies.dialects.common import decoded
+from policies.model.rawjson import Span, UnreadableError, members, spliced
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    body: bytes = b""
+    reason: str = ""
+    """Why there is none: hosted_tools, stored, tier, or form, where the vendor says nothing of such a request."""
+
+
+Values = Callable[[str], object]
+"""The value that a request has at a key; None where it has none."""
+Objections = Callable[[Values], Iterable[tuple[str, bool]]]
+"""Reasons not to send a ping, and whether each holds."""
+Changes = Callable[[Values], Mapping[str, bytes]]
+"""The members that a ping has in place of the request's, or beside them."""
+
+
+def no_ping(body: bytes) -> Ping:
+    return Ping(reason="form")
+
+
+def ping_of(body: bytes, objections: Objections, changes: Changes) -> Ping:
+    def value(name: str) -> object:
+        raw = body[slice(*fields[name])] if name in fields else b"null"
+        if (read := decoded(raw)) is None and raw != b"null":
+            raise UnreadableError(name)
+        return read
+
+    try:
+        fields = members(body)
+        reason = next((reason for reason, holds in objections(value) if holds), "")
+        return Ping(reason=reason) if reason else Ping(_changed(body, fields, changes(value)))
+    except UnreadableError:
+        return no_ping(body)
+
+
+def _changed(body: bytes, fields: Mapping[str, Span], values: Mapping[str, bytes]) -> bytes:
+    end = body.rindex(b"}")
+    added = b"".join(b',"%s":%s' % (name.encode(), value) for name, value in values.items() if name not in fields)
+    changed = [(fields[name], value) for name, value in values.items() if name in fields]
+    return spliced(body, [*changed, ((end, end), added)])

@@ -1,0 +1,157 @@
+"""One ping: whether it may be sent, and what came of it.
+
+Laws
+  It goes to the same upstream with the same credential as the request that it stands for, and its reply is read for the
+  usage alone.
+  It is sent only where nothing speaks against it, looked at in the order of what that costs: in memory, in the store,
+  then in the counts of the key. Where the store is away nobody knows, and none is sent.
+  All replicas send one at a time for a conversation, and none for one that has gone on elsewhere.
+  What it is expected to cost is taken from the budget before it is sent. It may cost more once: the first ping that
+  shows that a prompt was not in the cache, or that is refused, ends those for its model at its upstream until Narrows
+  starts again.
+  What it came to is billed, and charged to the key.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+
+from policies.dialects import DIALECTS
+from policies.dialects.dialect import usage_in
+from policies.money.prices import Usage
+from proxy.addons.warm.waiting import WaitingPrompt
+from proxy.errors import ApiError
+from proxy.identity.credential import seconds_of
+from proxy.kernel.send import headers_of
+from proxy.kernel.services import Services
+from proxy.memory import UNTOUCHED, Purse, Store, StoreTrouble
+from proxy.upstreams.upstream import CutError
+
+_LONGEST = 45.0
+"""Seconds for all of a ping; its lease is longer, so that it is not lost meanwhile."""
+_LEASE, _LEASE_SECONDS = "warm", 60.0
+_LARGEST_REPLY = 2**20
+_LARGE_BYTES = 200_000
+"""A larger body is changed in a thread, so that nobody else waits."""
+_REFUSALS = (400, 404, 413, 422)
+"""Statuses by which an upstream does not take such a request, whoever sends it."""
+
+
+class SkippedError(Exception):
+    """It is not sent, and why."""
+
+
+class Pings:
+    def __init__(self, services: Services, store: Store) -> None:
+        self._services, self._store = services, store
+        self._ended: set[tuple[str, str]] = set()
+        """Models and upstreams of which none is sent any more."""
+
+    def objection(self, prompt: WaitingPrompt) -> str:
+        """The reason, by what is known here, why none may be sent; "" where there is none."""
+        states, (owner, upstream) = self._services.admission.states, prompt.owner
+        access = self._services.opened.get("access")
+        if (prompt.model, upstream) in self._ended:
+            return "ended"
+        if prompt.row is not None and (access is None or not access.counts(prompt.row)):
+            return "key"
+        return "" if states.is_accepted(owner, upstream) and not states.is_blocked(owner) else "upstream"
+
+    async def send(self, prompt: WaitingPrompt) -> str:
+        """The outcome: read, written, refused, failed, or skipped with a reason."""
+        try:
+            async with asyncio.timeout(_LONGEST):
+                return await self._send(prompt)
+        except SkippedError as reason:
+            return f"skipped:{reason}"
+        except StoreTrouble:
+            return "skipped:store"
+        except (ApiError, CutError, TimeoutError):
+            return "failed"
+        except Exception as error:  # nobody waits for it
+            self._services.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+            return "failed"
+
+    async def _send(self, prompt: WaitingPrompt) -> str:
+        body, store, key = await self._body(prompt), self._store, prompt.key
+        lease = await store.lease(key, _LEASE, _LEASE_SECONDS)
+        if lease is None:
+            raise SkippedError("lease")
+        try:
+            untouched = (await store.memory(key, [UNTOUCHED])).steps.get(UNTOUCHED)
+            newest = filter(None, (untouched, await store.newest_step(key)))
+            if any(step.at > prompt.record.at for step in newest):
+                raise SkippedError("moved")
+            return await self._within_budget(prompt, body)
+        finally:
+            with suppress(StoreTrouble):  # it ends by itself
+                await store.release(key, lease)
+
+    async def _body(self, prompt: WaitingPrompt) -> bytes:
+        """The body of the ping. Raises SkippedError."""
+        form = DIALECTS[prompt.labels.api].ping
+        ping = form(prompt.body) if len(prompt.body) <= _LARGE_BYTES else await asyncio.to_thread(form, prompt.body)
+        late = self._services.clock() >= prompt.end
+        if reason := ping.reason or self.objection(prompt) or ("late" if late else ""):
+            raise SkippedError(reason)
+        return ping.body
+
+    async def _within_budget(self, prompt: WaitingPrompt, body: bytes) -> str:
+        services, budget = self._services, self._services.settings.keep_warm_budget
+        prices = services.price_book.prices(prompt.model, prompt.upstream)
+        expected = billed = Usage(prompt.tokens, prompt.tokens, 0, 0)
+        most, dollars = prices.cost(expected).total, 0.0
+        purse = Purse(prompt.labels.tenant, day=f"{time.strftime('%Y-%m-%d', time.gmtime(services.clock()))} pings")
+        if not await self._store.take(purse, most, budget):
+            raise SkippedError("budget")
+        try:
+            async with self._let_in(prompt) as charge:
+                dollars = most  # where nobody says what it has cost
+                status, usage = await self._ask(prompt, body)
+                billed = usage or expected
+                dollars = prices.cost(billed).total if status < 300 else 0.0
+                charge(billed.prompt + billed.completion if dollars else 0, dollars)
+        finally:
+            with suppress(StoreTrouble):  # then it counts as expected
+                await self._store.take(purse, dollars - most)
+        if status < 300:
+            services.opened["billing"].ping(prompt.key, prompt.labels, billed, prices, is_estimate=usage is None)
+        return self._outcome(prompt, status, usage)
+
+    @asynccontextmanager
+    async def _let_in(self, prompt: WaitingPrompt) -> AsyncIterator[Callable[[int, float], None]]:
+        """Count it as a request of its key; yields what charges the key tokens and dollars. Raises SkippedError."""
+        limits = self._services.opened.get("limits")
+        if prompt.row is None or limits is None:
+            yield lambda tokens, dollars: None
+            return
+        if (admitted := await limits.admit_ping(prompt.row)) is None:
+            raise SkippedError("limits")
+        try:
+            yield admitted.charge
+        finally:
+            admitted.close()
+
+    async def _ask(self, prompt: WaitingPrompt, body: bytes) -> tuple[int, Usage | None]:
+        """Status and usage of the reply. Raises ApiError."""
+        services, (owner, upstream) = self._services, prompt.owner
+        headers = headers_of(prompt.head, prompt.more, f"-warm-{prompt.pings + 1}")
+        headers["Accept-Encoding"] = "identity"
+        sending = services.upstreams.by_name[upstream].send("POST", prompt.rest, headers, body, prompt.model)
+        with closing(await sending) as reply:
+            retry_after = seconds_of(reply.headers.get("Retry-After"))
+            services.admission.states.note(owner, reply.status, retry_after, upstream)
+            return reply.status, usage_in(DIALECTS[prompt.labels.api], await reply.read_ahead(_LARGEST_REPLY))
+
+    def _outcome(self, prompt: WaitingPrompt, status: int, usage: Usage | None) -> str:
+        is_read = usage is not None and 2 * usage.cached >= usage.prompt
+        if status in _REFUSALS or (status < 300 and usage is not None and not is_read):
+            self._ended.add((prompt.model, prompt.upstream))
+            log, cached = self._services.telemetry.log, usage.cached if usage is not None else None
+            log.warning(
+                "keep_warm_ended", model=prompt.labels.model, upstream=prompt.upstream, status=status, cached=cached
+            )
+        if status >= 300 or usage is None:
+            return "refused" if 300 <= status < 500 else "failed"
+        return "read" if is_read else "written"

@@ -1,0 +1,107 @@
+"""Prompts that wait for a person, each with all that its ping needs: one of each conversation, in memory alone.
+
+Law: they are bounded in number and bytes; the oldest go.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from policies.model.memory import StepRecord
+from policies.money.bills import Labels
+from proxy.config import KeyRow
+from proxy.memory import Key
+from proxy.requests import RequestHead
+
+_MARGIN, _LEAST_MARGIN = 0.1, 10.0
+"""How long before its cache expires a prompt is due: this share of the lifetime, and so many seconds at least, but in
+short lifetimes half of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingPrompt:
+    """Times are seconds since 1970."""
+
+    key: Key
+    labels: Labels
+    row: KeyRow | None
+    """The key of the gateway that its client has shown."""
+    upstream: str
+    model: str
+    """For a URL that has it in its path."""
+    rest: str
+    """The target, after /v1."""
+    head: RequestHead = field(repr=False)
+    more: Mapping[str, str]
+    """Headers that went upstream beside its own."""
+    body: bytes = field(repr=False)
+    """As it went upstream."""
+    beginning: str
+    """A digest of what stands before its messages."""
+    tokens: int
+    """By the provider's count."""
+    lifetime: float
+    record: StepRecord
+    """Of the step that it is, from when it was sent for its client."""
+    fingerprint: str
+    is_quiet: bool
+    """True where nothing is stored of that step."""
+    sent: float
+    """When it was sent last, for its client or as a ping."""
+    until: float
+    """When nobody is waited for any more."""
+    pings: int = 0
+
+    @property
+    def due(self) -> float:
+        return self.end - min(max(self.lifetime * _MARGIN, _LEAST_MARGIN), self.lifetime / 2)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.due <= self.until and self.lifetime <= self.until - self.record.at
+
+    @property
+    def end(self) -> float:
+        """When its cache expires."""
+        return self.sent + self.lifetime
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose credential it is, and where that is known."""
+        return self.labels.owner, self.upstream
+
+    def again(self, now: float) -> Self:
+        """The same after a ping that kept it warm."""
+        return replace(self, sent=now, pings=self.pings + 1)
+
+
+class WaitingPrompts:
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._prompts: dict[Key, WaitingPrompt] = {}
+        """The oldest first."""
+
+    def __iter__(self) -> Iterator[WaitingPrompt]:
+        return iter(list(self._prompts.values()))
+
+    def __contains__(self, prompt: WaitingPrompt) -> bool:
+        return self._prompts.get(prompt.key) is prompt
+
+    def put(self, prompt: WaitingPrompt) -> int:
+        """Enter the newest prompt of a conversation; how many others went to make room."""
+        self.pop(prompt.key)
+        self._prompts[prompt.key] = prompt
+        size, before = sum(len(each.body) for each in self._prompts.values()), len(self._prompts)
+        while len(self._prompts) > self._most or size > self._most_bytes:
+            size -= len(self._prompts.pop(next(iter(self._prompts))).body)
+        return before - len(self._prompts)
+
+    def pop(self, key: Key) -> None:
+        self._prompts.pop(key, None)
+
+    def drop(self, which: Callable[[WaitingPrompt], bool]) -> int:
+        """Forget some; how many there were."""
+        dropped = [key for key, prompt in self._prompts.items() if which(prompt)]
+        for key in dropped:
+            del self._prompts[key]
+        return len(dropped)
