@@ -105,22 +105,22 @@ async def test_p1_requests_go_at_their_times_and_are_measured_by_them(capsys: py
     upstream = Upstream()
     played = session([0], [5], [5], [30], date=0), session([0], [20], date=10)
     async with listening(upstream) as url:
-        plan = plan_of(*played, url=url, conversations=3)
-        began = perf_counter()
+        plan = plan_of(*played, url=url, conversations=3, speed=20)
         report = await measure(plan, 2, lambda: None)
     assert report.errors == {}
+    began = min(rows[0][0] for rows in upstream.rows.values())
     for number in range(plan.conversations):
         rows = upstream.rows[f"load-{plan.seed + number}"]
         dues = [at / plan.speed for at in plan.moments(number)]
         assert [messages for _, messages, _ in rows] == plan.script(number).ends
-        assert all(at - began >= due for (at, _, _), due in zip(rows, dues, strict=True))
+        assert all(at - began > due - 0.2 for (at, _, _), due in zip(rows, dues, strict=True))
         assert not any(waited for _, _, waited in rows)
     counts = {row.kind: row.count for row in report.latencies}
     assert counts[ALL] == counts[BEHIND] == report.answered == 8
     assert report.recorded_seconds == plan.span == 30
     print_load(Console(width=100), report)
     printed = capsys.readouterr().out
-    assert "as recorded, 100 times as fast, 3 conversations" in printed
+    assert "as recorded, 20 times as fast, 3 conversations" in printed
     assert "30.0 s in " in printed
 
 
