@@ -167,6 +167,11 @@ class Exchange:
         return (self.access.request_id if self.is_api and self.access is not None else "") or self.id
 
     @property
+    def came_at(self) -> float:
+        """When it came, in seconds since 1970."""
+        return (UUID(self.id).int >> 80) / 1000
+
+    @property
     def model_name(self) -> str:
         """The model that is asked, as far as anybody had to know it: "" where the request was not read."""
         request = self.upstream_request

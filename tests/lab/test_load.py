@@ -147,6 +147,15 @@ def test_what_a_text_quotes_it_still_quotes(words: list[str], number: int, data:
         (["http://127.0.0.1:1/v1", "no-such-file.json", "--rate", "9"], "cannot read"),
         (["http://127.0.0.1:1/v1", "--rate", "9"], "nothing answers at"),
         (["http://127.0.0.1:1/v1", "--sink"], "--sink is an upstream"),
+        (["http://127.0.0.1:1/v1", "--as-recorded", "--rate", "1"], "say how fast, in one way"),
+        (["http://127.0.0.1:1/v1", "--as-recorded"], "follow_up.json does not say when its requests were sent; record"),
+        (["http://127.0.0.1:1/v1", "--as-recorded", "--pauses", "/no"], "cannot read /no"),
+        (["http://127.0.0.1:1/v1", "--rate", "1", "--speed", "2"], "--speed is for --as-recorded"),
+        (["http://127.0.0.1:1/v1", "--rate", "1", "--pauses", "it"], "--pauses is for --as-recorded"),
+        (["http://127.0.0.1:1/v1", "--rate", "1", "--store", "sqlite:///it.db"], "--store is for --serve"),
+        (["--serve", "http://127.0.0.1:1/v1", "--rate", "1"], "--serve starts a target of its own"),
+        (["--serve", "no-such-file.json", "--rate", "1"], "cannot read no-such-file.json"),
+        (["--serve", "--rate", "1", "--config", "/no.toml"], "cannot read /no.toml"),
     ],
 )
 def test_what_makes_no_load_is_one_line(words: list[str], sentence: str) -> None:

@@ -41,9 +41,11 @@ class Archive(Addon):
         if self.artifacts is not None and is_first:
             self.artifacts.keep(key, owner, parsed.conversation)
         if self.message_log is not None:
-            self.message_log.keep(key, owner, dialect, parsed, request.body, is_round=not is_first)
+            self.message_log.keep(
+                key, owner, dialect, parsed, request.body, came=exchange.came_at, is_round=not is_first
+            )
         if self.recorder is not None and is_first:
-            self.recorder.passed(key, client_request, parsed)
+            self.recorder.passed(key, client_request, parsed, exchange.came_at)
         is_edited = not client_request.is_dry and request.notes.record is not None and not request.planned.is_quiet
         if self.originals is not None and is_edited:
             self.originals.keep(key, client_request.sender.owner, context.conversation, plan.new)
@@ -56,11 +58,11 @@ class Archive(Addon):
         if planned is None or reply is None or reply.size > self._limit or not is_over:
             return
         context = planned.context
-        key, client_request, parsed = context.key, context.client_request, context.received
+        key, client_request, parsed, came = context.key, context.client_request, context.received, exchange.came_at
         if self.message_log is not None:
-            self.message_log.keep_reply(key, client_request.sender.owner, client_request.dialect, parsed, reply)
+            self.message_log.keep_reply(key, client_request.sender.owner, client_request.dialect, parsed, reply, came)
         if self.recorder is not None:
-            self.recorder.replied(key, client_request, parsed, reply)
+            self.recorder.replied(key, client_request, parsed, reply, came)
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""

@@ -26,8 +26,8 @@ from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, t
 from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.addons.archive import sent_requests
-from proxy.addons.archive.sent_requests import SentBody, SentTrail, common_items
-from proxy.addons.archive.texts import ArchiveMemory, TextQueue
+from proxy.addons.archive.sent_requests import SentBody, SentTrail
+from proxy.addons.archive.texts import ArchiveMemory, TextQueue, common_items
 from proxy.kernel.addons import HeldReply
 from proxy.memory import MESSAGES, Key, StoredText
 from proxy.memory.conversation import ParsedRequest
@@ -129,9 +129,11 @@ class MessageLog:
         parsed: ParsedRequest,
         sent: bytes | None = None,
         *,
+        came: float,
         is_round: bool = False,
     ) -> None:
-        """Log what is new in a request, and what was `sent` for it. `is_round`: after a recall. Never raises."""
+        """Log what is new in a request that `came` then, and what was `sent` for it. `is_round`: after a recall. Never
+        raises."""
         entry, messages = self._memory.of(key), parsed.conversation.messages
         branches = entry.branches.get(owner, ())
         digests = tuple(message.digest for message in messages)
@@ -146,7 +148,7 @@ class MessageLog:
         branch = LogBranch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
         new = [at for at in range(shared, len(messages)) if self._entries.fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
-        about = self._about(owner, dialect)
+        about = self._about(owner, dialect, came)
         arrival = _Arrival(key, about, parsed, branch, new=new, sent=sent, is_round=is_round)
         make = _once(partial(self._entries.of_request, arrival))
         if self.queue.put(key, size, make, partial(self._give_up, key)):
@@ -156,16 +158,19 @@ class MessageLog:
                 entry.branches[owner] = branches
                 self._memory.put(key, entry)
 
-    def keep_reply(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply) -> None:
+    def keep_reply(
+        self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: HeldReply, came: float
+    ) -> None:
+        """Log the reply to the request that `came` then."""
         digests = tuple(message.digest for message in parsed.conversation.messages)
         branches = self._memory.of(key).branches.get(owner, ())
         branch = next((branch for branch in branches if branch.digests == digests), None)
         if branch is not None and reply.size:
-            make = partial(asyncio.to_thread, self._entries.of_reply, self._about(owner, dialect), branch, reply)
+            make = partial(asyncio.to_thread, self._entries.of_reply, self._about(owner, dialect, came), branch, reply)
             self.queue.put(key, reply.size, _once(make), partial(self._give_up, key))
 
-    def _about(self, owner: str, dialect: str) -> _About:
-        return {"owner": owner, "dialect": dialect, "at": self._services.clock()}
+    def _about(self, owner: str, dialect: str, came: float) -> _About:
+        return {"owner": owner, "dialect": dialect, "at": self._services.clock(), "came": came}
 
     def _give_up(self, key: Key) -> None:
         """Texts that wait need those before them, so give them up, too: all comes with the next request."""
@@ -303,7 +308,10 @@ class LogEntries:
             }
             texts.append(StoredText(name, text_of(raw), {**about, **place, "reply": digest, "after": branch.last}))
             last = name
-        return texts if sum(len(text.text) for text in texts) <= self._limit else []
+        name = self.name(str(about["owner"]), branch.last, "end", repr(about["came"]).encode())
+        end: _About = {"index": sent_requests.BESIDE["end"], "parent": branch.last, "role": "end"}
+        texts.append(StoredText(name, "", {**about, **end}))
+        return texts if sum(len(text.text) for text in texts) <= self._limit else texts[-1:]
 
     def _reply_name(self, owner: str, before: str, digest: str, at: int) -> str:
         return self.name(owner, before, "reply", f"{digest}\0{at}".encode())

@@ -33,6 +33,7 @@ import re2  # type: ignore[import-untyped]  # it ships no types
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
+from proxy.addons.archive.request_times import Moments, RequestMoments, reply_starts, shared_moments, time_fields
 from proxy.addons.archive.texts import ArchiveMemory
 from proxy.config import Settings
 from proxy.config.keyring import SEALED, Keyring, SealedError, keyring_of
@@ -46,6 +47,8 @@ _NAME = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{12})\.[0-9a-f]{8}-[0-9]{1,4}\.(js
 """With a number at the end it is half written, maybe by a process that died of it."""
 _FOLDER = re.compile(r"[0-9a-f]{16}")
 _PLACE = b"recording"
+_MOST_ALIKE = 4
+"""Recordings in which the times are looked up of requests that another process served, or that branches share."""
 KEYS = "NARROWS_ENCRYPTION_KEY_ENV"
 """The variable that names the one with the keys."""
 
@@ -89,6 +92,17 @@ class Recordings:
         except OSError:
             _unlink(half)
             raise
+
+    def alike(self, file: Path) -> Iterator[bytes]:
+        """The newest recordings that begin as the one in this file, itself among them."""
+        rows: list[tuple[float, Path]] = []
+        for each in file.parent.glob(f"{file.name.rpartition('-')[0]}-*{file.suffix}"):
+            with suppress(FileNotFoundError):
+                rows.append((each.stat().st_mtime, each))
+        for _, each in sorted(rows, reverse=True)[:_MOST_ALIKE]:
+            with suppress(OSError, SealedError):
+                content = each.read_bytes()
+                yield content if self.keyring is None else self.keyring.open(_PLACE, content)
 
     def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
         """Delete what is of a tenant, of one of its conversations, of one who sent it. Returns how many there were."""
@@ -149,6 +163,8 @@ def opened(content: bytes, name: str) -> bytes:
 # Law: cache marks move from request to request, and a replay sets them where clients do, so a session has none; it says
 # where its client set none at all.
 
+_OURS = ("cache_marks", "started_at", "times")
+"""Fields of a session that no request has."""
 _MARKS = {mark for api in DIALECTS.values() for mark in api.marks.styles}
 _HOLDERS = ("content", "source", "output", "function")
 """Fields that hold what may carry a mark; what a model wrote as arguments is none of them."""
@@ -163,7 +179,7 @@ def session_of(dialect: str, body: str | bytes, replies: Sequence[str | bytes]) 
     session[field] = [*history, *map(json.loads, replies)]
     bare = {name: _bare(value) if name in ("system", "tools", field) else value for name, value in session.items()}
     has_marks = bare != session or any(mark in session for mark in _MARKS)
-    bare = {name: value for name, value in bare.items() if name not in (*_MARKS, "stream", "stream_options")}
+    bare = {name: value for name, value in bare.items() if name not in (*_MARKS, *_OURS, "stream", "stream_options")}
     return bare if has_marks else {**bare, "cache_marks": False}
 
 
@@ -267,6 +283,7 @@ class Recording:
     has_replies: bool = False
     """True where the body holds any: without one it is no session."""
     is_deleted: bool = False
+    moments: Moments = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -283,14 +300,15 @@ class Recorder:
         memory: ArchiveMemory,
     ) -> None:
         self._recordings, self._redaction, self._settings, self._memory = recordings, redaction, settings, memory
-        self._telemetry, self._secret = access.telemetry, access.secret
+        self._telemetry, self._secret, self._clock = access.telemetry, access.secret, access.clock
         self._waiting: dict[Path, Recording] = {}
         self._held = 0
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
+    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, came: float) -> None:
+        """The reply to a request begins. `came`: when the request did."""
         wanted = client_request.options.record
         if wanted is False or not (wanted or self._is_sampled(key)):
             return
@@ -311,13 +329,22 @@ class Recorder:
             branches.append(recording)
             self._memory.put(key, entry)
         recording.digests, recording.dialect = digests, client_request.dialect
+        newest = parsed.conversation.steps - 1
+        recording.moments = {at: each for at, each in recording.moments.items() if at < newest}
+        recording.moments[newest] = RequestMoments(came, self._clock())
         recording.credential, recording.has_replies = client_request.sender.credential, parsed.conversation.steps > 1
         self._hold(recording, client_request.body, b"")
 
-    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply) -> None:
+    def replied(
+        self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: HeldReply, came: float
+    ) -> None:
         digests = tuple(message.digest for message in parsed.conversation.messages)
+        newest = parsed.conversation.steps - 1
         beginning = parsed.conversation.end_anchor(0)
         for recording in self._memory.of(key).recordings.get((client_request.sender.owner, beginning), ()):
+            row = recording.moments.get(newest)
+            if row is not None and row.came == came:  # else it was sent again meanwhile
+                recording.moments = {**recording.moments, newest: row._replace(ended=self._clock())}
             if recording.digests == digests:
                 self._hold(recording, client_request.body, reply.content)
 
@@ -378,7 +405,8 @@ class Recorder:
                 if recording.is_deleted:
                     continue
                 try:
-                    await asyncio.to_thread(self._write, recording, body, reply)
+                    earlier = await asyncio.to_thread(self._write, recording, body, reply)
+                    recording.moments = {**earlier, **recording.moments}
                 except Exception as error:  # one recording is no reason to stop all others
                     self._telemetry.metrics.store_trouble("recording")
                     self._telemetry.log.warning("recording_failed", error=type(error).__name__)
@@ -386,9 +414,19 @@ class Recorder:
                     with suppress(OSError):
                         await asyncio.to_thread(recording.file.unlink, missing_ok=True)
 
-    def _write(self, recording: Recording, body: bytes, reply: bytes) -> None:
-        replies: Sequence[bytes] = DIALECTS[recording.dialect].messages_in(reply) if reply else ()
+    def _write(self, recording: Recording, body: bytes, reply: bytes) -> Moments:
+        """Returns the times of the requests that this process has not seen, as far as earlier recordings have them."""
+        dialect, moments, earlier = recording.dialect, recording.moments, dict[int, RequestMoments]()
+        replies: Sequence[bytes] = DIALECTS[dialect].messages_in(reply) if reply else ()
         if not (replies or recording.has_replies):
-            return
-        session = session_of(recording.dialect, body, replies)
-        self._recordings.write(recording.file, self._redaction.applied(session, recording.credential))
+            return earlier
+        content = self._redaction.applied(session_of(dialect, body, replies), recording.credential)
+        session = json.loads(content)
+        starts = reply_starts(dialect, session)
+        if any(at not in moments for at in range(len(starts))):
+            for other in self._recordings.alike(recording.file):
+                earlier = {**shared_moments(other, dialect, session, starts), **earlier}
+        if fields := time_fields({**earlier, **moments}, len(starts)):
+            content = content[:-1] + b"," + as_json(fields)[1:]
+        self._recordings.write(recording.file, content)
+        return earlier

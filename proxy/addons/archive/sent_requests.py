@@ -21,11 +21,13 @@ from policies.dialects import DIALECTS, Request
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, Piece, Segment, joined, pieces_of, raw_of, rest_in, segments
 from proxy.addons.archive.recordings import session_of
+from proxy.addons.archive.request_times import RequestMoments, reply_starts, time_fields
+from proxy.addons.archive.texts import common_items
 from proxy.memory import MESSAGES, Key, Store, StoredText
 
-BESIDE: Mapping[str, int] = {"lead": -1, "tools": -2, "frame": -3, "request": -4}
+BESIDE: Mapping[str, int] = {"lead": -1, "tools": -2, "frame": -3, "request": -4, "end": -5}
 """Places in the log of what is no message: the text that leads the prompt, the tools, the request with its parameters
-but without all these, and what was sent."""
+but without all these, what was sent, and that the reply to a request has ended."""
 _LONGEST_CHAIN = 64
 
 
@@ -85,11 +87,6 @@ def entry_of(
     trail.names, trail.parts = names, parts
     content = {"names": [shared, list(names[shared:])], "pieces": [body.common, pieces], **beside}
     return as_json(content).decode()
-
-
-def common_items(old: Sequence[object], new: Sequence[object]) -> int:
-    pairs = zip(old, new, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(old), len(new)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +220,30 @@ class ConversationLog:
         beside = {0: history, -1: texts.get(content.beside.get("tools", ""), ""), -2: ""}
         beside[-2] = texts.get(content.beside.get("lead", ""), "")
         body = "".join(beside[part] if isinstance(part, int) else part for part in frame)
-        return await asyncio.to_thread(
-            session_of, str(entry.about["dialect"]), body, [texts[reply.name] for reply in replies]
-        )
+        dialect = str(entry.about["dialect"])
+
+        def timed() -> Mapping[str, Any]:
+            session = session_of(dialect, body, [texts[reply.name] for reply in replies])
+            return {**session, **time_fields(self._moments(entry), len(reply_starts(dialect, session)))}
+
+        return await asyncio.to_thread(timed)
+
+    def _moments(self, newest: StoredText) -> Mapping[int, RequestMoments]:
+        """When the requests that led to this one came; of one that was sent again, when that was."""
+        line, entries = {"", *self._line(newest)}, self.entries
+        ends = {
+            (each.about["parent"], each.about["came"]): float(each.about["at"])
+            for each in self.texts
+            if each.about["index"] == BESIDE["end"]
+        }
+        moments: dict[int, RequestMoments] = {}
+        first = int(newest.about["number"])
+        for about in (entry.about for entry in reversed(entries[: entries.index(newest) + 1])):
+            at = int(about["number"]) - 1
+            if at < first and about["parent"] in line and not about["round"] and "came" in about:
+                end = ends.get((about["parent"], about["came"]))
+                first, moments[at] = at, RequestMoments(float(about["came"]), float(about["at"]), end)
+        return moments
 
     def _behind(self, name: str) -> set[str]:
         """The names of a message and of all that follow it; of a reply that is not back, also of the message before."""

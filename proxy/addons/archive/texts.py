@@ -93,6 +93,11 @@ class ArchiveMemory:
                     recording.is_deleted = True
 
 
+def common_items(old: Sequence[object], new: Sequence[object]) -> int:
+    pairs = zip(old, new, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(old), len(new)))
+
+
 class TextQueue:
     """`name` is what log lines and metrics call it; `limit`: bytes that stay in the store of a bounded kind."""
 

@@ -7,6 +7,9 @@ Laws
   At a rate, latency counts from when a request was due, also where no conversation was free for it or this process was
   late (no coordinated omission). What was due and not answered in the end counts with its wait, and as an error.
   Bodies are prepared before they are due.
+  As recorded, a request goes at its time, or once the one before it in its conversation is answered where that is
+  later: requests overlap only where they did. How late each was sent is measured, and latency counts from when it could
+  be.
   The processes end with the one that started them, because their stdin does; a Ctrl-C at the terminal reaches that one
   alone.
 """
@@ -17,7 +20,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -90,9 +93,10 @@ class Latencies:
 
 
 FIRST_BYTE, BETWEEN, STREAMED, NOT_STREAMED = "first byte", "between events", "whole, streamed", "whole, not streamed"
-FIRST_REQUEST, ALL = "first of a conversation", "all, whole"
-KINDS = (ALL, STREAMED, NOT_STREAMED, FIRST_REQUEST, FIRST_BYTE, BETWEEN)
-"""The kinds of latency, each in a histogram. Between events: between two pieces of a stream as they arrive."""
+FIRST_REQUEST, ALL, BEHIND = "first of a conversation", "all, whole", "behind the recording"
+KINDS = (ALL, STREAMED, NOT_STREAMED, FIRST_REQUEST, FIRST_BYTE, BETWEEN, BEHIND)
+"""The kinds of latency, each in a histogram. Between events: between two pieces of a stream as they arrive. Behind the
+recording: how long after its time a request was sent."""
 _TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=30)
 _GRACE = 10.0
 """Seconds that requests on their way have after the load."""
@@ -104,6 +108,8 @@ _LONGEST_PLAN = 2**30
 _PAUSE = 0.1
 """Seconds before the next request after one that failed: what is broken is not hammered."""
 _LOOK = 0.01
+_AHEAD = 1.0
+"""Seconds before its time that a recorded request is prepared: not much sooner, because a day has many."""
 _SLICE = 16
 """Messages that are prepared before other tasks go on."""
 
@@ -180,7 +186,7 @@ class Client:
         self._numbers = count(plan.process, plan.processes)
         self._sending: dict[asyncio.Task[None], float] = {}
         self._playing = 0
-        self._last_end = 0.0
+        self._end = self._last_end = 0.0
         self._is_measuring = self._is_ending = False
         self._over = asyncio.Event()
         self._now = perf_counter  # the loop's own clock has milliseconds
@@ -189,7 +195,7 @@ class Client:
     async def warm_up(self) -> None:
         """Prepare the conversations, and send what is not measured."""
         for _ in range(self._plan.process, self._plan.conversations, self._plan.processes):
-            conversation = self._begin()
+            conversation = self._begin(next(self._numbers))
             for _ in range(min(self._plan.warm, len(conversation.script.ends) - conversation.turn)):
                 await conversation.prepare()
                 await self._exchange(conversation, self._now())
@@ -205,15 +211,11 @@ class Client:
     async def run(self, stop: asyncio.Event) -> ClientResult:
         """The load, until its time is over, its conversations are, or it is stopped."""
         began, self._is_measuring = self._now(), True
-        helpers = [asyncio.create_task(_watch(self.result))]
-        if self._plan.rate:
-            helpers.append(asyncio.create_task(self._want_at_a_rate(began)))
-        for _ in range(self._plan.process, self._plan.concurrency, self._plan.processes):
-            self._want(None)
+        helpers = [asyncio.create_task(_watch(self.result)), asyncio.create_task(self._send_all(began))]
         ends = [asyncio.create_task(event.wait()) for event in (stop, self._over)]
         duration = None if self._plan.once else self._plan.duration
         await asyncio.wait(ends, timeout=duration, return_when=asyncio.FIRST_COMPLETED)
-        ended = self._now()
+        self._end = self._now()
         for helper in (*helpers, *ends):
             helper.cancel()
         self._is_ending = True
@@ -221,23 +223,22 @@ class Client:
             await asyncio.wait(list(self._sending), timeout=0 if stop.is_set() else _GRACE)
         if not stop.is_set():
             self._count_unanswered()
-        self.result.seconds = max(ended, self._last_end) - began
+        self.result.seconds = max(self._end, self._last_end) - began
         self.result.errors = dict(self._errors)
         self.result.latencies = {kind: each.encode() for kind, each in self._latencies.items() if each.count}
         return self.result
 
-    def _begin(self) -> ActiveConversation:
-        number = next(self._numbers)
-        scripts, share = self._plan.scripts, self._plan.streamed
+    def _begin(self, number: int) -> ActiveConversation:
+        share = self._plan.streamed
         streamed = int((number + 1) * share) > int(number * share)
         self.result.conversations += 1
-        # every script is streamed and not, however many there are
-        script = scripts[(number + number // len(scripts)) % len(scripts)]
-        return ActiveConversation(script, self._plan.seed + number, streamed, self._plan)
+        return ActiveConversation(self._plan.script(number), self._plan.seed + number, streamed, self._plan)
 
-    async def _want_at_a_rate(self, began: float) -> None:
-        """Requests are due at even distances, whatever became of those before."""
-        for number in count(self._plan.process, self._plan.processes):
+    async def _send_all(self, began: float) -> None:
+        """So many at once; or at a rate: requests are due at even distances, whatever became of those before."""
+        for _ in range(self._plan.process, self._plan.concurrency, self._plan.processes):
+            self._want(None)
+        for number in count(self._plan.process, self._plan.processes) if self._plan.rate else ():
             due = began + number / self._plan.rate
             if due > self._now():
                 await asyncio.sleep(due - self._now())
@@ -275,7 +276,7 @@ class Client:
             if not self._playing:
                 self._over.set()
             return
-        following = self._begin() if conversation.is_over else conversation
+        following = self._begin(next(self._numbers)) if conversation.is_over else conversation
         await following.prepare()
         asyncio.get_running_loop().call_later(self._plan.think, self._give, following)
 
@@ -333,6 +334,68 @@ class Client:
             self._errors["unanswered"] += 1
 
 
+class RecordedClient(Client):
+    def __init__(self, plan: LoadPlan, http: aiohttp.ClientSession) -> None:
+        super().__init__(plan, http)
+        self._began = 0.0
+        self._next = dict.fromkeys(range(plan.process, len(plan.begins), plan.processes), 0)
+        """The next request of each conversation."""
+
+    async def warm_up(self) -> None:
+        """Nothing is sent before its time."""
+
+    async def _send_all(self, began: float) -> None:
+        self._began = began
+        try:
+            await asyncio.gather(*map(self._play, self._next))
+        finally:
+            self._over.set()
+
+    async def _play(self, number: int) -> None:
+        conversation: ActiveConversation | None = None
+        before: asyncio.Task[None] | None = None
+        overlaps = self._plan.script(number).overlaps
+        for turn, due in enumerate(self._dues(number)):
+            await self._sleep_until(due - _AHEAD)
+            conversation = conversation or self._begin(number)
+            conversation.turn = turn
+            await conversation.prepare()
+            await self._sleep_until(due)
+            ready = due
+            if before is not None and not (before.done() or overlaps[turn]):
+                await asyncio.wait([before])
+                ready = self._now()
+            self._latencies[BEHIND].record(self._now() - due)
+            before = asyncio.create_task(self._send(conversation, ready))
+            self._sending[before] = ready
+            before.add_done_callback(self._sending.pop)
+            self._next[number] = turn + 1
+        if before is not None:
+            await asyncio.wait([before])
+
+    async def _send(self, conversation: ActiveConversation, ready: float) -> None:
+        succeeded = await self._exchange(conversation, ready)
+        conversation.is_new = False
+        self._last_end = self._now()
+        if not succeeded:
+            await asyncio.sleep(_PAUSE)
+
+    def _dues(self, number: int) -> Iterator[float]:
+        return (self._began + at / self._plan.speed for at in self._plan.moments(number))
+
+    async def _sleep_until(self, moment: float) -> None:
+        """Other tasks go on in between, also where the moment is over: one that was begun has taken its body then."""
+        await asyncio.sleep(max(0.0, moment - self._now()))
+
+    def _count_unanswered(self) -> None:
+        super()._count_unanswered()
+        for number, turn in self._next.items():
+            for due in [*self._dues(number)][turn:]:
+                if due < self._end:
+                    self._latencies[BEHIND].record(self._end - due)
+                    self._errors["unanswered"] += 1
+
+
 async def _watch(result: ClientResult) -> None:
     async for late in lateness(_LOOK):
         result.longest_stop = max(result.longest_stop, late)
@@ -356,7 +419,7 @@ async def main() -> None:
     plan = msgspec.json.decode(await reader.readline(), type=LoadPlan)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=_TIMEOUT) as http:
-        client = Client(plan, http)
+        client = (RecordedClient if plan.begins else Client)(plan, http)
         try:
             await client.warm_up()
         except ValueError as error:

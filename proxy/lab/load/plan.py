@@ -10,7 +10,7 @@ Laws of the texts
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,7 @@ from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from proxy.lab.replay.recorded import CLIENT_APIS, Session
+from proxy.lab.replay.times import schedule
 
 Json = Mapping[str, Any]
 KEY = "sk-narrows-load"
@@ -41,6 +42,10 @@ class SessionScript:
     ends: Sequence[int]
     shared: int = 0
     """How many messages at its beginning are the same in every conversation, as instructions of a client are."""
+    moments: Sequence[float] = ()
+    """When each request was sent, in seconds since the first; none where that was not recorded."""
+    overlaps: Sequence[bool] = ()
+    """Of each request, whether it was sent before the reply to the one before it had ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,28 @@ class LoadPlan:
     """True where requests have the reply that was recorded in a header, for a sink to answer with."""
     once: bool = False
     """The load ends with the conversations, whatever the duration."""
+    begins: Sequence[float] = ()
+    """When each conversation begins, in seconds of the recording; none where requests are not sent as recorded."""
+    speed: float = 1
+    """How many seconds of a recording pass in one."""
     seed: int = 0
     """Of the salts. Two loads with other seeds have no text in common."""
     process: int = 0
     processes: int = 1
     """Which of how many client processes this is."""
+
+    def script(self, conversation: int) -> SessionScript:
+        """Every one is streamed and not, however many there are."""
+        return self.scripts[(conversation + conversation // len(self.scripts)) % len(self.scripts)]
+
+    def moments(self, conversation: int) -> list[float]:
+        """When its requests are due, in seconds of the recording."""
+        return [self.begins[conversation] + at for at in self.script(conversation).moments]
+
+    @property
+    def span(self) -> float:
+        """Seconds of the recording from the first request to the last; 0 where requests are not sent as recorded."""
+        return max((self.moments(number)[-1] for number in range(len(self.begins))), default=0.0)
 
 
 def script_of(session: Session, key: str, model: str = "") -> SessionScript:
@@ -96,7 +118,21 @@ def script_of(session: Session, key: str, model: str = "") -> SessionScript:
         messages=session.messages,
         ends=session.turns,
         shared=shared,
+        moments=schedule(session.times, len(session.turns)) if session.times else (),
+        overlaps=[False, *(one.ended is not None and next_.sent < one.ended for one, next_ in pairwise(session.times))],
     )
+
+
+def begins_of(sessions: Sequence[Session], conversations: int) -> list[float]:
+    """When each of so many conversations begins, in seconds since the first: sessions with a date at their distance;
+    others, and copies, evenly over the longest session, or over the time in which those with a date begin."""
+    dates = [session.started_at for session in sessions]
+    first = min((date for date in dates if date is not None), default=0.0)
+    offsets = [None if date is None else date - first for date in dates]
+    offsets += [None] * (conversations - len(sessions))
+    span = max(*(session.times[-1].sent - session.times[0].sent for session in sessions), *filter(None, offsets), 0.0)
+    others = iter(range(offsets.count(None)))
+    return [span * next(others) / offsets.count(None) if each is None else each for each in offsets]
 
 
 def conversations_for(rate: float, concurrency: int, think: float, chosen: int) -> int:
@@ -123,7 +159,7 @@ def expected_cost(plan: LoadPlan) -> str:
     rate = plan.rate or plan.concurrency / _REPLY_SECONDS
     if plan.think and not plan.rate:
         rate = min(rate, plan.conversations / (plan.think + _REPLY_SECONDS))
-    requests = max(1, round(rate * plan.duration))
+    requests = sum(len(plan.moments(at)) for at in range(len(plan.begins))) or max(1, round(rate * plan.duration))
     # a conversation that comes to its end is followed by another one
     turns = requests / plan.conversations
     prompt = fmean(_prompt(script, plan.begin_at, turns) for script in plan.scripts)

@@ -146,10 +146,13 @@ class LoadReport:
     """None where the target does not report what it uses, or one of its processes was started again meanwhile."""
     client_longest_stop_ms: float
     """Latencies are not surer than this."""
+    recorded_seconds: float | None = None
+    """Seconds of the recording that were played; None where requests were not sent as recorded."""
 
 
 def way_of(plan: LoadPlan) -> str:
     how = f"{plan.rate:g} requests a second" if plan.rate else f"{plan.concurrency:,} at once"
+    how = f"as recorded, {plan.speed:g} times as fast" if plan.begins else how
     think = f", {plan.think:g} s between a reply and the next request" if plan.think else ""
     return f"{how}, {plan.conversations:,} conversations{think}, {plan.streamed:.0%} of them streamed"
 
@@ -180,6 +183,7 @@ def report_of(
         latencies=[row for kind in KINDS if (row := _row(kind, results)).count],
         target=used,
         client_longest_stop_ms=max(each.longest_stop for each in results) * 1000,
+        recorded_seconds=min(plan.span, seconds * plan.speed) if plan.begins else None,
     )
 
 
@@ -244,6 +248,8 @@ def figures(report: LoadReport) -> Iterator[tuple[str, str]]:
         "requests answered",
         f"{report.answered:,} in {report.seconds:.1f} s: {report.requests_per_second:,.1f} a second",
     )
+    if report.recorded_seconds is not None:
+        yield "of the recording", f"{in_words(report.recorded_seconds)} in {in_words(report.seconds)}"
     yield "conversations begun", f"{report.conversations:,}"
     yield "sent, received", f"{report.sent_mb:,.1f} MB, {report.received_mb:,.1f} MB"
     yield "errors", ", ".join(f"{kind}: {count:,}" for kind, count in report.errors.items()) or "none"
@@ -273,6 +279,15 @@ def _percentiles(report: LoadReport) -> list[str]:
 
 def _ms(value: float) -> str:
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def in_words(seconds: float) -> str:
+    """A span of time in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    large, small, unit = ("h", "min", 3600) if seconds >= 3600 else ("min", "s", 60)
+    whole, rest = divmod(round(seconds * 60 / unit), 60)
+    return f"{whole:,} {large} {rest} {small}"
 
 
 def _or_dash(value: float | None, form: str, unit: str = "") -> str:

@@ -8,7 +8,8 @@ import asyncio
 import json
 import sys
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -108,18 +109,25 @@ class Sink:
         return response
 
 
-async def serve_sink(port: int = 0, events: int = EVENTS) -> None:
-    """Listen on loopback, print the address, and go on until this is cancelled."""
+@asynccontextmanager
+async def running_sink(port: int = 0, events: int = EVENTS) -> AsyncIterator[str]:
+    """Its base URL on loopback. Raises ValueError where it cannot listen."""
     runner = web.ServerRunner(web.Server(Sink(events)), shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
-        print(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", flush=True)
-        await asyncio.Event().wait()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     except OSError as error:
         raise ValueError(f"cannot listen on port {port} ({error.strerror}); choose another --port") from error
     finally:
         await runner.cleanup()
+
+
+async def serve_sink(port: int = 0, events: int = EVENTS) -> None:
+    """Listen on loopback, print the address, and go on until this is cancelled."""
+    async with running_sink(port, events) as url:
+        print(url, flush=True)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """When the requests of a recorded session were sent, and the clock by which a replay plays them.
 
-A recording holds a row for each of its requests under "times": [sent, began, ended], or the first of these alone. Files
-of such rows stand beside recordings that hold none.
+A recording holds a row for each of its requests under "times": [sent, began, ended], or the first of these alone, or
+null where nobody knows: such a request is played without a pause. Files of such rows stand beside recordings that hold
+none.
 """
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,20 +33,25 @@ def times_of(rows: object, requests: int) -> tuple[RequestTimes, ...]:
         raise ValueError("times: it is no list")
     if len(rows) != requests:
         raise ValueError(f"times: it has {len(rows):,} rows for {requests:,} requests; give one for each")
-    times = tuple(_row(at, row) for at, row in enumerate(rows))
+    recorded = [None if row is None else _row(at, row) for at, row in enumerate(rows)]
+    first = next(filter(None, recorded), None)
+    if first is None:
+        return ()
+    begin = RequestTimes(first.sent)
+    _, *times = accumulate(recorded, lambda before, each: each or RequestTimes(before.sent), initial=begin)
     late = next((at for at, (one, next_) in enumerate(pairwise(times), 1) if next_.sent < one.sent), None)
     if late is not None:
         raise ValueError(f"times.{late}: it was sent before the one before it; give the rows in order")
-    return times
+    return tuple(times)
 
 
 def _row(at: int, row: object) -> RequestTimes:
     values: list[Any] = row if isinstance(row, list) else [row]
-    known = values[:1] + [each for each in values[1:] if each is not None]
-    is_number = all(isinstance(each, int | float) and not isinstance(each, bool) and isfinite(each) for each in known)
+    numbers = values[:1] + [each for each in values[1:] if each is not None]
+    is_number = all(isinstance(each, int | float) and not isinstance(each, bool) and isfinite(each) for each in numbers)
     if not (0 < len(values) <= 3 and is_number):
         raise ValueError(f"times.{at}: it is neither seconds nor [sent, began, ended]")
-    if any(later < earlier for earlier, later in pairwise(known)):
+    if any(later < earlier for earlier, later in pairwise(numbers)):
         raise ValueError(f"times.{at}: a reply begins after its request, and ends after it began")
     return RequestTimes(*values)
 

@@ -250,7 +250,7 @@ def _message_log(store: Store, telemetry: Telemetry, most: int = 2**30) -> Messa
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:
     message_log = _message_log(counting, Telemetry("error"))
     for end in (2, 2, 4, 6, 6, 8):
-        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
+        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]), came=0.0)
     await message_log.queue.close()
     assert (counting.kept, counting.asked) == (8 + 2, 1)  # with the tools and the parameters
     assert await _indexes(counting) == list(range(8))
@@ -261,7 +261,7 @@ async def test_x9_what_is_longer_than_a_log_drives_nothing_out(counting: _Counti
     message_log = _message_log(counting, telemetry, 5_000)
     said = [{"role": "user", "content": text} for text in ("a", "b", "x" * 10_000, "c")]
     for end in (2, 4):
-        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(said[:end]))
+        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(said[:end]), came=0.0)
     await message_log.queue.close()
     assert await _indexes(counting) == [0, 1, 3]
     assert b'narrows_store_trouble_total{operation="history_large"} 1.0' in telemetry.metrics.page()
@@ -274,11 +274,11 @@ async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
     counting.failures = 2
     message_log = _message_log(counting, Telemetry("error"))
     for end in (4, 5):  # what waits would leave a gap, and is given up with what it follows
-        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
+        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]), came=0.0)
     await soon(lambda: not counting.failures)
     await asyncio.sleep(0.01)
     assert await _indexes(counting) == []
-    message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:6]))
+    message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:6]), came=0.0)
     await message_log.queue.close()
     assert await _indexes(counting) == list(range(6))
 
