@@ -115,7 +115,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     consent: Consent
     """The words that the request must have beside its messages so that its provider takes an edited history."""
     lifetime: float
-    """Seconds of disuse after which the provider has forgotten the prompt."""
+    """Seconds of disuse after which the provider has forgotten the prompt, by the marks of the client."""
     calibration: Calibration
     preset: Preset
     """With what is in force for this request: what a rule, the preset and the settings say of stale summaries."""
@@ -147,6 +147,12 @@ class PlannedRequest(Struct, frozen=True):
 
     is_quiet: bool
     """True where nothing had to be decided, so that nothing was planned and nothing is stored."""
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds of disuse after which the provider has forgotten the prompt, by the marks that are sent."""
+        lifetimes = self.context.plan_settings.lifetimes
+        return lifetimes.longer if self.plan.state.life.is_longer and lifetimes else self.context.lifetime
 
 
 class Notes(Struct, frozen=True):

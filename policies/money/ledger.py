@@ -37,6 +37,10 @@ GUARD, CAP = 1.02, 1.10
 EARLY, SOON = 0.1, 0.2
 """Shares of the history's age, in requests: a rewrite that is earned back within the first need not wait for its rent,
 one that is earned back within the second may go beyond the guard."""
+AFTER_PAUSE = 0.5
+"""In place of EARLY behind a pause that was bridged, where doing nothing would have had all written anew: what that
+saved pays for the rewrite. A cold cache would have been rewritten there, too. On sessions of Claude Code with pauses,
+1.0 takes more out of sight for the same bill."""
 RISK = 0.012
 """The loss to expect of that, as a share of the bill of doing nothing: 0.06 at SOON. With 0.06 whatever the share,
 sessions of Claude Code waited fifty requests for rewrites that are earned back within ten."""
@@ -80,6 +84,8 @@ class Ledger:
         """The price of a write: more where marks ask for the longer lifetime."""
         self.is_cold = False
         """True where the provider's cache has expired, until the request is sent."""
+        self.is_bridged = False
+        """True where it is there, and would not be with nothing done, until the request is sent."""
         self.sent: list[int] = []
         self._sums = [0]
         """The sums of these up to each block, as far as no block before has changed since."""
@@ -129,7 +135,8 @@ class Ledger:
         the guard sees: what the model recalls must not end the saving. Cache entries that end before `in_reach` are not
         found by this request. `marked`: doing nothing would leave an entry at its end. `is_cold`: no entry is
         left. `would_be_cold`: none would be with nothing done."""
-        self._in_reach, self.waiting, self.is_cold = in_reach, (), is_cold
+        self._in_reach, self.waiting = in_reach, ()
+        self.is_cold, self.is_bridged = is_cold, would_be_cold and not is_cold
         if is_cold:
             self._entries.clear()
         if would_be_cold:
@@ -201,7 +208,7 @@ class Ledger:
         self.paid += cost
         if not self._by_client:
             self.paid, self.outside = self.paid - cost, self.outside + cost
-        self.cached, self.is_cold = len(self.sent), False
+        self.cached, self.is_cold, self.is_bridged = len(self.sent), False, False
         if self.prices.breakpoints:
             for entry in ends:
                 at = bisect_left(self._entries, entry)
@@ -222,14 +229,14 @@ class Ledger:
 
 
 def best_point(ledger: Ledger, tail_start: int) -> int | None:
-    sums = ledger.sums
+    sums, early = ledger.sums, AFTER_PAUSE if ledger.is_bridged else EARLY
     best, point = 0.0, None
     saved, rent = 0, 0.0
     for block in sorted((b for b in ledger.saving if b < ledger.cached and b not in ledger.waiting), reverse=True):
         saved += ledger.saving[block]
         rent += ledger.rents.get(block, 0.0)
         price, by_age = _price(ledger, sums, block, saved), ledger.requests * saved * ledger.prices.read
-        value = max(rent, EARLY * by_age) - price
+        value = max(rent, early * by_age) - price
         if value <= best or (block < tail_start and saved < SMALLEST):
             continue
         limit = _limit(price, by_age)

@@ -314,7 +314,7 @@ class Step:
         life = record.life if record is not None else self._settings.life if self._newest else FRESH
         cached, self._state.life = self._tokens(), life
         arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
-        self._set_price()
+        self._ledger.write = _write_price(self._settings, self._state.life)
         self._context = self._seen(arrived)
         if self._newest:
             usable = self._summaries.review(memory.summaries)
@@ -497,15 +497,11 @@ class Step:
             state.life = next_life(
                 state.life, traffic, settings.prices, settings.lifetimes, partial(affords, self._ledger)
             )
-            self._set_price()
+            self._ledger.write = _write_price(self._settings, self._state.life)
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
-
-    def _set_price(self) -> None:
-        is_longer, lifetimes = self._state.life.is_longer, self._settings.lifetimes
-        self._ledger.write = lifetimes.write if is_longer and lifetimes else self._settings.prices.write
 
     def _will_be_full(self, arrived: int) -> bool:
         """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where
@@ -523,6 +519,11 @@ class Step:
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""
         return self._settings.head + self._ledger.total
+
+
+def _write_price(settings: PlanSettings, life: CacheLife) -> float:
+    lifetimes = settings.lifetimes
+    return lifetimes.write if life.is_longer and lifetimes else settings.prices.write
 
 
 def _arrive(

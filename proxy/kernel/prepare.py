@@ -166,10 +166,10 @@ class Compactor:
     async def derived(self, planned: PlannedRequest) -> PlannedRequest:
         """The plan that the history alone decides, for a credential that nothing may be claimed for."""
         adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
-        if not adopted and planned.plan.reason != "checkpoint:cold":
-            return planned
         settings = planned.context.plan_settings
-        plan_settings = replace(settings, life=replace(settings.life, is_cold=False))
+        if not (adopted or settings.life.is_cold or settings.life.would_be_cold):
+            return planned
+        plan_settings = replace(settings, life=replace(settings.life, is_cold=False, would_be_cold=False))
         context = structs.replace(planned.context, plan_settings=plan_settings)
         planned = structs.replace(planned, context=context)
         memory = replace(planned.memory, summaries=(), digests={}) if adopted else planned.memory
@@ -232,7 +232,9 @@ def is_underivable(planned: PlannedRequest) -> bool:
     """True where the step was decided by more than the history: a summary, the time, or what the provider reported. So
     is a digest by rule where another replica may have one by a model."""
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
-    if plan.shed or plan.wants or state.has_model_text or state.dropped or plan.reason == "checkpoint:cold":
+    if plan.shed or plan.wants or state.has_model_text or state.dropped:
+        return True
+    if plan.new and (state.life.is_cold or state.life.would_be_cold):
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True

@@ -42,6 +42,7 @@ OF_LEDGER: dict[str, Any] = {
     "_baseline_cached": int,
     "write": float,
     "is_cold": bool,
+    "is_bridged": bool,
 }
 """All attributes of a Ledger but its prices, which are those of the fingerprint, and its sums, which follow."""
 

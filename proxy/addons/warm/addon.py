@@ -21,7 +21,7 @@ from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.memory import Key
 from proxy.memory.cached import StoreWriter
-from proxy.requests import PlannedRequest, ReplyRound
+from proxy.requests import ReplyRound
 
 _MOST, _MOST_BYTES = 1_000, 64 * 2**20
 _LARGEST_BODY = 8 * 2**20
@@ -159,7 +159,7 @@ def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> W
         body=request.body,
         beginning=context.head,
         tokens=usage.prompt,
-        lifetime=_lifetime(planned),
+        lifetime=planned.lifetime,
         record=record,
         fingerprint=context.fingerprint,
         is_quiet=planned.is_quiet,
@@ -167,12 +167,6 @@ def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> W
         until=record.at + keep_warm,
     )
     return prompt if prompt.is_wanted else None
-
-
-def _lifetime(planned: PlannedRequest) -> float:
-    """Seconds from its last use until the prompt's cache expires, by the marks that are sent."""
-    lifetimes = planned.context.plan_settings.lifetimes
-    return lifetimes.longer if planned.plan.state.life.is_longer and lifetimes else planned.context.lifetime
 
 
 def _objection(last: ReplyRound, is_any: bool) -> str:
