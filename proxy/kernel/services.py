@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels
+from policies.money.prices import Prices, Usage
 from proxy.config import Settings
 from proxy.kernel.addons import Addons
 from proxy.kernel.admission import Admission
@@ -82,6 +83,8 @@ class Services:
     """Closes what is opened, the last first."""
     opened: dict[str, Any] = field(default_factory=dict)
     billed: list[Callable[[Key, Labels, SummaryCost], None]] = field(default_factory=list)
+    pinged: list[Callable[[Key, Labels, Usage, Prices, bool], None]] = field(default_factory=list)
+    """Told what each ping has cost, and whether that is an estimate."""
     leaving: list[Callable[[], None]] = field(default_factory=list)
     """Called once others serve new requests, or nobody does, while what runs here still ends."""
 

@@ -82,7 +82,7 @@ class Billing(Addon):
         self._enter(key, labels, "summary", sums)
         self._telemetry.summary_spent(cost)
 
-    def ping(self, key: Key, labels: Labels, usage: Usage, prices: Prices, *, is_estimate: bool) -> None:
+    def ping(self, key: Key, labels: Labels, usage: Usage, prices: Prices, is_estimate: bool) -> None:
         dollars = prices.cost(usage).total if prices.listed else 0.0
         sums = BillSums(
             pings=1,
@@ -356,4 +356,5 @@ async def start(services: Services) -> Billing | None:
     billing = Billing(access.store, services.telemetry, access.forgets, holdout, settings.preset, prices)
     services.parts.push_async_callback(billing.close)
     services.billed.append(billing.summary)
+    services.pinged.append(billing.ping)
     return billing

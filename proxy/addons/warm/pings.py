@@ -123,7 +123,8 @@ class Pings:
             with suppress(StoreTrouble):  # then it counts as expected
                 await self._store.take(purse, dollars - most)
         if status < 300:
-            services.opened["billing"].ping(prompt.key, prompt.labels, billed, prices, is_estimate=usage is None)
+            for bill in services.pinged:
+                bill(prompt.key, prompt.labels, billed, prices, usage is None)
         return self._outcome(prompt, status, usage)
 
     @asynccontextmanager

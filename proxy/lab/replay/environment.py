@@ -30,6 +30,7 @@ from policies.keep import Patterns
 from policies.model.conversation import Part
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
+from policies.money.bills import Labels
 from policies.money.caches import MarkLifetime
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
@@ -37,6 +38,7 @@ from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
+from proxy.addons.warm.addon import KeepWarm
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
 from proxy.config.groups.compaction import SAME
@@ -69,6 +71,8 @@ class PlanObserver(Addon):
     def __init__(self) -> None:
         self.newest: dict[str, PlannedRequest | None] = {}
         """Of the first round; None where the request went as the client sent it."""
+        self.pings: dict[str, list[Usage]] = {}
+        """Of the pings since the newest request."""
         self.rounds: dict[str, RecallRounds] = {}
 
     async def planned(self, exchange: Exchange) -> None:
@@ -87,8 +91,12 @@ class PlanObserver(Addon):
         rounds.answered += sum(answer.succeeded for answer in answers)
         rounds.refused += sum(not answer.succeeded for answer in answers)
 
+    def pinged(self, key: Key, _: Labels, usage: Usage, __: Prices, ___: bool) -> None:
+        self.pings.setdefault(key.conversation, []).append(usage)
+
     def forget(self, run: str) -> None:
         self.newest.pop(run, None)
+        self.pings.pop(run, None)
         self.rounds.pop(run, None)
 
 
@@ -185,7 +193,7 @@ def _parts(received: Received) -> Iterator[Part]:
 
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
-_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol", "mark_lifetime")
+_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol", "mark_lifetime", "keep_warm")
 """Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
@@ -218,6 +226,7 @@ class Options:
     """The model that writes the summaries that the preset wants; empty for the small sibling of the session's."""
     no_marks: bool = False
     mark_lifetime: MarkLifetime = "own"
+    keep_warm: float = 0.0
     store: str = ""
     """The URL of a store that stays; one of its own, which is deleted, where empty."""
 
@@ -267,12 +276,20 @@ class ReplayEnvironment:
     count: Counter
     options: Options
     clock: SimulatedClock
+    warm: KeepWarm | None = None
 
     @property
     def marks(self) -> bool:
         """True where the client of a session sets cache marks: where the cache knows no others."""
         rule = rule_for(self.prices.model, self.prices)
         return bool(rule.mark) and not rule.endings and not self.options.no_marks
+
+    async def wait_until(self, now: float) -> None:
+        """Let time pass: prompts that wait for a person are kept warm meanwhile."""
+        while self.warm is not None and (due := self.warm.next_due()) is not None and due <= now:
+            self.clock.now = due
+            await self.warm.run_due(due)
+        self.clock.now = now
 
     def key(self, run: str) -> str:
         """The credential of a run: that for a real upstream, or one of its own."""
@@ -351,6 +368,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             beside = (observer := PlanObserver(),)
             starting = App.start(settings, patience=_PATIENCE, beside=beside, clock=clock if provider else time.time)
             app = await parts.enter_async_context(await starting)
+        app.services.pinged.append(observer.pinged)
         player = None
         if provider is not None:
             provider.answer = player = Player(observer, options.refetch, count)
@@ -372,6 +390,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             count=count,
             options=options,
             clock=clock,
+            warm=app.services.opened.get("warm"),
         )
 
 

@@ -192,9 +192,11 @@ class Report(_Costs):
     summaries: SummaryCosts = field(init=False)
     marks_alone: SessionBill = field(init=False)
     """The bill with cache marks of Narrows and nothing else of it."""
+    pings: SessionBill = field(init=False)
+    """Of the bill, what was sent again to keep prompts warm."""
 
     def __post_init__(self) -> None:
-        self.marks_alone = SessionBill(self.bill.prices)
+        self.marks_alone, self.pings = SessionBill(self.bill.prices), SessionBill(self.bill.prices)
         self.recalls = RecallCosts(SessionBill(self.bill.prices))
         self.summaries = SummaryCosts(SessionBill(self.bill.prices))
 

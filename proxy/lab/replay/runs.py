@@ -81,7 +81,8 @@ async def replay(
     began, due = environment.clock.now, schedule(session.times, len(session.turns))
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         if environment.provider is not None:  # a real one has no other time than ours
-            environment.clock.now = began + due[turn]
+            await environment.wait_until(began + due[turn])
+            accounting.add_pings(report)
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         accounting.add_request(report, body, await ask(body, numbered))
         await accounting.add_summaries(report)
@@ -169,6 +170,12 @@ class _Accounting:
                 declared, tokens, report.cached_tokens_given_up - given_up, reply.headers.get("x-narrows-summary", "")
             )
         )
+
+    def add_pings(self, report: Report) -> None:
+        """Enter what was sent since the request before to keep its prompt warm."""
+        for usage in self._environment.observer.pings.pop(self._run, ()):
+            report.bill.add(usage)
+            report.pings.add(usage)
 
     async def add_summaries(self, report: Report) -> None:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
