@@ -351,6 +351,16 @@ async def test_many_conversations_of_one_client(scene: Scene) -> None:
     assert ping.json["messages"] == said(1, f"59. {TEXT}"), "the one that the client has not left"
 
 
+async def test_a_body_that_changes_under_the_same_id(scene: Scene) -> None:
+    app = await scene.start()
+    for number in range(9):
+        named = {"x-narrows-conversation": "mine"}
+        await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.", headers=named)
+        scene.clock.now += 20
+    (ping,) = await scene.wait(app, 280)
+    assert ping.json["messages"] == said(1, f"8. {TEXT}"), "no former one"
+
+
 async def test_what_waits_is_bounded_and_the_oldest_go(scene: Scene) -> None:
     app = await scene.start()
     warm = warm_of(app)
