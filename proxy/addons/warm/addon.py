@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from policies.agreement import action_in
 from proxy.addons.warm.pings import Pings
 from proxy.addons.warm.waiting import WaitingPrompt, WaitingPrompts
 from proxy.kernel.addons import Addon, Exchange
@@ -25,7 +24,7 @@ from proxy.memory.cached import StoreWriter
 from proxy.requests import PlannedRequest, ReplyRound
 
 _MOST, _MOST_BYTES = 1_000, 64 * 2**20
-_LARGEST_BODY, _LARGEST_REPLY = 8 * 2**20, 2**20
+_LARGEST_BODY = 8 * 2**20
 _AT_ONCE = 8
 _LOOK = 1.0
 """Seconds between two looks at what is due, and at what may wait no longer."""
@@ -53,8 +52,6 @@ class KeepWarm(Addon):
         if context.conversation.steps < 2:
             begins = owner, context.head
             self._drop("begun", lambda each: (each.labels.owner, each.beginning) == begins)
-        if _lifetime(planned) <= self._services.settings.keep_warm:
-            exchange.hold_reply(_LARGEST_REPLY)
 
     async def finished(self, exchange: Exchange) -> None:
         last = exchange.rounds[-1] if exchange.rounds else None
@@ -143,9 +140,9 @@ class KeepWarm(Addon):
 def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> WaitingPrompt | None:
     """The prompt of a request that is over, where its conversation waits for a person, and longer than its cache
     lives; else None."""
-    request, usage, bill, head, reply = last.request, last.usage, exchange.bill, exchange.head, exchange.reply
+    request, usage, bill, head = last.request, last.usage, exchange.bill, exchange.head
     client_request, planned, record = request.client_request, request.planned, request.notes.record
-    if planned is None or record is None or usage is None or bill is None or head is None or reply is None:
+    if planned is None or record is None or usage is None or bill is None or head is None:
         return None
     if client_request.is_dry or not exchange.is_whole or exchange.trouble:
         return None
@@ -169,8 +166,7 @@ def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> W
         sent=record.at,
         until=record.at + keep_warm,
     )
-    action = action_in(client_request.dialect, reply.content) if prompt.is_wanted else None
-    return prompt if action is not None and not action.calls else None
+    return prompt if prompt.is_wanted else None
 
 
 def _lifetime(planned: PlannedRequest) -> float:
