@@ -89,7 +89,7 @@ def _faults() -> dict[str, str]:
 
 
 def test_every_fault_and_every_attack_has_a_row() -> None:
-    assert [*_faults()] == [*(str(number) for number in range(1, 72)), *(f"A{number}" for number in range(1, 48))]
+    assert [*_faults()] == [*(str(number) for number in range(1, 72)), *(f"A{number}" for number in range(1, 49))]
 
 
 def test_every_fault_has_a_test_that_exists_or_says_why_not() -> None:

@@ -264,7 +264,7 @@ def _measured(
     usage = reported or usage_without(likely, terms)
     prefix = upstream_request.headers["x-narrows-prefix"]
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
-    by_rules, foretold = usage_without(prompt, terms), None
+    by_rules, foretold = usage_without(prompt, _without_pings(terms, upstream_request, planned)), None
     is_unedited = _is_unedited(upstream_request, planned)
     added = max(0, tokens - prompt.tokens) if is_unedited else None
     evidence = Evidence(before, usage.cached, expected < before or prefix not in _UNBROKEN, added)
@@ -292,9 +292,15 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
 def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
     """Where nobody knows when the request before was sent, it may have been a moment ago."""
     settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.notes.record
-    is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
+    is_warm = previous is None or now is None or now.at - previous.last_use <= planned.context.lifetime
     is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
     return CacheTerms(settings.cache, prices, is_warm, is_longer)
+
+
+def _without_pings(terms: CacheTerms, upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheTerms:
+    previous, now = planned.previous, upstream_request.notes.record
+    is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
+    return replace(terms, is_warm=is_warm)
 
 
 def _as_written(planned: PlannedRequest, total: int, scale: _Scale, prices: Prices) -> Prompt:

@@ -34,7 +34,7 @@ class KeepWarm(Addon):
     """Where the clock is simulated, whoever has it calls `run_due` at the time that `next_due` names."""
 
     def __init__(self, services: Services, pings: Pings, writer: StoreWriter) -> None:
-        self._services, self._pings, self._writer = services, pings, writer
+        self._services, self.pings, self._writer = services, pings, writer
         self.waiting = WaitingPrompts(_MOST, _MOST_BYTES)
         self._sending: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -66,7 +66,7 @@ class KeepWarm(Addon):
         if prompt is None:
             return
         is_any = self._services.settings.keep_warm_credential == "client-any"
-        if reason := _objection(last, is_any) or self._pings.objection(prompt):
+        if reason := _objection(last, is_any) or self.pings.objection(prompt):
             self._count(f"skipped:{reason}")
         elif crowded := self.waiting.put(prompt):
             self._count("skipped:crowded", crowded)
@@ -83,7 +83,7 @@ class KeepWarm(Addon):
         """Forget what may wait no longer, and begin to send the pings that are due by now."""
         begun = []
         for prompt in self.waiting:
-            if reason := self._pings.objection(prompt):
+            if reason := self.pings.objection(prompt):
                 self.waiting.pop(prompt.key)
                 self._count(f"skipped:{reason}")
             elif prompt.due <= now and prompt.key not in self._sending:
@@ -108,7 +108,7 @@ class KeepWarm(Addon):
             if prompt not in self.waiting:  # its client has returned
                 return
             now = self._services.clock()
-            outcome = await self._pings.send(prompt)
+            outcome = await self.pings.send(prompt)
         self._count(outcome)
         following = prompt.again(now)
         if outcome in ("refused", "failed"):
@@ -192,7 +192,9 @@ async def _follow(warm: KeepWarm, services: Services) -> None:
 async def start(services: Services) -> KeepWarm | None:
     if services.store is None or services.compaction is None or not services.settings.keep_warm:
         return None
-    warm = KeepWarm(services, Pings(services, services.store), StoreWriter(services.compaction.cached_store))
+    before = services.before.get("warm")
+    pings = Pings(services, services.store, before.pings.ended if before is not None else None)
+    warm = KeepWarm(services, pings, StoreWriter(services.compaction.cached_store))
     services.parts.push_async_callback(warm.close)
     if services.clock is time.time:
         services.parts.callback(asyncio.create_task(_follow(warm, services)).cancel)

@@ -7,15 +7,17 @@ Laws
   then in the counts of the key. Where the store is away nobody knows, and none is sent.
   All replicas send one at a time for a conversation, and none for one that has gone on elsewhere.
   What it is expected to cost is taken from the budget before it is sent. It may cost more once: the first ping that
-  shows that a prompt was not in the cache, or that is refused, ends those for its model at its upstream until Narrows
-  starts again.
+  shows that a prompt was not in the cache ends those for its model at its upstream until Narrows starts again; one that
+  is refused, those of its client.
   What it came to is billed, and charged to the key.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager, closing, suppress
+
+from cachetools import LRUCache
 
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
@@ -38,21 +40,26 @@ _REFUSALS = (400, 404, 413, 422)
 """Statuses by which an upstream does not take such a request, whoever sends it."""
 
 
+_ENDED = 1_024
+Ended = tuple[str, str, str]
+"""Of whom no ping to a model at an upstream is sent any more: of an owner, or "" for all."""
+
+
 class SkippedError(Exception):
     """It is not sent, and why."""
 
 
 class Pings:
-    def __init__(self, services: Services, store: Store) -> None:
+    def __init__(self, services: Services, store: Store, ended: "MutableMapping[Ended, bool] | None" = None) -> None:
+        """`ended`: what a Narrows before a reload has learned."""
         self._services, self._store = services, store
-        self._ended: set[tuple[str, str]] = set()
-        """Models and upstreams of which none is sent any more."""
+        self.ended: MutableMapping[Ended, bool] = LRUCache(_ENDED) if ended is None else ended
 
     def objection(self, prompt: WaitingPrompt) -> str:
         """The reason, by what is known here, why none may be sent; "" where there is none."""
         states, (owner, upstream) = self._services.admission.states, prompt.owner
         access = self._services.opened.get("access")
-        if (prompt.model, upstream) in self._ended:
+        if any((whose, prompt.model, upstream) in self.ended for whose in ("", owner)):
             return "ended"
         if prompt.row is not None and (access is None or not access.counts(prompt.row)):
             return "key"
@@ -148,7 +155,8 @@ class Pings:
     def _outcome(self, prompt: WaitingPrompt, status: int, usage: Usage | None) -> str:
         is_read = usage is not None and 2 * usage.cached >= usage.prompt
         if status in _REFUSALS or (status < 300 and usage is not None and not is_read):
-            self._ended.add((prompt.model, prompt.upstream))
+            whose = "" if status < 300 else prompt.labels.owner  # what one sends may be refused for its own sake
+            self.ended[whose, prompt.model, prompt.upstream] = True
             log, cached = self._services.telemetry.log, usage.cached if usage is not None else None
             log.warning(
                 "keep_warm_ended", model=prompt.labels.model, upstream=prompt.upstream, status=status, cached=cached

@@ -256,7 +256,10 @@ async def test_after_an_error_of_a_ping_none_of_this_credential(scene: Scene, st
     await scene.ask(app, system="Three.")
     lasting = status in (429, 400)  # the others say nothing once the client is accepted again
     assert len(await scene.wait(app, 900)) == (0 if lasting else 1)
-    assert app.telemetry.metrics.billed.pings == 0
+    scene.stage.provider.answer = None
+    await scene.ask(app, said(1, f"Another's. {TEXT}"), key="sk-another")
+    assert len(await scene.wait(app, 300)) == 1, "of another client"
+    assert app.telemetry.metrics.billed.pings == 1
 
 
 async def test_where_the_upstream_breaks_off(scene: Scene) -> None:
@@ -348,6 +351,16 @@ async def test_many_conversations_of_one_client(scene: Scene) -> None:
     assert ping.json["messages"] == said(1, f"59. {TEXT}"), "the one that the client has not left"
 
 
+async def test_a_body_that_changes_under_the_same_id(scene: Scene) -> None:
+    app = await scene.start()
+    for number in range(9):
+        named = {"x-narrows-conversation": "mine"}
+        await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.", headers=named)
+        scene.clock.now += 20
+    (ping,) = await scene.wait(app, 280)
+    assert ping.json["messages"] == said(1, f"8. {TEXT}"), "no former one"
+
+
 async def test_what_waits_is_bounded_and_the_oldest_go(scene: Scene) -> None:
     app = await scene.start()
     warm = warm_of(app)
@@ -437,6 +450,9 @@ async def test_the_first_that_is_written_ends_them_for_its_model(
     await scene.ask(app, model="claude-fable-5-2")
     assert len(await scene.wait(app, 590)) == 1, "of another model"
     assert app.telemetry.metrics.billed.warming > 1_510 * 1.25 * 4 / 1e6
+    await app.reload(app.settings.model_copy(update={"keep_warm_budget": 4.0}))
+    await scene.ask(app)
+    assert not await scene.wait(app, 590), "a reload is no new start"
     await app.close(0)
     lines = [line for line in capfd.readouterr().err.splitlines() if "keep_warm_ended" in line]
     assert len(lines) == 2

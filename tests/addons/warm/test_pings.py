@@ -16,7 +16,7 @@ from proxy.config import Settings
 from proxy.console.serve import greeting
 from proxy.lab.provider import Say, Send
 from proxy.memory import Key
-from tests.addons.warm.scene import KEY, MODEL, SECRET, TEXT, Scene, outcomes, said, warm_of
+from tests.addons.warm.scene import KEY, MARK, MODEL, SECRET, TEXT, Scene, outcomes, said, warm_of
 from tests.kit.apis import APIS, plays, text_of, wants
 from tests.kit.counted import counted
 from tests.kit.histories import EAGER
@@ -242,7 +242,7 @@ async def test_what_was_kept_warm_is_not_planned_as_cold(
     *before, last = ends(session)
     api = APIS["anthropic_messages"]
     for end in before:
-        body = api.body(session[:end], model=MODEL, max_tokens=9_000)
+        body = api.body(session[:end], model=MODEL, max_tokens=9_000, **MARK)
         await scene.post(app, "messages", body, HEADERS)
     if who == "once it is packed":
         conversations = compaction_of(app).cached_store.conversations
@@ -259,8 +259,15 @@ async def test_what_was_kept_warm_is_not_planned_as_cold(
     if who == "a replica":
         await app.close(0)
         app = await scene.start(preset="eager", floor=0)
-    await scene.post(app, "messages", api.body(session[:last], model=MODEL, max_tokens=9_000), HEADERS)
+    before_sums = app.telemetry.metrics.billed
+    await scene.post(app, "messages", api.body(session[:last], model=MODEL, max_tokens=9_000, **MARK), HEADERS)
     assert scene.headers["x-narrows-prefix"] == prefix
+    sums = app.telemetry.metrics.billed
+    baseline, by_rules = sums.baseline - before_sums.baseline, sums.by_rules - before_sums.by_rules
+    if keep_warm:
+        assert baseline < by_rules / 2, "what is kept counts as kept on both sides"
+    else:
+        assert baseline == pytest.approx(by_rules, rel=0.05)
 
 
 async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(
