@@ -111,6 +111,17 @@ MARKS: Sequence[Column] = (
     Column("ratio", "input_bill_beside_marks_alone.ratio", _ratio),
 )
 """Savings in a session by cache marks of Narrows, and by compaction beside them."""
+PAUSES: Sequence[Column] = (
+    Column("expired", "pauses.expired", _count),
+    Column("pauses $/none", "pauses.cost", _bills),
+    Column("share/none", "pauses.shares", _pair(percent)),
+    *(Column(head, f"pauses.{head}", _count) for head in ("cold", "bridged")),
+    Column("chkp", "pauses.cold_checkpoints", _count),
+    Column("pings", "pauses.pings", _count),
+    Column("share", "pauses.share_of_pings", percent),
+    Column("never cold", "pauses.never_cold_ratio", _ratio),
+)
+"""What pauses of a session cost, and what was done about them."""
 FAULTS: Sequence[Column] = (
     Column("invalid", "validity_errors", str),
     Column("no reply", "unanswered", str),
@@ -207,9 +218,10 @@ def print_replays(
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     widest = max(16, console.width - 76)  # the figures beside the name of a session take 76 columns
     set_marks = any(report.marks_matter for report in reports)
-    for columns in (COSTS, *([MARKS] if set_marks else ()), FAULTS, SIGHT):
+    timed = [report for report in reports if report.pauses is not None]
+    for columns in (COSTS, *([MARKS] if set_marks else ()), *([PAUSES] if timed else ()), FAULTS, SIGHT):
         table = plain_table("session", *(column.head for column in columns))
-        for report in reports:
+        for report in timed if columns is PAUSES else reports:
             table.add_row(_session_name(report.session, widest), *(column.cell(report) for column in columns))
         console.print(table)
     print_notes(console, (note for report in reports for note in report.notes))
@@ -280,6 +292,20 @@ def print_needs(console: Console, reports: Sequence[Report]) -> None:
 
 
 # --- what replays cost, in sentences ---
+
+
+def pauses(report: Report) -> Iterator[str]:
+    """What the pauses of a session cost; nothing where its times are not known."""
+    costs = report.pauses
+    if costs is None:
+        return
+    without, with_ = percent(costs.share_without), percent(costs.share_with)
+    yield (
+        f"before {costs.expired:,} of {report.requests:,} requests a pause outlived the cache of doing nothing, which "
+        f"pays {without} of its bill for that (never cold: {costs.never_cold_ratio:.3f}) and Narrows {with_}: "
+        f"{costs.bridged:,} bridged, {costs.cold_checkpoints:,} checkpoints while cold; "
+        f"{costs.pings:,} pings, {percent(costs.share_of_pings)} of the bill"
+    )
 
 
 def recalls(reports: Sequence[Report]) -> str:
