@@ -73,8 +73,8 @@ class BillSums(Struct, frozen=True, kw_only=True):
     cold: int = 0
     """Requests that found it so."""
     kept: float = 0.0
-    """What requests behind a pause would have paid more, had pings and longer lifetimes not kept the cache: an estimate,
-    of which the cost of these is not taken off."""
+    """What requests behind a pause would have paid more, had pings and longer lifetimes not kept the cache: an
+    estimate, of which the cost of these is not taken off."""
     bridged: int = 0
     """Such requests."""
     rounds: int = 0
