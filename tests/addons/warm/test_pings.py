@@ -1,4 +1,4 @@
-"""Prompts that wait for a person are kept in the provider's cache: what is sent, when, and what it comes to."""
+"""Prompts that wait for a person or a tool are kept in the provider's cache: what is sent, when, and what it comes to."""
 
 import asyncio
 import json
@@ -123,14 +123,13 @@ async def test_a_longer_lifetime_than_anybody_is_waited_for_needs_none(
     assert outcomes(app) == {}
 
 
-async def test_while_a_tool_of_the_client_runs_nobody_is_waited_for(scene: Scene) -> None:
+async def test_while_a_tool_of_the_client_runs_its_prompt_is_kept_and_no_tool_is_run(scene: Scene) -> None:
     function = {"name": "bash", "arguments": "{}"}
     scene.stage.provider.answer = lambda _: Say("Let me see.", [{"id": "c1", "type": "function", "function": function}])
     app = await scene.start()
-    for stream in (True, False):
-        await scene.ask(app, tools=[{"name": "bash", "input_schema": {"type": "object"}}], stream=stream)
-        assert not await scene.wait(app, 1_000)
-    assert outcomes(app) == {}
+    await scene.ask(app, tools=[{"name": "bash", "input_schema": {"type": "object"}}], stream=True)
+    assert [each.usage and each.usage.completion for each in await scene.wait(app, 300)] == [0]
+    assert outcomes(app) == {"read": 1}
 
 
 async def test_where_nothing_is_asked_for_nothing_is_kept_warm(scene: Scene) -> None:
@@ -183,7 +182,10 @@ async def test_a_real_clock_drives_itself(scene: Scene) -> None:
 def test_the_greeting_says_who_pays_and_what_the_odds_are() -> None:
     settings = settings_with(["--upstream", "http://127.0.0.1:9/v1", "--keep-warm", "15m"])
     words = " ".join(greeting(settings, "").split())
-    assert "warm: prompts that wait for a person are sent again for up to 15m while nobody is there, with the" in words
+    assert (
+        "warm: prompts that wait for a person or a tool are sent again for up to 15m while nobody asks, with the"
+        in words
+    )
     assert "clients' own API keys, for at most $5 a tenant and day; over recorded sessions that costs 4 %" in words
     assert "warm:" not in greeting(settings_with(["--upstream", "http://127.0.0.1:9/v1"]), "")
 
