@@ -68,11 +68,11 @@ class BillSums(Struct, frozen=True, kw_only=True):
     warming: float = 0.0
     """The part of `paid` for pings, by which a prompt stays in the provider's cache while nothing is asked."""
     pings: int = 0
-    pauses: float = 0.0
+    pause_cost: float = 0.0
     """The part of `paid` for writing again what had been cached, because it had expired after a pause."""
     cold: int = 0
     """Requests that found it so."""
-    kept: float = 0.0
+    pause_saving: float = 0.0
     """What requests behind a pause would have paid more, had pings and longer lifetimes not kept the cache: an
     estimate, of which the cost of these is not taken off."""
     bridged: int = 0

@@ -23,6 +23,7 @@ from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
 from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
+from policies.planning.prefix import last_use
 from policies.recall import RecallAnswer
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
@@ -240,7 +241,7 @@ def _of_pause(request: UpstreamRequest, planned: PlannedRequest, measures: _Meas
         return {}
     written = Usage(before, 0, before, 0, before if life.is_longer else 0)
     again = prices.cost(written).input - prices.cost(Usage(before, before, 0, 0)).input if prices.listed else 0.0
-    return {"kept": again, "bridged": 1} if is_read else {"pauses": again, "cold": 1}
+    return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "cold": 1}
 
 
 def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
@@ -290,7 +291,7 @@ def _measured(
     if reported is not None and is_unedited and not is_bridged:
         foretold = usage_without(_as_written(planned, size, scale, prices), terms)
     if is_unedited and not is_bridged and upstream_request.body is upstream_request.client_request.body:
-        return _Measures(usage, usage, usage, by_rules, 0, foretold, before)
+        return _Measures(usage, usage, usage, by_rules, 0, foretold, before=before)
     rewritten = _rewritten(prefix, before, expected, usage.cached)
     baseline = marked = usage_without(prompt, terms, evidence)
     least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
@@ -298,7 +299,7 @@ def _measured(
     if context.plan_settings.marks and step > 0 and prompt.tokens >= least:
         was_marked = step > 1 and prompt.before >= least
         marked = usage_without(with_marks(prompt, was_marked=was_marked), terms, evidence)
-    return _Measures(usage, baseline, marked, by_rules, rewritten, foretold, before)
+    return _Measures(usage, baseline, marked, by_rules, rewritten, foretold, before=before)
 
 
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
@@ -321,7 +322,7 @@ def _life(upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheLi
     previous, now, lifetime = planned.previous, upstream_request.notes.record, planned.context.lifetime
     if now is None or previous is None or not planned.is_quiet:
         return now.life if now is not None else FRESH
-    return CacheLife(now.at - previous.last_use > lifetime, now.at - previous.at > lifetime)
+    return CacheLife(now.at - last_use(previous) > lifetime, now.at - previous.at > lifetime)
 
 
 def _as_written(planned: PlannedRequest, total: int, scale: _Scale, prices: Prices) -> Prompt:

@@ -74,8 +74,8 @@ async def test_whoever_returns_reads_what_was_kept_and_pays_for_the_pings(scene:
     assert sums.warming == pytest.approx(sum(each))
     assert sums.paid == pytest.approx(sum(each) + prices.cost(first.usage).total + prices.cost(last.usage).total)
     assert sums.saved == pytest.approx(sums.baseline - sums.paid)
-    assert (sums.bridged, sums.cold, sums.pauses) == (1, 0, 0)
-    assert sums.kept > sums.warming
+    assert (sums.bridged, sums.cold, sums.pause_cost) == (1, 0, 0)
+    assert sums.pause_saving > sums.warming
     assert counted(app.telemetry, "cost_usd_total", kind="ping") == pytest.approx(sum(each))
     assert counted(app.telemetry, "cost_usd_total") == pytest.approx(sums.paid)
     store = app.services.store
