@@ -162,10 +162,7 @@ def replay(
     with refusing():
         own = custom_presets(config)
         names = presets_named(preset or [PRESET], own)
-        if upstream:
-            _check_real(refetch, pauses, keep_warm)
-        else:  # a real one has prices of its own
-            check_prices([*(prices or ()), *([summary_model] if summary_model else [])])
+        _check(upstream, [*(prices or ()), *filter(None, [summary_model])], refetch, pauses, keep_warm)
         sessions = _arranged(files, chain, as_listed, group or [], pauses)
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
@@ -190,11 +187,13 @@ def replay(
     raise typer.Exit(int(any(report.faults for report in reports)))
 
 
-def _check_real(refetch: float, pauses: str, keep_warm: str) -> None:
-    """Refuse what is for the built-in provider alone. Raises ValueError."""
-    if refetch:
+def _check(upstream: str, priced: Sequence[str], refetch: float, pauses: str, keep_warm: str) -> None:
+    """Refuse models without prices, or what is for the built-in provider alone. Raises ValueError."""
+    if not upstream:  # a real one has prices of its own
+        check_prices(priced)
+    elif refetch:
         raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
-    if pauses not in (RECORDED, NONE) or seconds(keep_warm):
+    elif pauses not in (RECORDED, NONE) or seconds(keep_warm):
         raise ValueError("--pauses and --keep-warm are for the built-in provider: a real one has its own time")
 
 
