@@ -20,8 +20,8 @@ NOTES: Mapping[str, str] = {
     "narrows_cost_baseline_marked_usd_total": "Its difference from the baseline is what marks save.",
     "narrows_cost_unknown_total": "`reason`: `no_usage`, an estimate; `no_price`, no dollars.",
     "narrows_cache_total": "`outcome`: `first` of its conversation; `read`, all or most of the request before; "
-    "`bridged`, read behind a pause that would have outlived the cache without pings and longer lifetimes; `expired` in "
-    "a pause; `rewritten` by Narrows or the client; `missed`, by none of these; `unreported` usage.",
+    "`bridged`, read behind a pause that would have outlived the cache without pings and longer lifetimes; `expired` "
+    "in a pause; `rewritten` by Narrows or the client; `missed`, by none of these; `unreported` usage.",
     "narrows_prefix_total": "`outcome`: as in the header `x-narrows-prefix`.",
     "narrows_refused_total": "`limit`: `requests` or `bytes` in flight, or one of a key (`rpm`, `tpm`, `usd_per_day`, "
     "`concurrency`). `whose`: this `client`, `all` together, or `key:NAME`.",
