@@ -62,7 +62,7 @@ from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, prin
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
 _LATER = 600.0
-"""Seconds of a pause in which a person reads an answer, or gets a coffee."""
+"""Seconds of a pause of a person, which is longer than some caches live, and shorter than others do."""
 
 
 @dataclass(frozen=True, slots=True)

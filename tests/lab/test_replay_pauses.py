@@ -47,7 +47,7 @@ async def test_without_times_nothing_is_said_of_pauses() -> None:
     assert "never cold" not in drawn([report]).partition("means of")[0]
 
 
-async def test_pauses_cost_what_the_bill_is_higher_than_with_nothing_expired() -> None:
+async def test_p1_pauses_cost_what_the_bill_is_higher_than_with_nothing_expired() -> None:
     """The bill of the same requests without a pause says it, by other arithmetic."""
     report, steady = await replayed(), await replayed(PLAIN)
     costs = report.pauses
@@ -73,7 +73,7 @@ async def test_what_is_shortened_while_it_is_cold_costs_as_much_less_as_it_is_sh
 
 
 @pytest.mark.parametrize(("keep_warm", "bridged", "cold"), [(0.0, 0, 2), (900.0, 1, 1), (7_200.0, 2, 0)])
-async def test_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
+async def test_p2_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
     keep_warm: float, bridged: int, cold: int
 ) -> None:
     report, dear = await replayed(keep_warm=keep_warm), await replayed()
@@ -86,6 +86,16 @@ async def test_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
     assert costs.lost <= others.lost
     saved, spent = others.lost - costs.lost, report.pings.total
     assert report.whole_bill.with_ == pytest.approx(dear.whole_bill.with_ - saved + spent)
+
+
+async def test_of_several_sessions_the_mean_is_said_of_those_with_times() -> None:
+    report, steady = await replayed(), await replayed(PLAIN)
+    costs = report.pauses
+    assert costs is not None
+    text = " ".join(drawn([report, report, steady]).split())
+    assert f"pauses, mean of 2 sessions: {costs.share_without:.1%} of the bill with nothing done" in text
+    assert f"(never cold: {costs.never_cold_ratio:.3f})" in text
+    assert "mean of" not in drawn([report, steady]).partition("used out of sight")[0]
 
 
 async def test_the_tables_and_the_page_say_it() -> None:
@@ -118,7 +128,9 @@ def test_the_command_takes_both_levers(tmp_path: Path, capsys: pytest.CaptureFix
     assert bridged == [0, 1, 2]
 
 
-async def test_marks_of_the_client_live_longer_where_that_is_allowed_and_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p2_marks_of_the_client_live_longer_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
     often = replace(PLAIN, times=times_of([700 * at for at in range(8)], 8))
     usual, auto = await replayed(often, "usual"), await replayed(often, "auto")

@@ -6,6 +6,7 @@ Law: nothing that a request or a file name holds can move the cursor or change t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -225,6 +226,8 @@ def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
             table.add_row(_session_name(report.session, widest), *(column.cell(report) for column in columns))
         console.print(table)
     print_notes(console, (note for report in reports for note in report.notes))
+    if len(timed) > 1:
+        console.print(Text(pauses_together(timed)))
     # where later turns used what they could not see; where there are no tools, nothing can be recalled
     for protocol, kind in (("tools", "with tools"), ("text", "text protocol")):
         if tallies := [report.used_by_later_turns.all for report in reports if report.protocol == protocol]:
@@ -292,6 +295,20 @@ def print_needs(console: Console, reports: Sequence[Report]) -> None:
 
 
 # --- what replays cost, in sentences ---
+
+
+def pauses_together(reports: Sequence[Report]) -> str:
+    """The means over sessions whose times are known."""
+    costs = [report.pauses for report in reports if report.pauses is not None]
+    without, with_, never_cold, pings = (
+        fmean(getattr(each, name) for each in costs)
+        for name in ("share_without", "share_with", "never_cold_ratio", "share_of_pings")
+    )
+    return (
+        f"pauses, mean of {len(costs):,} sessions: {percent(without)} of the bill with nothing done (never cold: "
+        f"{never_cold:.3f}), {percent(with_)} with Narrows and {percent(pings)} for pings; whole bill "
+        f"{fmean(report.whole_bill.ratio for report in reports):.3f}"
+    )
 
 
 def pauses(report: Report) -> Iterator[str]:

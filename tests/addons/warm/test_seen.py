@@ -19,7 +19,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize(("keep_warm", "outcome"), [(0, "expired"), ("15m", "bridged")])
-async def test_a_pause_is_seen_by_what_it_cost_or_what_was_not_paid(
+async def test_p2_a_pause_is_seen_by_what_it_cost_or_what_was_not_paid(
     scene: Scene, keep_warm: str | int, outcome: str
 ) -> None:
     app = await scene.start(keep_warm=keep_warm)
