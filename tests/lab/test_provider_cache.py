@@ -19,7 +19,8 @@ class Cache:
     def __init__(self, rule: CacheRule) -> None:
         self.rule = rule
         self.read = PromptReader(len, APIS["openai_chat"])
-        self.cache = PromptCache(len)
+        self.now = 0.0
+        self.cache = PromptCache(len, lambda: self.now)
         self.kept = 0
 
     def __call__(self, *messages: Message, owner: str = "me", **body: Any) -> tuple[int, int, int]:
@@ -366,3 +367,72 @@ def test_a_message_is_counted_once() -> None:
     for end in range(1, 20):
         read({"messages": [user(f"message {i}") for i in range(end)]})
     assert sorted(counted) == sorted(f"message {i}" for i in range(19))
+
+
+# --- entries expire ---
+
+
+def test_p1_what_was_used_within_its_lifetime_is_read_and_later_written_anew() -> None:
+    serve = Cache(ANTHROPIC)
+    said = (system(5_000, "cache_control"),)
+    assert serve(*said) == (5_004, 0, 5_004)
+    for pause in (300.0, 299.0):  # counted from the last use
+        serve.now += pause
+        assert serve(*said) == (5_004, 5_004, 0)
+    serve.now += 301
+    assert serve(*said) == (5_004, 0, 5_004)
+
+
+def test_p1_what_stands_before_a_prefix_that_is_used_is_used_too() -> None:
+    serve = Cache(ANTHROPIC)
+    first, second = system(5_000, "cache_control"), user("u" * 3_000, "cache_control")
+    serve(first, second)
+    for _ in range(3):
+        serve.now += 200
+        assert serve(system(5_000), second)[1] == 8_008
+    assert serve(first, user("other"))[1] == 5_004
+
+
+def test_p1_any_prefix_expires_as_well() -> None:
+    serve = Cache(PREFIX)
+    said = (system(5_000), user("u" * 500))
+    serve(*said)
+    serve.now += 3_600
+    assert serve(*said)[1] == 5_504 // 128 * 128
+    serve.now += 3_601
+    assert serve(*said)[1] == 0
+
+
+def lasting(message: Message) -> Message:
+    (part,) = message["content"]
+    return {**message, "content": [{**part, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}
+
+
+def test_p2_a_mark_for_an_hour_keeps_what_it_writes_and_lengthens_nothing_that_it_reads() -> None:
+    serve, said = Cache(ANTHROPIC), system(5_000, "cache_control")
+    assert serve(lasting(said)) == (5_004, 0, 5_004)
+    assert serve.kept == 5_004
+    serve.now += 3_600
+    assert serve(lasting(said)) == (5_004, 5_004, 0)
+    serve.now += 3_601
+    serve(said)  # for five minutes
+    assert (serve(lasting(said))[1], serve.kept) == (5_004, 0)  # read as it is, and billed so
+    serve.now += 301
+    assert serve(lasting(said))[1] == 0
+
+
+def test_p2_what_goes_on_from_an_entry_lasts_no_longer_than_that() -> None:
+    serve, said = Cache(ANTHROPIC), system(5_000, "cache_control")
+    serve(said)
+    longer = lasting(user("u" * 3_000, "cache_control"))
+    assert (serve(system(5_000), longer)[2], serve.kept) == (3_004, 3_004)
+    serve.now += 301
+    assert serve(system(5_000), longer)[1] == 0
+
+
+def test_p2_an_hour_ends_where_a_mark_for_less_uses_it() -> None:
+    serve, said = Cache(ANTHROPIC), system(5_000, "cache_control")
+    serve(lasting(said))
+    assert serve(said)[1] == 5_004
+    serve.now += 301
+    assert serve(said)[1] == 0

@@ -1,156 +1,145 @@
-"""Pauses in a replay: what they cost with nothing done and with Narrows, and what is kept warm."""
+"""Replays of sessions with times: pauses pass without waiting, caches expire, and what that costs is in both bills."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from policies.money.caches import MarkLifetime
-from policies.money.catalog import prices_for
-from policies.money.prices import Usage
-from proxy.console.output import as_json
-from proxy.lab import sessions
-from proxy.lab.pages import replay_page
+from proxy.lab.demo import recorded
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.recorded import Session, session_of
-from proxy.lab.replay.report import Report, averages
+from proxy.lab.replay.recorded import Session, chained, load, timed
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.replay.times import times_of
-from tests.console.test_cli import told
-from tests.kit.drawn import checked
-from tests.kit.forms import FORMS, plain
-from tests.lab.test_replay_figures import drawn
+from proxy.lab.replay.times import NONE, RECORDED, RequestTimes, gaps, times_of
+from tests.kit.forms import to_anthropic
 
-MODEL = "claude-opus-5-5"
-PRICES = prices_for(MODEL)
-TIMES = [0, 10, 20, 30, 700, 710, 4_400, 4_410]
-"""Of the eight requests of the session: pauses of eleven minutes and of an hour."""
-BODY: dict[str, Any] = {**FORMS["anthropic_messages"](plain(sessions.load("write_once"))), "model": MODEL}
-PLAIN = session_of(json.dumps(BODY).encode(), "short", "short")
-PAUSED = replace(PLAIN, times=times_of(TIMES, 8))
+LONG_DAY = recorded("long_day")
+CLAUDE = Options(prices=("claude-opus-5-5",))
 
 
-async def replayed(
-    session: Session = PAUSED, mark_lifetime: MarkLifetime = "own", keep_warm: float = 0.0, preset: str = "lossless"
-) -> Report:
-    options = Options(mark_lifetime=mark_lifetime, keep_warm=keep_warm, preset=preset)
+def paused(session: Session, pauses: dict[int, float]) -> Session:
+    """The session with ten seconds before each request, and these pauses before some."""
+    now, times = 0.0, list[RequestTimes]()
+    for at in range(len(session.turns)):
+        now += pauses.get(at, 10.0)
+        times.append(RequestTimes(now))
+    return replace(session, times=tuple(times))
+
+
+async def one(session: Session, options: Options = CLAUDE) -> Report:
     (report,) = await replay_all([session], options)
     return report
 
 
-async def test_without_times_nothing_is_said_of_pauses() -> None:
-    report = await replayed(PLAIN)
-    assert report.pauses is None
-    assert as_json(report)["pauses"] is None
-    assert "never cold" not in drawn([report]).partition("means of")[0]
+async def test_p1_a_pause_is_paid_for_by_doing_nothing_and_is_a_checkpoint() -> None:
+    steady, late = await one(LONG_DAY), await one(paused(LONG_DAY, {20: 400.0}))
+    assert late.faults == 0
+    assert late.prefix["checkpoint:cold"] == 1
+    assert late.baseline.written > steady.baseline.written
+    assert late.baseline.input > steady.baseline.input
+    assert late.each_request[20].prefix == "checkpoint:cold"
 
 
-async def test_p1_pauses_cost_what_the_bill_is_higher_than_with_nothing_expired() -> None:
-    """The bill of the same requests without a pause says it, by other arithmetic."""
-    report, steady = await replayed(), await replayed(PLAIN)
-    costs = report.pauses
-    assert costs is not None
-    assert (costs.expired, costs.cold, costs.bridged, costs.pings) == (2, 2, 0, 0)
-    assert report.baseline.total - costs.lost_without == pytest.approx(steady.baseline.total)
-    assert costs.never_cold_ratio == pytest.approx(steady.baseline.total / report.baseline.total)
-    assert 0 < costs.share_without < 1
-    assert [each.expired_tokens.without > 0 for each in report.each_request] == [at in (4, 6) for at in range(8)]
-    for at in (4, 6):
-        assert report.each_request[at].expired_tokens.without == report.each_request[at - 1].tokens_sent.without
+@pytest.mark.parametrize(("pause", "is_cold"), [(299.0, False), (301.0, True)])
+async def test_p1_a_cache_expires_as_its_provider_says(pause: float, is_cold: bool) -> None:
+    steady, late = await one(LONG_DAY), await one(paused(LONG_DAY, {20: pause}))
+    assert (late.baseline.written > steady.baseline.written) == is_cold
 
 
-async def test_what_is_shortened_while_it_is_cold_costs_as_much_less_as_it_is_shorter() -> None:
-    report = await replayed(preset="eager")
-    costs = report.pauses
-    assert costs is not None
-    assert costs.cold_checkpoints == report.prefix["checkpoint:cold"] == costs.cold > 0
-    assert 0 < costs.lost < costs.lost_without
-    tokens = sum(int(each.expired_tokens.with_) for each in report.each_request)
-    again = PRICES.cost(Usage(tokens, 0, tokens, 0)).input - PRICES.cost(Usage(tokens, tokens, 0, 0)).input
-    assert costs.lost == pytest.approx(again)
+async def test_p1_sessions_one_after_the_other_begin_cold_and_on_time() -> None:
+    alone = await one(paused(LONG_DAY, {20: 400.0}))
+    twice = await replay_all([LONG_DAY, paused(LONG_DAY, {20: 400.0})], CLAUDE)
+    assert twice[1].bill.input == pytest.approx(alone.bill.input)
 
 
-@pytest.mark.parametrize(("keep_warm", "bridged", "cold"), [(0.0, 0, 2), (900.0, 1, 1), (7_200.0, 2, 0)])
-async def test_p2_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
-    keep_warm: float, bridged: int, cold: int
-) -> None:
-    report, dear = await replayed(keep_warm=keep_warm), await replayed()
-    costs, others = report.pauses, dear.pauses
-    assert costs is not None
-    assert others is not None
-    assert (costs.expired, costs.bridged, costs.cold) == (2, bridged, cold)
-    assert (costs.pings > 0) == (bridged > 0) == (costs.share_of_pings > 0)
-    assert all(30 < at < 700 or 710 < at < 4_400 for at in costs.pinged_at)
-    assert costs.lost <= others.lost
-    saved, spent = others.lost - costs.lost, report.pings.total
-    assert report.whole_bill.with_ == pytest.approx(dear.whole_bill.with_ - saved + spent)
+def messages_of(session: Session) -> Session:
+    """The session in the API whose vendor names a ping."""
+
+    body = to_anthropic({"model": session.model, "messages": list(session.messages), "tools": list(session.tools)})
+    return replace(
+        session,
+        dialect="anthropic_messages",
+        lead=body.get("system"),
+        messages=tuple(body["messages"]),
+        tools=tuple(body["tools"]),
+    )
 
 
-async def test_of_several_sessions_the_mean_is_said_of_those_with_times() -> None:
-    report, steady = await replayed(), await replayed(PLAIN)
-    costs = report.pauses
-    assert costs is not None
-    text = " ".join(drawn([report, report, steady]).split())
-    assert f"pauses, mean of 2 sessions: {costs.share_without:.1%} of the bill with nothing done" in text
-    assert f"(never cold: {costs.never_cold_ratio:.3f})" in text
-    assert "mean of" not in drawn([report, steady]).partition("used out of sight")[0]
+async def test_p2_what_is_kept_warm_costs_pings_and_saves_the_pause() -> None:
+    session = paused(messages_of(LONG_DAY), {20: 800.0})
+    cold, warm = await one(session), await one(session, replace(CLAUDE, keep_warm=900.0))
+    assert (cold.faults, warm.faults) == (0, 0)
+    assert warm.pings.tokens >= warm.pings.cached > 0
+    assert warm.pings.written == 0
+    assert warm.bill.input < cold.bill.input
+    assert warm.baseline.input == pytest.approx(cold.baseline.input)
+    assert (cold.prefix["checkpoint:cold"], warm.prefix["checkpoint:cold"]) == (1, 0)
 
 
-async def test_the_tables_and_the_page_say_it() -> None:
-    report = await replayed(keep_warm=900)
-    text = drawn([report])
-    assert "never cold" in text
-    assert report.pauses is not None
-    page = checked(replay_page([report], averages([report]))).text
-    assert f"pays {report.pauses.share_without:.1%} of its bill for that" in page
-    assert "1 bridged" in page
-    assert "for what expired in pauses" in page
+async def test_p2_marks_live_an_hour_where_pauses_pay_for_it() -> None:
+    many = paused(LONG_DAY, dict.fromkeys(range(4, 40, 3), 500.0))
+    usual, auto = await one(many), await one(many, replace(CLAUDE, mark_lifetime="auto"))
+    assert (usual.faults, auto.faults) == (0, 0)
+    assert auto.bill.input < usual.bill.input
+    assert auto.prefix["checkpoint:cold"] < usual.prefix["checkpoint:cold"]
 
 
-def command(tmp_path: Path, *words: str) -> list[str]:
-    session, times = tmp_path / "short.json", tmp_path / "times.json"
-    session.write_text(json.dumps(BODY))
-    times.write_text(json.dumps(TIMES))
-    return ["replay", str(session), "--preset", "lossless", "--pauses", str(times), *words]
+# --- the times of a recording ---
 
 
-def test_the_command_takes_both_levers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bridged = []
-    for words in ([], ["--keep-warm", "15m"], ["--keep-warm", "2h", "--mark-lifetime", "usual"]):
-        code, out, err = told(capsys, *command(tmp_path, *words, "--json"))
-        assert (code, err) == (0, "")
-        (row,) = json.loads(out)["sessions"]
-        bridged.append(row["pauses"]["bridged"])
-        assert row["pauses"]["pings"] == len(row["pauses"]["pinged_at"])
-        assert {"with", "without", "ratio"} == row["pauses"]["bill"].keys()
-    assert bridged == [0, 1, 2]
-
-
-async def test_p2_marks_of_the_client_live_longer_where_that_pays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
-    often = replace(PLAIN, times=times_of([700 * at for at in range(8)], 8))
-    usual, auto = await replayed(often, "usual"), await replayed(often, "auto")
-    assert usual.pauses is not None
-    assert auto.pauses is not None
-    assert (usual.pauses.bridged, usual.pauses.pings, auto.pauses.pings) == (0, 0, 0)
-    assert auto.pauses.bridged > 0
-    assert auto.pauses.cold + auto.pauses.bridged == auto.pauses.expired == usual.pauses.cold
+def test_times_are_rows_of_seconds_or_of_what_was_sent_alone() -> None:
+    assert times_of([0, 1.5], 2) == (RequestTimes(0), RequestTimes(1.5))
+    assert times_of([[0, 0.5, 2], [3, None, 4]], 2) == (RequestTimes(0, 0.5, 2), RequestTimes(3, None, 4))
+    assert gaps(times_of([0, 10, 400], 3)) == [10, 390]
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("rows", "words"),
     [
-        (["--keep-warm", "soon"], "'soon' is no duration"),
-        (["--keep-warm", "2d"], "--keep-warm 2d is over a day"),
-        (["--keep-warm", "15m", "--upstream", "http://127.0.0.1:1/v1"], "are for the built-in provider"),
+        ({"a": 1}, "it is no list"),
+        ([1], "1 rows for 2 requests"),
+        ([1, "2"], r"times\.1: it is neither seconds nor"),
+        ([1, True], r"times\.1: it is neither"),
+        ([2, 1], r"times\.1: it was sent before the one before"),
+        ([1, [2, 1, 3]], r"times\.1: a reply begins after its request"),
+        ([1, [2, 3, 4, 5]], r"times\.1: it is neither"),
     ],
 )
-def test_what_cannot_be_kept_warm_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    code, _, err = told(capsys, *command(tmp_path)[:2], *words)
-    assert (code, sentence in err) == (2, True), err
+def test_times_that_cannot_be_are_refused_by_name(rows: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        times_of(rows, 2)
+
+
+def saved(folder: Path, name: str, value: object) -> Path:
+    file = folder / name
+    file.write_text(json.dumps(value))
+    return file
+
+
+def short(more: dict[str, object]) -> dict[str, object]:
+    turns: Sequence[dict[str, str]] = [{"role": role, "content": "hi"} for role in ("user", "assistant") * 2]
+    return {"model": "gpt-5.4", "messages": turns, **more}
+
+
+def test_a_session_reads_its_times_or_those_of_a_file(tmp_path: Path) -> None:
+    session = load(saved(tmp_path, "one.json", short({"times": [0, [5, 6, 7]], "started_at": 1_800_000_000})))
+    assert session.times == (RequestTimes(0), RequestTimes(5, 6, 7))
+    assert session.started_at == 1_800_000_000
+    assert timed(session, RECORDED) == session
+    assert timed(session, NONE).times == ()
+    folder = tmp_path / "times"
+    folder.mkdir()
+    file = saved(folder, "one.json", [0, 9])
+    for place in (folder, file):
+        assert timed(session, str(place)).times == (RequestTimes(0), RequestTimes(9))
+    assert chained([session, session]).times == ()
+    longer = short({"messages": [{"role": role, "content": "hi"} for role in ("user", "assistant") * 3]})
+    two = load(saved(tmp_path, "two.json", longer))
+    with pytest.raises(ValueError, match=r"holds no times of two: times: it has 2 rows for 3"):
+        timed(two, str(file))
+    with pytest.raises(ValueError, match=r"cannot read .*no\.json"):
+        timed(session, str(tmp_path / "no.json"))
+    with pytest.raises(ValueError, match=r"times: it has 1 rows for 2 requests"):
+        load(saved(tmp_path, "bad.json", short({"times": [0]})))

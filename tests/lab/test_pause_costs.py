@@ -1,0 +1,156 @@
+"""Pauses in a replay: what they cost with nothing done and with Narrows, and what is kept warm."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.money.caches import MarkLifetime
+from policies.money.catalog import prices_for
+from policies.money.prices import Usage
+from proxy.console.output import as_json
+from proxy.lab import sessions
+from proxy.lab.pages import replay_page
+from proxy.lab.replay.environment import Options
+from proxy.lab.replay.recorded import Session, session_of
+from proxy.lab.replay.report import Report, averages
+from proxy.lab.replay.runs import replay_all
+from proxy.lab.replay.times import times_of
+from tests.console.test_cli import told
+from tests.kit.drawn import checked
+from tests.kit.forms import FORMS, plain
+from tests.lab.test_replay_figures import drawn
+
+MODEL = "claude-opus-5-5"
+PRICES = prices_for(MODEL)
+TIMES = [0, 10, 20, 30, 700, 710, 4_400, 4_410]
+"""Of the eight requests of the session: pauses of eleven minutes and of an hour."""
+BODY: dict[str, Any] = {**FORMS["anthropic_messages"](plain(sessions.load("write_once"))), "model": MODEL}
+PLAIN = session_of(json.dumps(BODY).encode(), "short", "short")
+PAUSED = replace(PLAIN, times=times_of(TIMES, 8))
+
+
+async def replayed(
+    session: Session = PAUSED, mark_lifetime: MarkLifetime = "own", keep_warm: float = 0.0, preset: str = "lossless"
+) -> Report:
+    options = Options(mark_lifetime=mark_lifetime, keep_warm=keep_warm, preset=preset)
+    (report,) = await replay_all([session], options)
+    return report
+
+
+async def test_without_times_nothing_is_said_of_pauses() -> None:
+    report = await replayed(PLAIN)
+    assert report.pauses is None
+    assert as_json(report)["pauses"] is None
+    assert "never cold" not in drawn([report]).partition("means of")[0]
+
+
+async def test_p1_pauses_cost_what_the_bill_is_higher_than_with_nothing_expired() -> None:
+    """The bill of the same requests without a pause says it, by other arithmetic."""
+    report, steady = await replayed(), await replayed(PLAIN)
+    costs = report.pauses
+    assert costs is not None
+    assert (costs.expired, costs.cold, costs.bridged, costs.pings) == (2, 2, 0, 0)
+    assert report.baseline.total - costs.lost_without == pytest.approx(steady.baseline.total)
+    assert costs.never_cold_ratio == pytest.approx(steady.baseline.total / report.baseline.total)
+    assert 0 < costs.share_without < 1
+    assert [each.expired_tokens.without > 0 for each in report.each_request] == [at in (4, 6) for at in range(8)]
+    for at in (4, 6):
+        assert report.each_request[at].expired_tokens.without == report.each_request[at - 1].tokens_sent.without
+
+
+async def test_what_is_shortened_while_it_is_cold_costs_as_much_less_as_it_is_shorter() -> None:
+    report = await replayed(preset="eager")
+    costs = report.pauses
+    assert costs is not None
+    assert costs.cold_checkpoints == report.prefix["checkpoint:cold"] == costs.cold > 0
+    assert 0 < costs.lost < costs.lost_without
+    tokens = sum(int(each.expired_tokens.with_) for each in report.each_request)
+    again = PRICES.cost(Usage(tokens, 0, tokens, 0)).input - PRICES.cost(Usage(tokens, tokens, 0, 0)).input
+    assert costs.lost == pytest.approx(again)
+
+
+@pytest.mark.parametrize(("keep_warm", "bridged", "cold"), [(0.0, 0, 2), (900.0, 1, 1), (7_200.0, 2, 0)])
+async def test_p2_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
+    keep_warm: float, bridged: int, cold: int
+) -> None:
+    report, dear = await replayed(keep_warm=keep_warm), await replayed()
+    costs, others = report.pauses, dear.pauses
+    assert costs is not None
+    assert others is not None
+    assert (costs.expired, costs.bridged, costs.cold) == (2, bridged, cold)
+    assert (costs.pings > 0) == (bridged > 0) == (costs.share_of_pings > 0)
+    assert all(30 < at < 700 or 710 < at < 4_400 for at in costs.pinged_at)
+    assert costs.lost <= others.lost
+    saved, spent = others.lost - costs.lost, report.pings.total
+    assert report.whole_bill.with_ == pytest.approx(dear.whole_bill.with_ - saved + spent)
+
+
+async def test_of_several_sessions_the_mean_is_said_of_those_with_times() -> None:
+    report, steady = await replayed(), await replayed(PLAIN)
+    costs = report.pauses
+    assert costs is not None
+    text = " ".join(drawn([report, report, steady]).split())
+    assert f"pauses, mean of 2 sessions: {costs.share_without:.1%} of the bill with nothing done" in text
+    assert f"(never cold: {costs.never_cold_ratio:.3f})" in text
+    assert "mean of" not in drawn([report, steady]).partition("used out of sight")[0]
+
+
+async def test_the_tables_and_the_page_say_it() -> None:
+    report = await replayed(keep_warm=900)
+    text = drawn([report])
+    assert "never cold" in text
+    assert report.pauses is not None
+    page = checked(replay_page([report], averages([report]))).text
+    assert f"pays {report.pauses.share_without:.1%} of its bill for that" in page
+    assert "1 bridged" in page
+    assert "for what expired in pauses" in page
+
+
+def command(tmp_path: Path, *words: str) -> list[str]:
+    session, times = tmp_path / "short.json", tmp_path / "times.json"
+    session.write_text(json.dumps(BODY))
+    times.write_text(json.dumps(TIMES))
+    return ["replay", str(session), "--preset", "lossless", "--pauses", str(times), *words]
+
+
+def test_the_command_takes_both_levers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bridged = []
+    for words in ([], ["--keep-warm", "15m"], ["--keep-warm", "2h", "--mark-lifetime", "usual"]):
+        code, out, err = told(capsys, *command(tmp_path, *words, "--json"))
+        assert (code, err) == (0, "")
+        (row,) = json.loads(out)["sessions"]
+        bridged.append(row["pauses"]["bridged"])
+        assert row["pauses"]["pings"] == len(row["pauses"]["pinged_at"])
+        assert {"with", "without", "ratio"} == row["pauses"]["bill"].keys()
+    assert bridged == [0, 1, 2]
+
+
+async def test_p2_marks_of_the_client_live_longer_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
+    often = replace(PLAIN, times=times_of([700 * at for at in range(8)], 8))
+    usual, auto = await replayed(often, "usual"), await replayed(often, "auto")
+    assert usual.pauses is not None
+    assert auto.pauses is not None
+    assert (usual.pauses.bridged, usual.pauses.pings, auto.pauses.pings) == (0, 0, 0)
+    assert auto.pauses.bridged > 0
+    assert auto.pauses.cold + auto.pauses.bridged == auto.pauses.expired == usual.pauses.cold
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--keep-warm", "soon"], "'soon' is no duration"),
+        (["--keep-warm", "2d"], "--keep-warm 2d is over a day"),
+        (["--keep-warm", "15m", "--upstream", "http://127.0.0.1:1/v1"], "are for the built-in provider"),
+    ],
+)
+def test_what_cannot_be_kept_warm_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    code, _, err = told(capsys, *command(tmp_path)[:2], *words)
+    assert (code, sentence in err) == (2, True), err
