@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.console.output import as_json, plain_table, print_last_line, printable
-from proxy.drawing.figures import UNKNOWN_PRICE, dollars, money, percent, short
+from proxy.drawing.figures import UNKNOWN_PRICE, counted, dollars, money, percent, short
 from proxy.lab.quality import Tally
 from proxy.lab.replay.bills import Compared, ComparedBill, Moment, joined
 from proxy.lab.replay.recorded import CHAIN
@@ -317,11 +317,11 @@ def pauses(report: Report) -> Iterator[str]:
     if costs is None:
         return
     without, with_ = percent(costs.share_without), percent(costs.share_with)
+    done = [f"{costs.bridged:,} bridged", f"{counted(costs.cold_checkpoints, 'checkpoint')} while cold"]
     yield (
         f"before {costs.expired:,} of {report.requests:,} requests a pause outlived the cache of doing nothing, which "
-        f"pays {without} of its bill for that (never cold: {costs.never_cold_ratio:.3f}) and Narrows {with_}: "
-        f"{costs.bridged:,} bridged, {costs.cold_checkpoints:,} checkpoints while cold; "
-        f"{costs.pings:,} pings, {percent(costs.share_of_pings)} of the bill"
+        f"pays {without} of its bill for that (never cold: {costs.never_cold_ratio:.3f}), and Narrows {with_}: "
+        f"{', '.join(done)}; {counted(costs.pings, 'ping')}, {percent(costs.share_of_pings)} of the bill"
     )
 
 
