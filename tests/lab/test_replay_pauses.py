@@ -68,7 +68,7 @@ def messages_of(session: Session) -> Session:
 
 
 async def test_p2_what_is_kept_warm_costs_pings_and_saves_the_pause() -> None:
-    session = paused(messages_of(LONG_DAY), {20: 800.0})
+    session = paused(messages_of(LONG_DAY), {len(LONG_DAY.turns) - 5: 800.0})
     cold, warm = await one(session), await one(session, replace(CLAUDE, keep_warm=900.0))
     assert (cold.faults, warm.faults) == (0, 0)
     assert warm.pings.tokens >= warm.pings.cached > 0
