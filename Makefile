@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve windows
+.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve pauses windows
 
 setup: $(READY)
 
@@ -54,6 +54,10 @@ reference: $(READY)
 curve: PRICES = gpt-5.4 claude-opus-5-5
 curve: $(READY)
 	$(BIN)/python -m tests.long.figures.curve $(SESSIONS) $(PRICES:%=--prices %) $(KINDS:%=--group %)
+
+# The picture of README.md: a session that comes with Narrows, with made-up pauses.
+pauses: $(READY)
+	$(BIN)/python -m tests.long.figures.pauses
 
 # What summaries do in windows of 4,000 to 1,000,000 tokens: one more table of policies/README.md, of generated sessions.
 windows: $(READY)

@@ -140,6 +140,22 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     anchor: str = ""
     """The step of the history that it ends at, as the store names it."""
 
+    @property
+    def cache_outcome(self) -> str:
+        """What it found in the provider's cache of the request before, and why no more."""
+        sums = self.sums
+        if self.prefix == "first":
+            return "first"
+        if sums.estimated:
+            return "unreported"
+        if sums.cold:
+            return "expired"
+        if sums.bridged:
+            return "bridged"
+        if sums.cached > sums.rewritten:
+            return "read"
+        return "rewritten" if sums.rewritten or self.prefix == "client-changed" else "missed"
+
 
 class DayRow(Struct, frozen=True, kw_only=True):
     """The sums of a day (as in 2026-01-31, UTC) under the same labels."""

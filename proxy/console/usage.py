@@ -14,7 +14,7 @@ from rich.text import Text
 from proxy.console.arguments import AsJson, offers
 from proxy.console.output import console, plain_table, print_json, printable, refusing
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
-from proxy.drawing.figures import dollars, percent, short
+from proxy.drawing.figures import dollars, pauses_in_words, percent, short
 from proxy.memory import Store
 from proxy.usage.report import BY, SINCE, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
 from proxy.usage.report import as_json as values_of
@@ -93,7 +93,14 @@ def print_usage(console: Console, report: UsageReport) -> None:
             table.add_row(*(total[at] for at in part))
         console.print(table)
         title = ""
-    for line in (*_prefixes(report), report.measured_in_words, *report.notes, _LAST_LINE):
+    pauses = pauses_in_words(report.total.sums)
+    for line in (
+        *_prefixes(report),
+        pauses and f"pauses: {pauses}",
+        report.measured_in_words,
+        *report.notes,
+        _LAST_LINE,
+    ):
         if line:
             console.print(Text(line))
 

@@ -44,6 +44,18 @@ def change_of(before: int, after: int) -> str:
     return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more, for the recall tool'}"
 
 
+def pauses_in_words(sums: BillSums) -> str:
+    """What pauses cost and what was kept warm, in a sentence without its stop; empty where there was neither."""
+    expired = f"{counted(sums.cold, 'request')} found the provider's cache expired after a pause"
+    bridged = f"{counted(sums.bridged, 'request')} found it kept warm"
+    words = (
+        (sums.cold, f"{expired}: {money(sums.pause_cost)} to write it again"),
+        (sums.bridged, f"{bridged}: by an estimate {money(sums.pause_saving)} not paid for that"),
+        (sums.pings, f"{counted(sums.pings, 'ping')}: {money(sums.warming)}"),
+    )
+    return "; ".join(text for count, text in words if count)
+
+
 def bill_in_words(sums: BillSums) -> tuple[str, str]:
     """The cost of requests, and the saving, as two sentences without their stops."""
     summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""

@@ -52,6 +52,7 @@ TERMS: Mapping[str, str] = {
     "original": "tokens of the prompt as the client wrote it",
     "paid": "dollars by the provider's own token counts and prices, with recalls",
     "past 20": "the worst ratio of the bills if the session had ended at any request after the 20th",
+    "pauses": "times without a request: the provider forgets a prompt that it has not seen for minutes",
     "peak": "tokens of the largest prompt",
     "prefix": "the beginning of a prompt: as long as it stays the same, the provider reads it from its cache",
     "preset": "a named list of policies; each policy shortens something",

@@ -37,9 +37,10 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
+from proxy.config.units import duration
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
-from proxy.drawing.figures import change_of, money
+from proxy.drawing.figures import change_of, counted, money
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.arguments import (
     PRESET,
@@ -60,6 +61,8 @@ from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, prin
 
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
+_LATER = 600.0
+"""Seconds of a pause of a person, which is longer than some caches live, and shorter than others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,29 @@ class InputBill:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseBills:
+    """The input of a request that is sent a moment after the one before it, and ten minutes after."""
+
+    lifetime_seconds: float
+    """Of the cache of that, without use."""
+    newest_tokens: BeforeAfter
+    """What the cache cannot hold yet."""
+    now: InputBill
+    in_ten_minutes: InputBill
+
+    @property
+    def words(self) -> str:
+        """What is read from the cache then."""
+        newest, lifetime = self.newest_tokens.after, duration(self.lifetime_seconds)
+        is_gone = self.lifetime_seconds < _LATER
+        later = "all of it is written anew" if is_gone else "they still are"
+        return (
+            f"Sent now, all but {counted(newest, 'new token')} are read from the cache; in ten minutes {later}, as the "
+            f"cache lives {lifetime} without use."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PatternEffect:
     blocks: int
     tokens: int
@@ -100,8 +126,8 @@ class PatternEffect:
 class Explanation:
     JSON: ClassVar = (
         *("model", "prices", "prices_known", "notes", "preset", "aim", "requests_in_history", "reason", "verdict"),
-        *("tokens", "tokens_of_recall_tool", "input_bill_of_this_request", "messages", "kinds", "foretold", "edits"),
-        "keep",
+        *("tokens", "tokens_of_recall_tool", "input_bill_of_this_request", "pause", "messages", "kinds", "foretold"),
+        *("edits", "keep"),
     )
 
     model: str
@@ -116,6 +142,7 @@ class Explanation:
     tokens: BeforeAfter
     tokens_of_recall_tool: int
     input_bill_of_this_request: Mapping[str, InputBill]
+    pause: PauseBills
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
     layers: Sequence[PolicyEffect]
@@ -193,6 +220,7 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         input_bill_of_this_request=input_bills(settings.prices, tokens),
+        pause=pause_bills(result, sizes.messages, tokens),
         messages=sizes.messages,
         kinds=sizes.kinds,
         layers=sizes.layers,
@@ -232,6 +260,28 @@ def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
         return InputBill(*(prices.cost(usage).input if prices.listed else None for usage in usages))
 
     return {"nothing_cached": bill(0), "all_cached": bill(1)}
+
+
+def pause_bills(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> PauseBills:
+    """The cost of this input behind a request that was sent a moment ago, and ten minutes ago: all but what is new in
+    it, or follows what this request changes, is read from the cache for as long as that lives."""
+    conversation, rule, prices = result.conversation, result.settings.cache, result.settings.prices
+    newest, changed = tokens, result.plan.state.changed
+    if conversation.steps > 1:  # else nothing was sent before it
+        end = conversation.ends[-2]
+        begins = [conversation.blocks[at].message for at in (end, end if changed is None else min(end, changed))]
+        new = [[each.tokens for each in messages if (each.message or -1) >= begin] for begin in begins]
+        newest = BeforeAfter(sum(each.before for each in new[0]), sum(each.after for each in new[1]))
+
+    def bill(is_warm: bool) -> InputBill:
+        sides = ((tokens.before, newest.before), (tokens.after, newest.after))
+        cached = [size - new if is_warm and size - new >= rule.least else 0 for size, new in sides]
+        writes = prices.breakpoints
+        usages = [Usage(size, read, (size - read) * writes, 0) for (size, _), read in zip(sides, cached, strict=True)]
+        return InputBill(*(prices.cost(usage).input if prices.listed else None for usage in usages))
+
+    lifetime = result.input.lifetime
+    return PauseBills(lifetime, newest, bill(is_warm=True), bill(is_warm=lifetime >= _LATER))
 
 
 def original_text(body: bytes, ref: str) -> str | None:
@@ -356,15 +406,21 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     console.print(Text(f"\ntokens of the input              {tokens}"))
     for end, bill in explanation.input_bill_of_this_request.items():
         words = f"{end.removesuffix('_cached')} of it cached"
-        costs = f"{money(bill.before):>10} -> {money(bill.after):>10}"
-        console.print(Text(f"its bill, {words:<22} {costs}"))
+        console.print(Text(f"its bill, {words:<22} {_costs(bill)}"))
+    pause = explanation.pause
+    for words, bill in (("sent now", pause.now), ("sent in ten minutes", pause.in_ten_minutes)):
+        console.print(Text(f"its bill, {words:<22} {_costs(bill)}"))
     note = (
         f"Prices of {printable(explanation.prices)}, for the input of this one request; its true bill lies between the "
         "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
     )
-    print_notes(console, [*explanation.foretold, note, *explanation.notes])
+    print_notes(console, [pause.words, *explanation.foretold, note, *explanation.notes])
     if explanation.edits:
         print_last_line(console, _LAST_LINE)
+
+
+def _costs(bill: InputBill) -> str:
+    return f"{money(bill.before):>10} -> {money(bill.after):>10}"
 
 
 # --- the command ---

@@ -266,12 +266,16 @@ def _bill(report: Report) -> Markup:
         lines.append(("with cache marks alone", measure(report.input_bill_of_marks_alone)))
         lines.append(("with compaction, relative to marks alone", measure(report.input_bill_beside_marks_alone)))
     lines.append((term("whole bill"), measure(report.whole_bill)))
+    lines += [("of this, for what expired in pauses", measure(report.pauses.cost))] if report.pauses else []
     lines += [(f"of this, {words}", ("", money(calls.dollars), ""))] if words else []
     lines += [("share of recall rounds in the input bill", ("", percent(recalled), ""))] if recalled else []
     lines += [(words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio]
     name = printable(report.session, 60)
     extra = [display.recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra = [line.strip() for line in (*extra, *display.summaries([report]), *display.against_nothing([report]))]
+    extra = [
+        line.strip()
+        for line in (*extra, *display.pauses(report), *display.summaries([report]), *display.against_nothing([report]))
+    ]
     return together(
         table(("", "without Narrows", "with Narrows", term("ratio")), lines, "bill"),
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
@@ -422,13 +426,15 @@ def _edit(edit: "EditSummary") -> Markup:
 
 
 def _bills(explanation: "Explanation") -> Markup:
-    """The input at both ends: nothing of it cached, and all of it."""
+    """The input at both ends, nothing of it cached and all of it, and before and after a pause."""
     lines = [
         (f"{end.removesuffix('_cached')} of it cached", [money(bill.before), money(bill.after)])
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
+    for when, bill in (("sent now", explanation.pause.now), ("sent in ten minutes", explanation.pause.in_ten_minutes)):
+        lines.append((when, [money(bill.before), money(bill.after)]))
     note = f"At the prices of {shortened(explanation.prices)}. The true bill is between the two."
     return together(
         table(("input", "as written", "as sent"), lines, "bill"),
-        asides([*explanation.foretold, note, *explanation.notes]),
+        asides([explanation.pause.words, *explanation.foretold, note, *explanation.notes]),
     )

@@ -37,9 +37,12 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "cost_baseline_marked_usd": ("The baseline with the cache marks that Narrows sets.", *WHOSE),
     "cost_checked_usd": ("Dollars paid for unedited requests, by which the baseline is checked.",),
     "cost_checked_error_usd": ("Error of the baseline on these requests, in dollars.",),
+    "cost_pauses_usd": ("Dollars paid to write again what had expired in the provider's cache after a pause.", *WHOSE),
+    "cost_pauses_avoided_usd": ("Estimated dollars not paid behind pauses, because the cache was kept warm.", *WHOSE),
     "cost_unknown": ("Requests and summaries whose cost is an estimate or unknown.", "reason"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
+    "cache": ("Requests by what they found in the provider's cache.", "outcome"),
     "prefix_rewritten_tokens": ("Tokens written to the provider's cache again.", "reason"),
     "refused": (
         "Requests refused by a limit: too much in flight, or a key has reached a limit of its own.",
@@ -274,6 +277,10 @@ class Metrics:
         self.count("prompt_tokens_sent", *whose, by=sums.sent)
         self.count("cost_baseline_usd", *whose, by=sums.baseline)
         self.count("cost_baseline_marked_usd", *whose, by=sums.baseline_marked)
+        self.count("cache", bill.cache_outcome)
+        for name, dollars in (("cost_pauses_usd", sums.pause_cost), ("cost_pauses_avoided_usd", sums.pause_saving)):
+            if dollars:
+                self.count(name, *whose, by=dollars)
         if sums.rewritten:
             self.count("prefix_rewritten_tokens", bill.prefix, by=sums.rewritten)
         if sums.checked:

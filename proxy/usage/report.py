@@ -202,6 +202,9 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "baseline_usd_estimate": sums.baseline,
         "saved_usd_estimate": sums.saved,
         "saved_by_cache_marks_usd_estimate": sums.saved_by_marks,
+        "pauses_usd": sums.pause_cost,
+        "pauses_avoided_usd_estimate": sums.pause_saving,
+        "pings_usd": sums.warming,
     }
     return {
         "requests": sums.requests,
@@ -216,6 +219,9 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "requests_compared": sums.checked,
         "requests_estimated": sums.estimated,
         "requests_unpriced": sums.unpriced,
+        "requests_expired": sums.cold,
+        "requests_bridged": sums.bridged,
+        "pings": sums.pings,
         "recalls_answered": sums.recalled,
         "rewritten_tokens": sums.rewritten,
         "checkpoints": row.checkpoints,

@@ -20,6 +20,7 @@ from policies.planning.rereads import REREAD
 from policies.presets import POLICIES
 from proxy.console import cli
 from proxy.console.output import as_json
+from proxy.drawing.figures import money
 from proxy.drawing.words import WHY
 from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
@@ -31,6 +32,7 @@ from proxy.lab.explain import (
     print_explanation,
     request_from,
 )
+from proxy.lab.pages import explain_page
 from proxy.lab.terminal import Bar, bars
 from tests.kit.histories import TOOLS
 
@@ -118,6 +120,60 @@ def test_the_bills_are_the_input_at_both_ends() -> None:
     bills = as_json(told)["input_bill_of_this_request"]
     assert bills["nothing_cached"]["before"] == pytest.approx(told.tokens.before * 2e-6, abs=1e-8)
     assert bills["all_cached"]["after"] == pytest.approx(told.tokens.after * 0.2e-6, abs=1e-8)
+
+
+def request_of(messages: int, model: str = "claude-opus-5-5") -> bytes:
+    """The beginning of a shipped session, as a client would send it."""
+    return body_of("write_once", messages=sessions.load("write_once")["messages"][:messages], model=model)
+
+
+def test_a_pause_costs_all_of_the_prompt_where_its_cache_does_not_outlive_it() -> None:
+    prices = prices_for("claude-opus-5-5")
+    pause = (told := explained(request_of(8), "lossless")).pause
+    new, size = pause.newest_tokens.before, told.tokens.before
+    assert 0 < new < size / 2
+    assert pause.lifetime_seconds == 300
+    dollars = prices.input / 1e6
+    assert pause.now.before == pytest.approx(dollars * ((size - new) * prices.read + new * prices.write))
+    assert pause.in_ten_minutes.before == pytest.approx(dollars * size * prices.write)
+    assert pause.in_ten_minutes.after == pytest.approx(dollars * told.tokens.after * prices.write)
+    assert as_json(told)["pause"]["in_ten_minutes"]["before"] == pytest.approx(dollars * size * prices.write, abs=1e-8)
+
+
+def test_a_pause_costs_nothing_where_the_cache_outlives_it() -> None:
+    prices = prices_for("gpt-5.4")
+    pause = (told := explained(request_of(8, "gpt-5.4"), "lossless")).pause
+    assert pause.in_ten_minutes == pause.now
+    read = told.tokens.before - pause.newest_tokens.before
+    assert pause.now.before == pytest.approx(prices.input / 1e6 * (read * prices.read + pause.newest_tokens.before))
+    assert "they still are, as the cache lives 1d" in pause.words
+
+
+def test_of_a_first_request_and_of_a_short_one_nothing_is_cached() -> None:
+    first = explained(request_of(2), "lossless")
+    assert first.pause.newest_tokens == first.tokens
+    assert first.pause.now == first.pause.in_ten_minutes
+    short = explained(chat(said("user", "hi"), said("assistant", "yes?"), said("user", "go")), "lossless")
+    assert short.pause.now == short.input_bill_of_this_request["nothing_cached"]
+
+
+def test_what_a_checkpoint_changes_is_new_in_the_request_that_is_sent() -> None:
+    gentle, none = (explained(body_of("long_day"), preset).pause.newest_tokens for preset in ("eager", "lossless"))
+    assert gentle.before == none.before
+    assert gentle.after > none.after
+
+
+def test_a_dry_run_says_what_it_costs_now_and_in_ten_minutes() -> None:
+    told = explained(request_of(8), "lossless")
+    paper = io.StringIO()
+    print_explanation(Console(file=paper, width=100), told)
+    lines = {line.partition("  ")[0]: line for line in paper.getvalue().splitlines()}
+    assert money(told.pause.now.before) in lines["its bill, sent now"]
+    assert money(told.pause.in_ten_minutes.before) in lines["its bill, sent in ten minutes"]
+    assert "in ten minutes all of it is written anew" in " ".join(paper.getvalue().split())
+    page = explain_page("it", told, "Nothing.")
+    assert "sent in ten minutes" in page
+    assert told.pause.words in page
 
 
 def test_below_the_floor_is_said() -> None:

@@ -21,7 +21,7 @@ from policies.model.summary_record import SummaryRecord, SummaryStatus
 from policies.money.bills import BillSums, RequestBill
 from policies.recall import RecallCall, read
 from proxy.addons.pages.answers import PageParts
-from proxy.addons.pages.overview import address_of, error_of, imprint_json, navigation, sums_json
+from proxy.addons.pages.overview import address_of, error_of, imprint_json, navigation, pauses_of, sums_json
 from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.drawing import charts
 from proxy.drawing.charts import figures, folded, row, rows, shortened
@@ -254,8 +254,8 @@ def covers(view: ConversationView) -> str:
 # --- the same, drawn ---
 
 _TERMS = (
-    *("baseline", "calibration error", "checkpoint", "estimate", "original", "paid", "prefix", "recall", "saved"),
-    *("sent", "stands", "summaries", "tail-cut", "written again"),
+    *("baseline", "calibration error", "checkpoint", "estimate", "original", "paid", "pauses", "prefix", "recall"),
+    *("saved", "sent", "stands", "summaries", "tail-cut", "written again"),
 )
 _CAPTION = (
     "Above: the tokens of each prompt; solid is what was sent, pale what the client wrote. Below: what became of the "
@@ -300,6 +300,7 @@ def _headline(view: ConversationView) -> Markup:
         headline(signed(sums.saved), *words),
         element("p", whose, sizes, cut, class_="aside"),
         element("p", error_of(sums), class_="aside"),
+        pauses_of(sums),
     )
 
 
@@ -338,6 +339,8 @@ def _line(at: int, bill: RequestBill, before: str, most: int, recalls: Sequence[
     sums = bill.sums
     notes = [minute(bill.at), *_edits(bill.edits, before)]
     notes += [f"{sums.rewritten:,} tokens written again"] if sums.rewritten else []
+    notes += [f"cache expired ({signed(sums.pause_cost)})"] if sums.cold else []
+    notes += [f"cache kept warm ({signed(sums.pause_saving)} not paid)"] if sums.bridged else []
     notes += ["usage estimated"] if sums.estimated else []
     notes += ["unknown price"] if sums.unpriced else []
     notes += [f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)})"] if sums.rounds else []

@@ -22,7 +22,7 @@ from proxy.addons.pages.answers import CONVERSATIONS, PageParts, moment
 from proxy.addons.pages.summaries import statuses_in
 from proxy.drawing import charts
 from proxy.drawing.charts import folded, row, rows, shortened
-from proxy.drawing.figures import counted, percent, short, signed
+from proxy.drawing.figures import counted, pauses_in_words, percent, short, signed
 from proxy.drawing.html import Imprint, Markup, Node, element, framed, headline, minute, section, table, together
 from proxy.drawing.words import glossary, outcome, term
 from proxy.identity.who import Grant
@@ -169,7 +169,7 @@ HOME = "/narrows/"
 _HEADS = ("requests", "tokens", "baseline → paid", "saved")
 _TERMS = (
     *("baseline", "calibration error", "cache share", "checkpoint", "estimate", "holdout", "original", "paid"),
-    *("prefix", "recall", "saved", "sent", "stands", "summaries", "tail-cut", "written again"),
+    *("pauses", "prefix", "recall", "saved", "sent", "stands", "summaries", "tail-cut", "written again"),
 )
 _SAMPLES = {"paid": "paid", "summed": "summaries", "paid gone": "saved", "moved": "more than the baseline"}
 
@@ -216,6 +216,11 @@ def error_of(sums: BillSums) -> Node:
     return together(term("calibration error", "Calibration error"), words)
 
 
+def pauses_of(sums: BillSums) -> Node:
+    words = pauses_in_words(sums)
+    return element("p", term("pauses", "Pauses"), f": {words}.", class_="aside") if words else ""
+
+
 def link(key: Key) -> Markup:
     address = address_of(key.conversation)
     address += f"{'&' if '?' in address else '?'}{urlencode({'tenant': key.tenant})}"
@@ -258,6 +263,7 @@ def _headline(view: Overview) -> Markup:
         headline(signed(abs(today.saved)), *words),
         element("p", error_of(whole), class_="aside"),
         element("p", parts, unknown, class_="aside"),
+        pauses_of(whole),
     )
 
 

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 from policies.keep import patterns_of
+from policies.money.caches import DAY, MarkLifetime
+from proxy.config.units import seconds
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import as_json as values_of
 from proxy.console.output import explains_columns, progress, refusing
@@ -63,6 +65,13 @@ Pauses = Annotated[
         help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json).",
     ),
 ]
+MarkLives = Annotated[
+    MarkLifetime,
+    typer.Option(metavar="own|auto|usual", help="As the setting `mark_lifetime`: which cache marks may live longer."),
+]
+KeepWarm = Annotated[
+    str, typer.Option(metavar="TIME", help="As the setting `keep_warm` (15m): how long to keep waiting prompts cached.")
+]
 Upstream = Annotated[
     str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")
 ]
@@ -98,6 +107,12 @@ ShowNeeds = Annotated[
     past 20 and any stop, the worst ratio of the input bills at the end of a session, at any request past the 20th,
     and at any request; recalls, the share of recall rounds in the input bill.
 
+    Columns, pauses, where it is known when requests were sent: expired, requests before which the cache of doing
+    nothing had expired; pauses $ and share, dollars paid to write again what had expired, and their share of the bill;
+    cold, requests before which the cache of what Narrows sent had expired; chkp, checkpoints made at these; bridged,
+    requests before which only that of doing nothing had; pings and their share of the bill; never cold, the bill of
+    doing nothing if nothing ever expired, divided by that bill.
+
     Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that stood in the
     prompt; rare, the same for those with at most 3 earlier occurrences; rare at risk, for rare ones that last
     occurred more than 5 turns before; quoted and lines, for the old text that edits quote, by texts and by lines;
@@ -125,6 +140,8 @@ def replay(
     as_listed: AsListed = False,
     group: Groups = None,
     pauses: Pauses = RECORDED,
+    mark_lifetime: MarkLives = "own",
+    keep_warm: KeepWarm = "0",
     upstream: Upstream = "",
     credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
@@ -137,20 +154,15 @@ def replay(
 ) -> None:
     """Run recorded sessions through a real Narrows.
 
-    Turn by turn, and every reply is checked. Shows the bill with and without Narrows, what stayed in sight, and what
-    the next step needed that did not. With --refetch the built-in provider's model recalls hidden text at that share of
-    its uses. The bill includes recalls and summaries. More than one --preset ends with a table. Exit code 1 if a
-    request or recall had no answer, the prefix changed undeclared, or something was lost.
+    Every reply is checked. Shows the bill with and without Narrows, what stayed in sight, and what the next step needed
+    that did not. With --refetch the built-in provider's model recalls hidden text at that share of its uses. Several
+    --preset end with a table. Exit code 1 if a request or recall had no answer, the prefix changed undeclared, or
+    something was lost.
     """
     with refusing():
         own = custom_presets(config)
         names = presets_named(preset or [PRESET], own)
-        if upstream and refetch:
-            raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
-        if upstream and pauses not in (RECORDED, NONE):
-            raise ValueError("--pauses is for the built-in provider: a real one has its own time")
-        if not upstream:  # a real one has prices of its own
-            check_prices([*(prices or ()), *([summary_model] if summary_model else [])])
+        _check(upstream, [*(prices or ()), *filter(None, [summary_model])], refetch, pauses, keep_warm)
         sessions = _arranged(files, chain, as_listed, group or [], pauses)
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
@@ -163,6 +175,8 @@ def replay(
             text_protocol=text_protocol,
             refetch=refetch,
             no_marks=no_marks,
+            mark_lifetime=mark_lifetime,
+            keep_warm=_at_most_a_day(keep_warm),
             summary_model=summary_model,
             own=own,
         )
@@ -171,6 +185,23 @@ def replay(
         reports = asyncio.run(replay_each(sessions, names, options, advance))
     _print(reports, needs, as_json, path)
     raise typer.Exit(int(any(report.faults for report in reports)))
+
+
+def _check(upstream: str, priced: Sequence[str], refetch: float, pauses: str, keep_warm: str) -> None:
+    """Refuse models without prices, or what is for the built-in provider alone. Raises ValueError."""
+    if not upstream:  # a real one has prices of its own
+        check_prices(priced)
+    elif refetch:
+        raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
+    elif pauses not in (RECORDED, NONE) or seconds(keep_warm):
+        raise ValueError("--pauses and --keep-warm are for the built-in provider: a real one has its own time")
+
+
+def _at_most_a_day(keep_warm: str) -> float:
+    """Raises ValueError."""
+    if seconds(keep_warm) > DAY:
+        raise ValueError(f"--keep-warm {keep_warm} is over a day, which is the most that the setting takes")
+    return seconds(keep_warm)
 
 
 def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | None) -> None:

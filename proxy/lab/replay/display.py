@@ -6,6 +6,7 @@ Law: nothing that a request or a file name holds can move the cursor or change t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -111,6 +112,17 @@ MARKS: Sequence[Column] = (
     Column("ratio", "input_bill_beside_marks_alone.ratio", _ratio),
 )
 """Savings in a session by cache marks of Narrows, and by compaction beside them."""
+PAUSES: Sequence[Column] = (
+    Column("expired", "pauses.expired", _count),
+    Column("pauses $/none", "pauses.cost", _bills),
+    Column("share/none", "pauses.shares", _pair(percent)),
+    *(Column(head, f"pauses.{head}", _count) for head in ("cold", "bridged")),
+    Column("chkp", "pauses.cold_checkpoints", _count),
+    Column("pings", "pauses.pings", _count),
+    Column("share", "pauses.share_of_pings", percent),
+    Column("never cold", "pauses.never_cold_ratio", _ratio),
+)
+"""What pauses of a session cost, and what was done about them."""
 FAULTS: Sequence[Column] = (
     Column("invalid", "validity_errors", str),
     Column("no reply", "unanswered", str),
@@ -207,12 +219,15 @@ def print_replays(
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     widest = max(16, console.width - 76)  # the figures beside the name of a session take 76 columns
     set_marks = any(report.marks_matter for report in reports)
-    for columns in (COSTS, *([MARKS] if set_marks else ()), FAULTS, SIGHT):
+    timed = [report for report in reports if report.pauses is not None]
+    for columns in (COSTS, *([MARKS] if set_marks else ()), *([PAUSES] if timed else ()), FAULTS, SIGHT):
         table = plain_table("session", *(column.head for column in columns))
-        for report in reports:
+        for report in timed if columns is PAUSES else reports:
             table.add_row(_session_name(report.session, widest), *(column.cell(report) for column in columns))
         console.print(table)
     print_notes(console, (note for report in reports for note in report.notes))
+    if len(timed) > 1:
+        console.print(Text(pauses_together(timed)))
     # where later turns used what they could not see; where there are no tools, nothing can be recalled
     for protocol, kind in (("tools", "with tools"), ("text", "text protocol")):
         if tallies := [report.used_by_later_turns.all for report in reports if report.protocol == protocol]:
@@ -280,6 +295,34 @@ def print_needs(console: Console, reports: Sequence[Report]) -> None:
 
 
 # --- what replays cost, in sentences ---
+
+
+def pauses_together(reports: Sequence[Report]) -> str:
+    """The means over sessions whose times are known."""
+    costs = [report.pauses for report in reports if report.pauses is not None]
+    without, with_, never_cold, pings = (
+        fmean(getattr(each, name) for each in costs)
+        for name in ("share_without", "share_with", "never_cold_ratio", "share_of_pings")
+    )
+    return (
+        f"pauses, mean of {len(costs):,} sessions: {percent(without)} of the bill with nothing done (never cold: "
+        f"{never_cold:.3f}), {percent(with_)} with Narrows and {percent(pings)} for pings; whole bill "
+        f"{fmean(report.whole_bill.ratio for report in reports):.3f}"
+    )
+
+
+def pauses(report: Report) -> Iterator[str]:
+    """What the pauses of a session cost; nothing where its times are not known."""
+    costs = report.pauses
+    if costs is None:
+        return
+    without, with_ = percent(costs.share_without), percent(costs.share_with)
+    yield (
+        f"before {costs.expired:,} of {report.requests:,} requests a pause outlived the cache of doing nothing, which "
+        f"pays {without} of its bill for that (never cold: {costs.never_cold_ratio:.3f}) and Narrows {with_}: "
+        f"{costs.bridged:,} bridged, {costs.cold_checkpoints:,} checkpoints while cold; "
+        f"{costs.pings:,} pings, {percent(costs.share_of_pings)} of the bill"
+    )
 
 
 def recalls(reports: Sequence[Report]) -> str:

@@ -68,11 +68,12 @@ class RecallRounds:
 class PlanObserver(Addon):
     """Remembers the newest plan of each conversation, until it is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.newest: dict[str, PlannedRequest | None] = {}
         """Of the first round; None where the request went as the client sent it."""
-        self.pings: dict[str, list[Usage]] = {}
-        """Of the pings since the newest request."""
+        self.pings: dict[str, list[tuple[float, Usage]]] = {}
+        """The pings since the newest request, each with its time."""
         self.rounds: dict[str, RecallRounds] = {}
 
     async def planned(self, exchange: Exchange) -> None:
@@ -92,7 +93,7 @@ class PlanObserver(Addon):
         rounds.refused += sum(not answer.succeeded for answer in answers)
 
     def pinged(self, key: Key, _: Labels, usage: Usage, __: Prices, ___: bool) -> None:
-        self.pings.setdefault(key.conversation, []).append(usage)
+        self.pings.setdefault(key.conversation, []).append((self._clock(), usage))
 
     def forget(self, run: str) -> None:
         self.newest.pop(run, None)
@@ -365,7 +366,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
             raise ConfigurationError("; ".join(faults)) from error
         with _without_proxies() if urlsplit(upstream).hostname == "127.0.0.1" else nullcontext():
-            beside = (observer := PlanObserver(),)
+            beside = (observer := PlanObserver(clock),)
             starting = App.start(settings, patience=_PATIENCE, beside=beside, clock=clock if provider else time.time)
             app = await parts.enter_async_context(await starting)
         app.services.pinged.append(observer.pinged)

@@ -32,6 +32,7 @@ from proxy.lab.replay.bills import (
     joined,
     notes_on,
 )
+from proxy.lab.replay.pauses import PauseCosts
 from proxy.lab.replay.recorded import CHAIN
 
 LONG = 60
@@ -59,6 +60,8 @@ class RequestResult:
     """Tokens that were in the provider's cache and had to be sent anew because of Narrows."""
     summary: str = ""
     """The word of its reply about summaries."""
+    expired_tokens: Compared = field(default_factory=Compared)
+    """Tokens that had been in the provider's cache and had expired before it."""
     input_bill: ComparedBill = field(default_factory=ComparedBill)
     """Of all requests so far, with what summaries cost."""
 
@@ -153,6 +156,7 @@ class Report(_Costs):
         *("input_bill_beside_marks_alone", "whole_bill", "recall_share_of_input_bill"),
         *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
         *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
+        "pauses",
         *("used_by_later_turns", "needs"),
     )
 
@@ -194,6 +198,8 @@ class Report(_Costs):
     """The bill with cache marks of Narrows and nothing else of it."""
     pings: SessionBill = field(init=False)
     """Of the bill, what was sent again to keep prompts warm."""
+    pauses: PauseCosts | None = None
+    """None where nobody knows when its requests were sent."""
 
     def __post_init__(self) -> None:
         self.marks_alone, self.pings = SessionBill(self.bill.prices), SessionBill(self.bill.prices)

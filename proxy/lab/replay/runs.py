@@ -38,6 +38,7 @@ from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rul
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
+from proxy.lab.replay.pauses import PauseCosts, PauseMeter
 from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
 from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.replay.times import schedule
@@ -72,6 +73,8 @@ async def replay(
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
     report.kind, report.changes = session.group, session.changes
+    if session.times and environment.provider is not None:
+        report.pauses = PauseCosts(report.bill, report.baseline, report.pings)
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
     accounting = _Accounting(environment, run, session)
@@ -82,7 +85,7 @@ async def replay(
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         if environment.provider is not None:  # a real one has no other time than ours
             await environment.wait_until(began + due[turn])
-            accounting.add_pings(report)
+            accounting.add_pings(report, began)
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         accounting.add_request(report, body, await ask(body, numbered))
         await accounting.add_summaries(report)
@@ -132,6 +135,7 @@ class _Accounting:
         # on other caches there are no marks of ours
         self._marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
         self._requests = RequestReader(session.dialect, count)
+        self._paused, self._paused_without = (PauseMeter(count, self._rule, prices) for _ in range(2))
         self._marked_cache = PromptCache(count, environment.clock)
         # the request before, as the provider received it: digests of its prefixes, how many stand before its last step
         self._chain: tuple[bytes, ...] = ()
@@ -164,18 +168,45 @@ class _Accounting:
         for received in self._environment.received(self._run):
             self._compare(report, word, received.json)
             word = "extended"  # no reply declares anything of a round: it may do nothing else
+        expired = Compared()
+        if report.pauses is not None:
+            expired = self._add_pause(report.pauses, body, baseline, (*rounds.usage, answer))
+            report.pauses.add(declared, expired)
         tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
         report.each_request.append(
             RequestResult(
-                declared, tokens, report.cached_tokens_given_up - given_up, reply.headers.get("x-narrows-summary", "")
+                declared,
+                tokens,
+                report.cached_tokens_given_up - given_up,
+                reply.headers.get("x-narrows-summary", ""),
+                expired,
             )
         )
 
-    def add_pings(self, report: Report) -> None:
+    def _add_pause(self, costs: PauseCosts, body: Json, baseline: Usage, rounds: Sequence[Usage]) -> Compared:
+        """Enter what a request cost more because its cache had expired; the tokens of that."""
+        without, costs_without = self._lost(self._paused_without, body, baseline)
+        received = [each.json for each in self._environment.received(self._run)]
+        lost = [self._lost(self._paused, sent, usage) for usage, sent in zip(rounds, received, strict=False)]
+        costs.lost_without += costs_without
+        costs.lost += sum(dollars for _, dollars in lost)
+        return Compared(sum(tokens for tokens, _ in lost), without)
+
+    def _lost(self, meter: PauseMeter, body: Json, usage: Usage) -> tuple[int, float]:
+        return meter.lost(self._run, self._read(body), self._read(self._without_newest(body)).tokens, usage)
+
+    def _without_newest(self, body: Json) -> Json:
+        """What stands before the newest reply of the model: the request before."""
+        field = DIALECTS[self._dialect].fields.history
+        return {**body, field: body[field][: newest_reply(self._dialect, body[field])]}
+
+    def add_pings(self, report: Report, began: float) -> None:
         """Enter what was sent since the request before to keep its prompt warm."""
-        for usage in self._environment.observer.pings.pop(self._run, ()):
+        for at, usage in self._environment.observer.pings.pop(self._run, ()):
             report.bill.add(usage)
             report.pings.add(usage)
+            if report.pauses is not None:
+                report.pauses.pinged_at.append(at - began)
 
     async def add_summaries(self, report: Report) -> None:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
@@ -213,9 +244,7 @@ class _Accounting:
             by_client = word == "client-changed" and report.requests == self._edited_at
             report.undeclared_prefix_changes += not (tail_cut or by_client or word.startswith("checkpoint:"))
         # no tail cut may change the prefixes that end before the newest reply of the model
-        field = DIALECTS[self._dialect].fields.history
-        history = body[field][: newest_reply(self._dialect, body[field])]
-        self._steps = len(self._read({**body, field: history}).chain(""))
+        self._steps = len(self._read(self._without_newest(body)).chain(""))
         self._chain, self._tokens = chain, prompt.tokens
 
 

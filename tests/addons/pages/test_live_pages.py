@@ -131,6 +131,27 @@ async def test_the_page_says_what_its_json_says_and_no_name_in_it_is_markup(stag
     assert why in " ".join(drawn.split())
 
 
+async def test_pages_say_what_pauses_cost_and_what_was_kept_warm(stage: Stage) -> None:
+    app = await started(stage)
+    first, second, third = bills()
+    seen = [
+        structs.replace(second, sums=structs.replace(second.sums, cold=1, pause_cost=0.125)),
+        structs.replace(third, sums=structs.replace(third.sums, bridged=1, pause_saving=0.0625)),
+        structs.replace(third, id="ping", mode="ping", sums=BillSums(pings=3, paid=0.03125, warming=0.03125)),
+    ]
+    await stored(stage, [first, *seen])
+    words = (
+        "Pauses : 1 request found the provider's cache expired after a pause: $0.125 to write it again; 1 request found"
+        " it kept warm: by an estimate $0.0625 not paid for that; 3 pings: $0.0312."
+    )
+    for place in ("", "conversations/chat"):
+        assert words in checked(await page(stage, app, place, NOBODY, HTML)).text
+    one = checked(await page(stage, app, "conversations/chat", NOBODY, HTML)).text
+    assert "cache expired ($0.125)" in one
+    assert "cache kept warm ($0.0625 not paid)" in one
+    assert (await figures(stage, app, "", NOBODY))["today"]["pause_saving"] == 0.0625
+
+
 async def test_a_loss_is_called_more_than_without_narrows_and_not_a_negative_saving(stage: Stage) -> None:
     app = await started(stage)
     first = bills()[0]

@@ -16,9 +16,12 @@ NOTES: Mapping[str, str] = {
     "narrows_billed_tokens_total": "`kind`: `input`, `cached`, `written`, `output`. Where the provider reports no "
     "usage, `input` is an estimate.",
     "narrows_cost_usd_total": "Where prices are known. `kind`: `request` of a client; `recall`, rounds that answer "
-    "one; `summary` or digest.",
+    "one; `ping`; `summary` or digest.",
     "narrows_cost_baseline_marked_usd_total": "Its difference from the baseline is what marks save.",
     "narrows_cost_unknown_total": "`reason`: `no_usage`, an estimate; `no_price`, no dollars.",
+    "narrows_cache_total": "`outcome`: `first` of its conversation; `read`, all or most of the request before; "
+    "`bridged`, read behind a pause that would have outlived the cache without pings and longer lifetimes; `expired` "
+    "in a pause; `rewritten` by Narrows or the client; `missed`, by none of these; `unreported` usage.",
     "narrows_prefix_total": "`outcome`: as in the header `x-narrows-prefix`.",
     "narrows_refused_total": "`limit`: `requests` or `bytes` in flight, or one of a key (`rpm`, `tpm`, `usd_per_day`, "
     "`concurrency`). `whose`: this `client`, `all` together, or `key:NAME`.",

@@ -1,0 +1,96 @@
+"""What the pauses of a session cost, with nothing done and with Narrows.
+
+Law: a request found its cache expired where a cache that never forgets would have had more of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from policies.money.caches import CacheRule
+from policies.money.prices import Prices, Usage
+from proxy.lab.provider import PromptCache, ProviderPrompt
+from proxy.lab.replay.bills import Compared, ComparedBill, SessionBill
+
+
+@dataclass
+class PauseCosts:
+    """The costs of pauses of a session whose requests have times. `bill`, `baseline` and `warming` are the session's
+    bills with Narrows, of doing nothing, and of pings."""
+
+    JSON: ClassVar = (
+        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=share_with"),
+        *("share_of_baseline=share_without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
+    )
+
+    bill: SessionBill
+    baseline: SessionBill
+    warming: SessionBill
+    expired: int = 0
+    """Requests before which the cache of doing nothing had expired."""
+    cold: int = 0
+    """Requests before which that of what was sent in their place had."""
+    bridged: int = 0
+    """Requests before which only that of doing nothing had."""
+    cold_checkpoints: int = 0
+    """Requests that rewrote what stood before because the cache had expired anyway."""
+    lost: float = 0.0
+    """Dollars paid to write again, or read as plain input, what would still have been cached."""
+    lost_without: float = 0.0
+    """The same with nothing done."""
+    pinged_at: list[float] = field(default_factory=list)
+    """When what was sent was sent again to keep it in the cache, in seconds since the session began."""
+
+    @property
+    def pings(self) -> int:
+        return len(self.pinged_at)
+
+    @property
+    def cost(self) -> ComparedBill:
+        return ComparedBill(self.lost, self.lost_without, self.bill.prices.listed)
+
+    @property
+    def share_with(self) -> float:
+        return self.lost / self.bill.total if self.bill.total else 0.0
+
+    @property
+    def share_without(self) -> float:
+        return self.lost_without / self.baseline.total if self.baseline.total else 0.0
+
+    @property
+    def shares(self) -> Compared:
+        return Compared(self.share_with, self.share_without)
+
+    @property
+    def never_cold_ratio(self) -> float:
+        """The bill of doing nothing had nothing ever expired, divided by that bill."""
+        return 1.0 - self.share_without
+
+    @property
+    def share_of_pings(self) -> float:
+        return self.warming.total / self.bill.total if self.bill.total else 0.0
+
+    def add(self, prefix: str, expired: Compared) -> None:
+        """Count a request by the tokens that had expired before it, and by what its reply says of the prefix."""
+        self.expired += expired.without > 0
+        self.cold += expired.with_ > 0
+        self.bridged += expired.without > 0 and not expired.with_
+        self.cold_checkpoints += prefix == "checkpoint:cold"
+
+
+class PauseMeter:
+    """The prompts of one side of a session, one after the other, in a cache that never forgets."""
+
+    def __init__(self, count: Callable[[str], int], rule: CacheRule, prices: Prices) -> None:
+        self._cache, self._rule, self._prices = PromptCache(count), rule, prices
+
+    def lost(self, run: str, prompt: ProviderPrompt, before: int, usage: Usage) -> tuple[int, float]:
+        """The tokens of a prompt that had expired, and the dollars that this cost: all that stands where the request
+        before stood (so many tokens, `before`), shortened by now or not. Nothing where nothing had expired."""
+        warm = self._cache.charge(run, prompt, self._rule)
+        if warm.cached <= usage.cached:
+            return 0, 0.0
+        tokens = max(before, warm.cached) - usage.cached
+        written, longer = (max(0, each - tokens) for each in (usage.written, usage.written_longer))
+        unexpired = replace(usage, cached=usage.cached + tokens, written=written, written_longer=longer)
+        return tokens, self._prices.cost(usage).input - self._prices.cost(unexpired).input
