@@ -100,6 +100,8 @@ class Reply(Protocol):
 
     usage: Usage | None
     """Of the round at hand, once the provider has reported it."""
+    cache_miss: str
+    """Why its cache did not have the prompt, where the client has asked for that and the provider says so; else ""."""
 
     @property
     def pending(self) -> Sequence[int]:

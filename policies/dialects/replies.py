@@ -336,6 +336,8 @@ class RoundsReply(ABC, Generic[C]):
 
     def __init__(self, names: UsageNames, rounds: int | None) -> None:
         self.usage: Usage | None = None
+        self.cache_miss = ""
+        """Why the provider's cache did not have the prompt, where the client has asked for that and it says so."""
         self._only_reads = rounds is None
         self._allowance = Allowance(rounds or 0)
         self._choices: dict[int, C] = {}

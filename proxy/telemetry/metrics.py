@@ -43,6 +43,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
     "cache": ("Requests by what they found in the provider's cache.", "outcome"),
+    "cache_misses": ("Misses of the cache by the provider's reason, where the client asked for it.", "reason"),
     "prefix_rewritten_tokens": ("Tokens written to the provider's cache again.", "reason"),
     "refused": (
         "Requests refused by a limit: too much in flight, or a key has reached a limit of its own.",

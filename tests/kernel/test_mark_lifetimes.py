@@ -7,9 +7,10 @@ import pytest
 
 from policies.money import lifetimes
 from proxy.app import App
-from proxy.lab.provider import Violation
+from proxy.lab.provider import Send, Violation
 from proxy.lab.provider.api import refusal
 from tests.kit.apis import APIS
+from tests.kit.counted import counted
 from tests.kit.stage import Stage, ends, working
 
 MODEL = "claude-opus-5-5"
@@ -119,3 +120,22 @@ async def test_what_an_upstream_refuses_is_sent_without_and_never_again(stage: S
     assert "ttl" in stage.provider.requests[-2].body.decode()
     assert await conversation.ask(app, ends(SESSION)[6], 400) == {""}
     assert "ttl" not in stage.provider.requests[-2].body.decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("reason", "label"), [("system_changed", "system_changed"), ("no\nword", "other")])
+async def test_why_a_cache_missed_is_counted_where_a_client_has_asked(
+    stage: Stage, stream: bool, reason: str, label: str
+) -> None:
+    usage = {"input_tokens": 9, "output_tokens": 1}
+    message = {"type": "message", "role": "assistant", "content": [], "usage": usage}
+    message["diagnostics"] = {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": 7}}
+    start = json.dumps({"type": "message_start", "message": message})
+    event = f"event: message_start\ndata: {start}\n\n".encode()
+    kind = "text/event-stream" if stream else "application/json"
+    stage.provider.answer = lambda _: Send(
+        200, event if stream else json.dumps(message).encode(), [("Content-Type", kind)]
+    )
+    conversation, app = Conversation(stage), await stage.start()
+    await conversation.ask(app, 1, 0)
+    assert counted(app.telemetry, "cache_misses_total", reason=label) == 1

@@ -149,7 +149,10 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
 
     def _usage_in(self, content: Json, event: bytes) -> object:
         message = content.get("message")
-        return message.get("usage") if isinstance(message, dict) else content.get("usage")
+        whole = message if isinstance(message, dict) else content
+        reason = object_at(object_at(whole, "diagnostics"), "cache_miss_reason")
+        self.cache_miss = text_at(reason, "type") or self.cache_miss
+        return whole.get("usage")
 
     def _receive(self, text: bytes) -> bool:
         if self._rounds.resumed or self._has_ours:

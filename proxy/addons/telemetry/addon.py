@@ -8,6 +8,12 @@ from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.telemetry import Telemetry
 
+_MISSES = frozenset(f"{each}_changed" for each in ("model", "system", "tools", "messages")) | {
+    "previous_message_not_found",
+    "unavailable",
+}
+"""Anthropic, "Cache diagnostics" (beta): why a prompt was not in the cache. No other word becomes a label."""
+
 
 class RequestReports(Addon):
     def __init__(self, telemetry: Telemetry) -> None:
@@ -20,6 +26,8 @@ class RequestReports(Addon):
         if exchange.trace is not None:
             exchange.trace.end(line, usage)
         metrics.count("requests", line["mode"], f"{exchange.status // 100}xx")
+        if exchange.reader is not None and (reason := exchange.reader.cache_miss):
+            metrics.count("cache_misses", reason if reason in _MISSES else "other")
         if exchange.trouble:
             metrics.count("trouble", exchange.trouble)
         if exchange.kind == "chat" and line["prefix"]:
