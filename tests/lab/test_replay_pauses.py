@@ -12,7 +12,7 @@ from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, load, timed
 from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.replay.times import NONE, RECORDED, RequestTimes, gaps, times_of
+from proxy.lab.replay.times import NONE, RECORDED, RequestTimes, times_of
 from tests.kit.forms import to_anthropic
 
 LONG_DAY = recorded("long_day")
@@ -91,7 +91,6 @@ async def test_p2_marks_live_an_hour_where_pauses_pay_for_it() -> None:
 def test_times_are_rows_of_seconds_or_of_what_was_sent_alone() -> None:
     assert times_of([0, 1.5], 2) == (RequestTimes(0), RequestTimes(1.5))
     assert times_of([[0, 0.5, 2], [3, None, 4]], 2) == (RequestTimes(0, 0.5, 2), RequestTimes(3, None, 4))
-    assert gaps(times_of([0, 10, 400], 3)) == [10, 390]
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,6 @@ def times_in(place: str, session: str, requests: int) -> tuple[RequestTimes, ...
         raise ValueError(f"{path} holds no times of {session}: {error}") from error
 
 
-def gaps(times: Sequence[RequestTimes]) -> list[float]:
-    """Seconds from each request to the next."""
-    return [later.sent - earlier.sent for earlier, later in pairwise(times)]
-
-
 class SimulatedClock:
     """Seconds since 1970 that pass only when somebody says so."""
 
