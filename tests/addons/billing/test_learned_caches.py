@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+from policies.model.memory import CacheLife, StepRecord
 from policies.money.prices import Usage
 from proxy.kernel.understand import LearnedCaches
 
 
-def _note(caches: LearnedCaches, pause: float, cached: int) -> str:
+def _note(caches: LearnedCaches, pause: float, cached: int, previous: StepRecord = StepRecord("a")) -> str:  # noqa: B008
     settings = SimpleNamespace(cache=SimpleNamespace(mark=False, least=1_024), prices=SimpleNamespace(breakpoints=0))
     context = SimpleNamespace(
         request=SimpleNamespace(model="gpt-5.4"),
@@ -16,7 +17,7 @@ def _note(caches: LearnedCaches, pause: float, cached: int) -> str:
         lifetime=600.0,
     )
     request: Any = SimpleNamespace(
-        planned=SimpleNamespace(previous=SimpleNamespace(at=0.0), context=context),
+        planned=SimpleNamespace(previous=previous, context=context),
         notes=SimpleNamespace(record=SimpleNamespace(at=pause)),
         headers={"x-narrows-prefix": "extended"},
         client_request=SimpleNamespace(upstream="openai"),
@@ -37,3 +38,11 @@ def test_a_longer_lifetime_is_the_shortest_of_the_pauses_that_showed_it() -> Non
     for pause in (900, 700, 1_000, 1_200, 5_000):
         _note(caches, pause, 4_000)
     assert caches.lifetime("gpt-5.4", "openai", 600.0) == 700
+
+
+def test_a_longer_lifetime_that_was_asked_for_shows_nothing_of_the_usual_one() -> None:
+    caches, longer = LearnedCaches(), StepRecord("a", life=CacheLife(is_longer=True))
+    assert [_note(caches, pause, cached, longer) for pause, cached in [*[(900, 4_000)] * 6, *[(5_000, 0)] * 6]] == [
+        ""
+    ] * 12
+    assert caches.lifetime("gpt-5.4", "openai", 600.0) == 600.0
