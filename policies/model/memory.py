@@ -64,11 +64,6 @@ class StepRecord:
     """A digest of what was to stay as it is: a decision counts for as long as that is the same."""
     life: CacheLife = FRESH
 
-    @property
-    def last_use(self) -> float:
-        """When the provider's cache of this request was last used."""
-        return max(self.at, self.sent.warmed_at if self.sent is not None else 0.0)
-
 
 @dataclass(frozen=True, slots=True)
 class ModelDigest:

@@ -68,6 +68,15 @@ class BillSums(Struct, frozen=True, kw_only=True):
     warming: float = 0.0
     """The part of `paid` for pings, by which a prompt stays in the provider's cache while nothing is asked."""
     pings: int = 0
+    pause_cost: float = 0.0
+    """The part of `paid` for writing again what had been cached, because it had expired after a pause."""
+    cold: int = 0
+    """Requests that found it so."""
+    pause_saving: float = 0.0
+    """What requests behind a pause would have paid more, had pings and longer lifetimes not kept the cache: an
+    estimate, of which the cost of these is not taken off."""
+    bridged: int = 0
+    """Such requests."""
     rounds: int = 0
     """Requests sent upstream to answer recalls."""
     recalled: int = 0
@@ -89,9 +98,8 @@ class BillSums(Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float:
-        """An estimate: of the baseline, what neither requests nor summaries took. Pings count on neither side: what
-        they keep in the cache counts as read in the baseline, too."""
-        return self.baseline - (self.paid - self.warming) - self.summaries
+        """An estimate: of the baseline, what neither requests, pings nor summaries took."""
+        return self.baseline - self.paid - self.summaries
 
     @property
     def saved_by_marks(self) -> float:

@@ -41,16 +41,10 @@ class Traffic:
 
 
 def next_life(
-    life: CacheLife,
-    traffic: Traffic,
-    prices: Prices,
-    lifetimes: Lifetimes | None,
-    affords: Callable[[float], bool] = lambda cost: True,
+    life: CacheLife, traffic: Traffic, prices: Prices, lifetimes: Lifetimes, affords: Callable[[float], bool]
 ) -> CacheLife:
-    """The life of the cache behind a request that finds it so. `lifetimes`: None where its marks may not be changed;
-    `affords`: whether the bill keeps within the guard with a cost on top."""
-    if lifetimes is None:
-        return replace(life, is_longer=False, rent=0.0)
+    """The life of the cache behind a request that finds it so. `affords`: whether the bill keeps within the guard with
+    a cost on top."""
     more, again = lifetimes.write - prices.write, prices.write - prices.read
     if life.is_longer:
         is_bridged = life.would_be_cold and not life.is_cold

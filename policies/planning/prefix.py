@@ -46,6 +46,11 @@ class _Chain:
         return result
 
 
+def last_use(record: StepRecord) -> float:
+    """When the provider's cache of a request was used last, in seconds since 1970."""
+    return max(record.at, record.sent.warmed_at if record.sent is not None else 0.0)
+
+
 class Chains:
     """Digests of the beginnings of a request, as the client sent it and as it was sent on; computed on demand."""
 

@@ -20,7 +20,7 @@ from policies.model.edits import Fold, Replace
 from policies.model.memory import FRESH, CacheLife, Memory, StepRecord
 from policies.money.caches import CacheRule, newest_input, own_marks
 from policies.money.ledger import SMALLEST, Ledger, affords, best_point
-from policies.money.lifetimes import Traffic, next_life
+from policies.money.lifetimes import Lifetimes, Traffic, next_life
 from policies.planning.folding import (
     Folding,
     StepSummaries,
@@ -491,13 +491,9 @@ class Step:
     def _send(self, cached: int, is_new: bool) -> None:
         """Set the marks, and enter into the ledger what is sent. `cached`: the tokens of the request before."""
         conversation, settings, state = self._conversation, self._settings, self._state
-        if is_new and self._newest:
-            written = self._tokens() - self._ledger.sums[self._ledger.cached_before(self._ledger.cached)]
-            traffic = Traffic(settings.idle, cached, self._tokens(), written)
-            state.life = next_life(
-                state.life, traffic, settings.prices, settings.lifetimes, partial(affords, self._ledger)
-            )
-            self._ledger.write = _write_price(self._settings, self._state.life)
+        if is_new and self._newest and settings.lifetimes is not None:
+            state.life = _next_life(settings, settings.lifetimes, state, cached)
+            self._ledger.write = _write_price(settings, state.life)
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
@@ -519,6 +515,14 @@ class Step:
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""
         return self._settings.head + self._ledger.total
+
+
+def _next_life(settings: PlanSettings, lifetimes: Lifetimes, state: PlanState, cached: int) -> CacheLife:
+    """The life of the cache behind the newest request; `cached`: the tokens of the one before."""
+    ledger, tokens = state.ledger, settings.head + state.ledger.total
+    written = tokens - ledger.sums[ledger.cached_before(ledger.cached)]
+    traffic = Traffic(settings.idle, cached, tokens, written)
+    return next_life(state.life, traffic, settings.prices, lifetimes, partial(affords, ledger))
 
 
 def _write_price(settings: PlanSettings, life: CacheLife) -> float:

@@ -244,9 +244,9 @@ def _measures_greeting(settings: Settings) -> dict[str, str]:
     if settings.keep_warm:
         whose = "API keys" if settings.keep_warm_credential == "client-key" else "credentials"
         rows["warm"] = (
-            f"prompts that wait for a person are sent again for up to {duration(settings.keep_warm)} while nobody is "
-            f"there, with the clients' own {whose}, for at most ${settings.keep_warm_budget:g} a tenant and day; over "
-            "recorded sessions that costs 4 % of what it saves, and where nobody returns it saves nothing"
+            f"prompts that wait for a person or a tool are sent again for up to {duration(settings.keep_warm)} while "
+            f"nobody asks, with the clients' own {whose}, for at most ${settings.keep_warm_budget:g} a tenant and day; "
+            "over recorded sessions that costs 4 % of what it saves, and where nobody returns it saves nothing"
         )
     return rows
 

@@ -22,7 +22,7 @@ from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.planning.plan import is_quiet, no_plan, plan
-from policies.planning.prefix import outcome, sent_record, untouched_before
+from policies.planning.prefix import last_use, outcome, sent_record, untouched_before
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import Preset
 from policies.render import Rendering, render
@@ -131,8 +131,9 @@ class Planner:
         """The settings with the cache's life now: `lifetime` is that of an entry with nothing done, in seconds."""
         now, life, lifetimes = self.clock(), previous.life, settings.lifetimes
         in_force = lifetimes.longer if life.is_longer and lifetimes else lifetime
-        is_cold, would_be_cold = now - previous.last_use > in_force, now - previous.at > lifetime
-        life = replace(life, is_cold=is_cold, would_be_cold=would_be_cold)
+        is_cold, would_be_cold = now - last_use(previous) > in_force, now - previous.at > lifetime
+        is_longer = life.is_longer and lifetimes is not None
+        life = replace(life, is_cold=is_cold, would_be_cold=would_be_cold, is_longer=is_longer)
         return replace(settings, idle=max(0.0, now - previous.at), life=life)
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:

@@ -32,6 +32,7 @@ from policies.model.conversation import Conversation, Message, converse
 from policies.model.tokens import Calibration, Counter, encoding_for
 from policies.money.caches import MINUTE
 from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices, Usage
+from policies.planning.prefix import last_use
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
@@ -571,18 +572,18 @@ class LearnedCaches:
         is_extended = upstream_request.headers.get("x-narrows-prefix") == "extended"
         if planned is None or planned.previous is None or record is None or not is_extended:
             return ""
-        context, previous = planned.context, planned.previous
+        context = planned.context
         name = (context.request.model, upstream_request.client_request.upstream)
         if usage.cached > 0:
             self._reporting[name] = True
-        rule, pause = context.plan_settings.cache, record.at - previous.last_use
+        rule, pause = context.plan_settings.cache, record.at - last_use(planned.previous)
         kind, differs = "uncached", usage.cached == 0
         if rule.mark and not context.plan_settings.prices.breakpoints:  # it has none, and so has the one before
             kind, differs = "unmarked", usage.cached > 0
         elif usage.prompt < rule.least:
             kind, differs = "least", usage.cached > 0
-        elif context.conversation.steps < 3 or previous.life.is_longer:
-            return ""  # the first request gets no mark of ours, and a longer lifetime shows nothing of the usual one
+        elif context.conversation.steps < 3 or planned.previous.life.is_longer:
+            return ""  # the first request gets no mark of ours; of longer lifetimes nothing is learned
         elif pause > self.lifetime(*name, context.lifetime):
             kind, differs = "longer", usage.cached > 0
         elif pause > MINUTE:

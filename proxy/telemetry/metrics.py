@@ -63,7 +63,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "overflows": ("Requests whose prompt was too long for their model, by outcome.", "outcome"),
     "too_many": ("Requests relayed unchanged because they have too many items.", "what"),
     "cold_replays": ("Large histories planned from their first step, by where that was done.", "outcome"),
-    "pings": ("Prompts that wait for a person: sent again before their cache expires, or why not.", "outcome"),
+    "pings": ("Prompts that wait for a person or a tool: sent again to keep their cache, or why not.", "outcome"),
     "recalls": ("Recall calls, by outcome.", "outcome"),
     "recall_rounds": ("Requests made to answer recall calls.",),
     "recall_tokens": ("Tokens of these requests, as billed.", "kind"),

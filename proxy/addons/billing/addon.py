@@ -18,10 +18,12 @@ from uuid import uuid4
 from msgspec import structs
 
 from policies.model.conversation import Conversation
+from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
 from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
+from policies.planning.prefix import last_use
 from policies.recall import RecallAnswer
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
@@ -186,6 +188,8 @@ class _Measures(NamedTuple):
     rewritten: int
     foretold: Usage | None
     """By the rules alone, of what was sent unedited; None where it was edited, or nothing was reported."""
+    before: int = 0
+    """Tokens that stood in the cache behind the request before."""
 
 
 def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
@@ -220,11 +224,24 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
         written=sum(usage.written for usage in usages),
         output=sum(usage.completion for usage in usages),
     )
+    if planned is not None:
+        sums = structs.replace(sums, **_of_pause(first, planned, measures, prices))
     if planned is not None and first.client_request.is_dry and planned.tokens_received:
         # what the plan would have sent: the same share of it as in our count
         would_be = round(original * planned.tokens_sent / planned.tokens_received)
         sums = structs.replace(sums, observed=original, observed_sent=would_be)
     return structs.replace(sums, **_dollars(measures, usages, prices)) if prices.listed else sums
+
+
+def _of_pause(request: UpstreamRequest, planned: PlannedRequest, measures: _Measures, prices: Prices) -> dict[str, Any]:
+    """The cost of a pause before this request, or what it would have been."""
+    life, before = _life(request, planned), measures.before
+    is_read = 2 * measures.usage.cached >= before
+    if not before or not life.would_be_cold or life.is_cold == is_read:
+        return {}
+    written = Usage(before, 0, before, 0, before if life.is_longer else 0)
+    again = prices.cost(written).input - prices.cost(Usage(before, before, 0, 0)).input if prices.listed else 0.0
+    return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "cold": 1}
 
 
 def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
@@ -254,24 +271,27 @@ class _Scale(NamedTuple):
 def _measured(
     upstream_request: UpstreamRequest, planned: PlannedRequest, reported: Usage | None, prices: Prices
 ) -> _Measures:
-    context, size = planned.context, upstream_request.tokens_sent
+    context, size, life = planned.context, upstream_request.tokens_sent, _life(upstream_request, planned)
     calibration = context.calibration if reported is None else context.calibration.learn(size, reported.prompt)
     tokens = calibration.estimate(size) if reported is None else reported.prompt
-    scale, terms = _Scale(tokens, size, calibration.ratio), _terms(upstream_request, planned, prices)
+    scale, terms = _Scale(tokens, size, calibration.ratio), _terms(planned, life, prices)
     before, expected = _sent_before(upstream_request, planned, scale)
     is_cached = context.plan_settings.prices.breakpoints or not prices.breakpoints
     likely = Prompt(tokens, expected, tokens if is_cached else 0)
-    usage = reported or usage_without(likely, terms)
+    is_longer = terms.is_longer or life.is_longer
+    usage = reported or usage_without(likely, replace(terms, is_warm=not life.is_cold, is_longer=is_longer))
     prefix = upstream_request.headers["x-narrows-prefix"]
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
-    by_rules, foretold = usage_without(prompt, _without_pings(terms, upstream_request, planned)), None
+    by_rules, foretold = usage_without(prompt, terms), None
     is_unedited = _is_unedited(upstream_request, planned)
     added = max(0, tokens - prompt.tokens) if is_unedited else None
-    evidence = Evidence(before, usage.cached, expected < before or prefix not in _UNBROKEN, added)
-    if reported is not None and is_unedited:
+    is_rewritten, is_bridged = expected < before or prefix not in _UNBROKEN, life.would_be_cold and not life.is_cold
+    # what a ping or a longer lifetime has kept says nothing of a cache that neither has kept
+    evidence = None if is_bridged else Evidence(before, usage.cached, is_rewritten, added)
+    if reported is not None and is_unedited and not is_bridged:
         foretold = usage_without(_as_written(planned, size, scale, prices), terms)
-    if is_unedited and upstream_request.body is upstream_request.client_request.body:
-        return _Measures(usage, usage, usage, by_rules, 0, foretold)
+    if is_unedited and not is_bridged and upstream_request.body is upstream_request.client_request.body:
+        return _Measures(usage, usage, usage, by_rules, 0, foretold, before=before)
     rewritten = _rewritten(prefix, before, expected, usage.cached)
     baseline = marked = usage_without(prompt, terms, evidence)
     least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
@@ -279,7 +299,7 @@ def _measured(
     if context.plan_settings.marks and step > 0 and prompt.tokens >= least:
         was_marked = step > 1 and prompt.before >= least
         marked = usage_without(with_marks(prompt, was_marked=was_marked), terms, evidence)
-    return _Measures(usage, baseline, marked, by_rules, rewritten, foretold)
+    return _Measures(usage, baseline, marked, by_rules, rewritten, foretold, before=before)
 
 
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
@@ -289,18 +309,20 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
     return upstream_request.client_request.is_dry or (is_unedited and is_behind_others)
 
 
-def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
-    """Where nobody knows when the request before was sent, it may have been a moment ago."""
-    settings, previous, now = planned.context.plan_settings, planned.previous, upstream_request.notes.record
-    is_warm = previous is None or now is None or now.at - previous.last_use <= planned.context.lifetime
+def _terms(planned: PlannedRequest, life: CacheLife, prices: Prices) -> CacheTerms:
+    """Those with nothing done."""
+    settings = planned.context.plan_settings
     is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
-    return CacheTerms(settings.cache, prices, is_warm, is_longer)
+    return CacheTerms(settings.cache, prices, not life.would_be_cold, is_longer)
 
 
-def _without_pings(terms: CacheTerms, upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheTerms:
-    previous, now = planned.previous, upstream_request.notes.record
-    is_warm = previous is None or now is None or now.at - previous.at <= planned.context.lifetime
-    return replace(terms, is_warm=is_warm)
+def _life(upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheLife:
+    """The life of the cache as this request found it, also where nothing was planned. Where nobody knows when the
+    request before was sent, it may have been a moment ago."""
+    previous, now, lifetime = planned.previous, upstream_request.notes.record, planned.context.lifetime
+    if now is None or previous is None or not planned.is_quiet:
+        return now.life if now is not None else FRESH
+    return CacheLife(now.at - last_use(previous) > lifetime, now.at - previous.at > lifetime)
 
 
 def _as_written(planned: PlannedRequest, total: int, scale: _Scale, prices: Prices) -> Prompt:

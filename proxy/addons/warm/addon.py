@@ -1,10 +1,10 @@
-"""Keeping warm: while a conversation waits for a person, its newest prompt is sent again shortly before the provider's
-cache expires, so that it need not be written anew when the person returns.
+"""Keeping warm: while a conversation waits for a person, or for a tool, its newest prompt is sent again shortly before
+the provider's cache expires, so that it need not be written anew when its client returns.
 
 Laws
   It is off unless `keep_warm` says how long: it spends a client's money while nobody is there.
-  A ping keeps alive what its client has just used: the newest prompt of a conversation, after a reply that succeeded
-  and called none of the client's tools, of a credential that its upstream accepts.
+  A ping keeps alive what its client has just used: the newest prompt of a conversation, after a reply that succeeded,
+  of a credential that its upstream accepts.
   The next request of the conversation ends it; so does a new conversation of the same client that begins with the same
   instructions and tools, an error of the upstream for this credential, a deletion, and the end of the key.
   Key and body are in memory only, and only while a ping is due.
@@ -138,8 +138,8 @@ class KeepWarm(Addon):
 
 
 def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> WaitingPrompt | None:
-    """The prompt of a request that is over, where its conversation waits for a person, and longer than its cache
-    lives; else None."""
+    """The prompt of a request whose reply has succeeded, where it is waited for longer than its cache lives; else
+    None."""
     request, usage, bill, head = last.request, last.usage, exchange.bill, exchange.head
     client_request, planned, record = request.client_request, request.planned, request.notes.record
     if planned is None or record is None or usage is None or bill is None or head is None:

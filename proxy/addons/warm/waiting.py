@@ -1,4 +1,4 @@
-"""Prompts that wait for a person, each with all that its ping needs: one of each conversation, in memory alone.
+"""Prompts that wait for their clients, each with all that its ping needs: one of each conversation, in memory alone.
 
 Law: they are bounded in number and bytes; the oldest go.
 """

@@ -127,8 +127,8 @@ class CompactionGroup(Configured):
         default=0,
         ge=0,
         le=86_400,
-        description="how long a prompt that waits for a person is kept in the provider's cache, by pings that its "
-        "client pays for (15m, say); 0: not at all",
+        description="how long a prompt that waits for a person or a tool is kept in the provider's cache, by pings "
+        "that its client pays for (15m, say); 0: not at all",
     )
     keep_warm_budget: float = Field(
         default=5.0, ge=0, description="dollars that this may cost one tenant on a day (UTC)"

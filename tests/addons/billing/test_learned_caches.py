@@ -3,12 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
-from policies.model.memory import CacheLife, StepRecord
+from policies.model.memory import CacheLife, Sent, StepRecord
 from policies.money.prices import Usage
 from proxy.kernel.understand import LearnedCaches
 
+EARLIER = StepRecord("a")
 
-def _note(caches: LearnedCaches, pause: float, cached: int, previous: StepRecord = StepRecord("a")) -> str:  # noqa: B008
+
+def _note(caches: LearnedCaches, pause: float, cached: int, previous: StepRecord = EARLIER) -> str:
     settings = SimpleNamespace(cache=SimpleNamespace(mark=False, least=1_024), prices=SimpleNamespace(breakpoints=0))
     context = SimpleNamespace(
         request=SimpleNamespace(model="gpt-5.4"),
@@ -40,9 +42,9 @@ def test_a_longer_lifetime_is_the_shortest_of_the_pauses_that_showed_it() -> Non
     assert caches.lifetime("gpt-5.4", "openai", 600.0) == 700
 
 
-def test_a_longer_lifetime_that_was_asked_for_shows_nothing_of_the_usual_one() -> None:
+def test_of_a_longer_lifetime_and_of_what_was_kept_warm_nothing_is_learned() -> None:
     caches, longer = LearnedCaches(), StepRecord("a", life=CacheLife(is_longer=True))
-    assert [_note(caches, pause, cached, longer) for pause, cached in [*[(900, 4_000)] * 6, *[(5_000, 0)] * 6]] == [
-        ""
-    ] * 12
+    assert [_note(caches, 900, 4_000, longer) for _ in range(6)] == [""] * 6
+    sent = Sent(1, "", 0, "", 1, "", "", "", warmed_at=800.0)
+    assert [_note(caches, 900, 4_000, StepRecord("a", sent=sent)) for _ in range(6)] == [""] * 6
     assert caches.lifetime("gpt-5.4", "openai", 600.0) == 600.0

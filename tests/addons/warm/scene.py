@@ -89,6 +89,10 @@ class Scene:
         return list(self.stage.provider.requests)[before:]
 
 
+def is_ping(received: Received) -> bool:
+    return bool(received.json and received.json.get("max_tokens") == 0)
+
+
 def warm_of(app: App) -> KeepWarm:
     warm = app.services.opened["warm"]
     assert isinstance(warm, KeepWarm)

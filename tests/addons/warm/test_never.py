@@ -14,7 +14,7 @@ from proxy.app import App
 from proxy.config import KeyRow
 from proxy.lab.provider import Answer, Received, Say, Send, Wire
 from proxy.memory import Purse, Store
-from tests.addons.warm.scene import KEY, MODEL, TEXT, Scene, outcomes, said, warm_of
+from tests.addons.warm.scene import KEY, MODEL, TEXT, Scene, is_ping, outcomes, said, warm_of
 from tests.kit.histories import Json
 from tests.kit.redis_servers import Park
 
@@ -23,10 +23,6 @@ ALICE, BOB = new_key(), new_key()
 
 def row_of(key: str, name: str = "alice", **limits: Any) -> dict[str, Any]:
     return {"name": name, "sha256": digest_of(key), **limits}
-
-
-def is_ping(received: Received) -> bool:
-    return bool(received.json and received.json.get("max_tokens") == 0)
 
 
 def store_of(app: App) -> Store:
@@ -87,11 +83,11 @@ async def test_a_continued_response(scene: Scene) -> None:
     assert [each.json for each in await scene.wait(app, 7_000) if "And?" in str(each.json)] == []
 
 
-async def test_chat_completions_and_several_choices(scene: Scene) -> None:
+@pytest.mark.parametrize("more", [{"n": 2}, {}])
+async def test_chat_completions_and_several_choices(scene: Scene, more: Json) -> None:
     app = await scene.start(keep_warm="2h")
-    for more in ({"n": 2}, {}):
-        body = {"model": "gpt-6.1-sol", "messages": [{"role": "user", "content": f"{more} {TEXT}"}], **more}
-        await scene.post(app, "chat/completions", body, {"Authorization": f"Bearer {KEY}"})
+    body = {"model": "gpt-6.1-sol", "messages": [{"role": "user", "content": f"{more} {TEXT}"}], **more}
+    await scene.post(app, "chat/completions", body, {"Authorization": f"Bearer {KEY}"})
     await never(scene, app, "form", 7_000)
 
 
