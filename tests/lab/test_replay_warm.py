@@ -21,7 +21,7 @@ def paused() -> Session:
     return replace(session_of(body, "it", "it"), times=tuple(map(RequestTimes, SENT)))
 
 
-async def test_p3_pings_are_billed_and_so_are_those_after_the_last_request() -> None:
+async def test_p1_pings_are_billed_and_so_are_those_after_the_last_request() -> None:
     (kept,) = await replay_all([paused()], Options(keep_warm=900.0))
     (cold,) = await replay_all([paused()], Options())
     first, second, third = (int(each.tokens_sent.with_) for each in kept.each_request)
