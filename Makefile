@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day fuzz figures curve pauses windows
+.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day recorded-day fuzz figures curve pauses windows
 
 setup: $(READY)
 
@@ -158,6 +158,11 @@ soak: $(READY)
 CONVERSATIONS ?= 40
 day: $(READY)
 	$(BIN)/python -m tests.long.day $(CONVERSATIONS)
+
+# Recorded sessions at their own times, 60 times as fast, through two Narrows that keep warm, one of which is killed; the
+# bill beside what a replay foretells: make recorded-day SESSIONS="one.json other.json" PAUSES=folder-of-times
+recorded-day: $(READY)
+	$(BIN)/python -m tests.long.recorded_day $(SESSIONS) $(PAUSES:%=--pauses %) --conversations $(CONVERSATIONS) $(SPEED:%=--speed %)
 
 # Coverage-guided, by atheris: Linux on x86-64, Python 3.11 to 3.14. make fuzz SECONDS=3600 LAWS="splitting replies"
 # With RUNS=4000, so many inputs for each law, the same ones in every run.

@@ -61,7 +61,8 @@ class Lasting:
     """May stand in front of compaction."""
     beside: Sequence[Addon] = ()
     clock: Callable[[], float] = time.time
-    """Seconds since 1970, by which caches of providers expire; a replay has a clock of its own."""
+    """Seconds since 1970, by which caches of providers expire; a replay has a clock of its own. One that runs by itself
+    says in its `speed` how many of its seconds pass in one."""
     patience: float | None = None
     """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
     less then."""

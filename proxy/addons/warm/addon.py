@@ -27,7 +27,7 @@ _MOST, _MOST_BYTES = 1_000, 64 * 2**20
 _LARGEST_BODY = 8 * 2**20
 _AT_ONCE = 8
 _LOOK = 1.0
-"""Seconds between two looks at what is due, and at what may wait no longer."""
+"""Seconds, by the clock of caches, between two looks at what is due, and at what may wait no longer."""
 
 
 class KeepWarm(Addon):
@@ -179,10 +179,10 @@ def _objection(last: ReplyRound, is_any: bool) -> str:
     return "uncached" if usage is None or 2 * (usage.cached + usage.written) < usage.prompt else ""
 
 
-async def _follow(warm: KeepWarm, services: Services) -> None:
+async def _follow(warm: KeepWarm, services: Services, speed: float) -> None:
     """Send what is due whenever it is time."""
     while True:
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_LOOK / speed)
         try:
             warm.begin_due(services.clock())
         except Exception as error:  # else nothing would be sent or forgotten any more
@@ -196,6 +196,7 @@ async def start(services: Services) -> KeepWarm | None:
     pings = Pings(services, services.store, before.pings.ended if before is not None else None)
     warm = KeepWarm(services, pings, StoreWriter(services.compaction.cached_store))
     services.parts.push_async_callback(warm.close)
-    if services.clock is time.time:
-        services.parts.callback(asyncio.create_task(_follow(warm, services)).cancel)
+    speed = 1.0 if services.clock is time.time else getattr(services.clock, "speed", 0.0)
+    if speed:
+        services.parts.callback(asyncio.create_task(_follow(warm, services, speed)).cancel)
     return warm

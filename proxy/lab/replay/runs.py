@@ -98,6 +98,9 @@ async def replay(
             views[-1] = RequestView(conversation, request.plan.edits, request.tokens_received, tool)
             report.aim = request.context.plan_settings.aim
         progress()
+    if environment.provider is not None:  # nobody knows that nobody returns
+        await environment.wait_until(environment.clock.now + environment.options.keep_warm)
+        accounting.add_pings(report)
     await asyncio.to_thread(_add_visibility, environment, session, report, views)
     return report
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from proxy.config import Settings
 from proxy.console.serve import greeting
 from proxy.lab.provider import Say, Send
 from proxy.memory import Key
-from tests.addons.warm.scene import KEY, MARK, MODEL, SECRET, TEXT, Scene, is_ping, outcomes, said, warm_of
+from tests.addons.warm.scene import KEY, LIFETIME, MARK, MODEL, SECRET, TEXT, Scene, is_ping, outcomes, said, warm_of
 from tests.kit.apis import APIS, plays, text_of, wants
+from tests.kit.clocks import FastClock
 from tests.kit.counted import counted
 from tests.kit.histories import EAGER
 from tests.kit.recalling import KEEPING, hiding
@@ -167,16 +169,18 @@ async def test_after_a_recall_it_is_the_prompt_of_the_last_round_with_what_is_hi
     assert ping.usage.cached == last.usage.cached + last.usage.written > 0
 
 
-async def test_a_real_clock_drives_itself(scene: Scene) -> None:
+@pytest.mark.parametrize(("lifetime", "speed"), [(1.0, 0), (20.0, 40)], ids=["real", "fast"])
+async def test_a_clock_that_runs_drives_itself(scene: Scene, lifetime: float, speed: float) -> None:
+    clock = FastClock(time.time(), speed) if speed else time.time
     settings = Settings(
         upstream=scene.stage.upstream,
         port=0,
         store="sqlite://",
-        keep_warm=60,
-        cold_seconds=1.0,
+        keep_warm=3 * lifetime,
+        cold_seconds=lifetime,
         log_level="error",
     )
-    app = await scene.stage.stack.enter_async_context(await App.start(settings))
+    app = await scene.stage.stack.enter_async_context(await App.start(settings, clock=clock))
     await scene.ask(app)
     await soon(lambda: len(scene.stage.provider.requests) > 1)
     assert scene.stage.provider.requests[1].json["max_tokens"] == 0
@@ -270,6 +274,16 @@ async def test_what_was_kept_warm_is_not_planned_as_cold(
         assert baseline == pytest.approx(by_rules), "with nothing done it would have been written anew"
     else:
         assert baseline == pytest.approx(by_rules, rel=0.05)
+
+
+async def test_a_cache_that_was_kept_warm_does_not_look_like_one_that_lives_longer(scene: Scene) -> None:
+    app = await scene.start()
+    for number in range(1, 10):
+        await scene.ask(app, said(number))
+        assert await scene.wait(app, 400)
+    await scene.ask(app, said(10))
+    caches, (prompt,) = compaction_of(app).compactor.learned.caches, warm_of(app).waiting
+    assert caches.lifetime(MODEL, prompt.upstream, LIFETIME) == LIFETIME
 
 
 async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(
