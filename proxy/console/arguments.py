@@ -17,7 +17,7 @@ def offers(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
 ]

@@ -70,7 +70,7 @@ CredentialEnv = Annotated[
 ]
 Html = Annotated[
     str | None,
-    typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
+    typer.Option("--html", metavar="FILE", help="Write a page, too: one file that needs nothing else."),
 ]
 
 

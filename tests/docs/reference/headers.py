@@ -149,8 +149,7 @@ def page() -> str:
     return f"""\
 # Headers
 
-No client has to send any of these headers. Replies say what became of the request: look here first when something
-surprises you.
+No client has to send any of these headers. Those of a reply say what became of the request.
 
 ## Request headers
 

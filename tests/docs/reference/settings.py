@@ -15,9 +15,8 @@ from tests.docs.reference.markdown import items
 INTRODUCTION = """\
 # Settings
 
-Each setting is a flag of `narrows serve` (`--body-limit`), a variable (`NARROWS_BODY_LIMIT`) and a key of the TOML file
-that `--config` names (`body_limit`). [Configuration](../README.md#configuration) says how to write durations, sizes,
-lists and tables. Defaults stand in brackets."""
+[Configuration](../README.md#configuration) says where settings stand, and how to write durations, sizes, lists and
+tables. Defaults stand in brackets."""
 ROWS: Mapping[str, type[BaseModel]] = {
     "One entry of `upstreams`": UpstreamRow,
     "One entry of `keys`": KeyRow,
