@@ -82,7 +82,8 @@ async def test_p2_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
     assert others is not None
     assert (costs.expired, costs.bridged, costs.cold) == (2, bridged, cold)
     assert (costs.pings > 0) == (bridged > 0) == (costs.share_of_pings > 0)
-    assert all(30 < at < 700 or 710 < at < 4_400 for at in costs.pinged_at)
+    end = PAUSED.times[-1].sent  # nobody knows that nobody returns
+    assert all(30 < at < 700 or 710 < at < 4_400 or at > end for at in costs.pinged_at)
     assert costs.lost <= others.lost
     saved, spent = others.lost - costs.lost, report.pings.total
     assert report.whole_bill.with_ == pytest.approx(dear.whole_bill.with_ - saved + spent)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +41,7 @@ from proxy.lab.provider import start as start_provider
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, session_of, timed
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.replay.times import RECORDED, RequestTimes, gaps
+from proxy.lab.replay.times import RECORDED, RequestTimes
 from tests.kit.clocks import FastClock
 from tests.kit.forms import plain, to_anthropic
 from tests.kit.redis_servers import Park, park, soon
@@ -80,7 +80,8 @@ def recorded(path: Path, pauses: str) -> Session:
     session = timed(session_of(json.dumps({**body, **kept}).encode(), path.stem, str(path)), pauses)
     if not session.times:
         raise ValueError(f"{path} does not say when its requests were sent; name times with --pauses")
-    passed = accumulate((min(gap, LONGEST_PAUSE) for gap in gaps(session.times)), initial=0.0)
+    gaps = (later.sent - earlier.sent for earlier, later in pairwise(session.times))
+    passed = accumulate((min(gap, LONGEST_PAUSE) for gap in gaps), initial=0.0)
     return replace(session, times=tuple(map(RequestTimes, passed)))
 
 

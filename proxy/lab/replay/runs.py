@@ -100,7 +100,7 @@ async def replay(
         progress()
     if environment.provider is not None:  # nobody knows that nobody returns
         await environment.wait_until(environment.clock.now + environment.options.keep_warm)
-        accounting.add_pings(report)
+        accounting.add_pings(report, began)
     await asyncio.to_thread(_add_visibility, environment, session, report, views)
     return report
 
