@@ -283,15 +283,15 @@ def longer_marks(body: bytes, start: int, end: int) -> Iterator[Change]:
             yield from longer_marks(body, *span)
     elif body.startswith(b"{", start):
         for name, span in members(body, start, end).items():
-            if name in LONGER_TTL and body.startswith(b"{", span[0]):
+            if name in LONGER_TTL:
                 yield from longer_mark(body, span, LONGER_TTL[name])
             elif name in _BEARING:
                 yield from longer_marks(body, *span)
 
 
 def longer_mark(body: bytes, span: Span, ttl: bytes) -> Iterator[Change]:
-    """The same for one mark, whose value stands there."""
-    fields, at = members(body, *span), span[1] - 1
+    """The change by which the mark whose value is body[start:end] asks for it; none where that is no mark."""
+    fields, at = members(body, *span) if body.startswith(b"{", span[0]) else {}, span[1] - 1
     if "ttl" in fields:
         yield fields["ttl"], ttl
     elif fields:
