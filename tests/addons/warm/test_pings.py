@@ -282,7 +282,7 @@ async def test_a_cache_that_was_kept_warm_does_not_look_like_one_that_lives_long
         await scene.ask(app, said(number))
         assert await scene.wait(app, 400)
     await scene.ask(app, said(10))
-    caches, (prompt,) = compaction_of(app).compactor.learned.caches, warm_of(app).waiting
+    caches, (prompt,) = compaction_of(app).compactor.learned.caches, warm_of(app).waiting.values()
     assert caches.lifetime(MODEL, prompt.upstream, LIFETIME) == LIFETIME
 
 
@@ -294,7 +294,7 @@ async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(
     lifetimes = []
     for turn in range(1, 9):
         await scene.ask(app, [{**message, "content": text_of(message)} for message in said(turn)])
-        lifetimes += [prompt.lifetime for prompt in warm_of(app).waiting]
+        lifetimes += [prompt.lifetime for prompt in warm_of(app).waiting.values()]
         scene.clock.now += 600  # and nothing is sent meanwhile
     assert lifetimes[0] == 300
     assert lifetimes[-1] == 3_600, "the pauses would have paid for it"
