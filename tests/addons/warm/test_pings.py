@@ -289,7 +289,7 @@ async def test_a_cache_that_was_kept_warm_does_not_look_like_one_that_lives_long
 async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
+    monkeypatch.setattr("policies.planning.step.affords", lambda *_, **__: True)
     app = await scene.start(keep_warm="2h", floor=0)
     lifetimes = []
     for turn in range(1, 9):
