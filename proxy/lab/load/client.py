@@ -260,12 +260,15 @@ class Client:
             self._sending[task] = due
             task.add_done_callback(self._sending.pop)
 
-    async def _turn(self, conversation: ActiveConversation, due: float) -> None:
+    async def _send(self, conversation: ActiveConversation, due: float) -> None:
         succeeded = await self._exchange(conversation, due)
         conversation.is_new = False
         self._last_end = self._now()
         if not succeeded and not self._is_ending:
             await asyncio.sleep(_PAUSE)
+
+    async def _turn(self, conversation: ActiveConversation, due: float) -> None:
+        await self._send(conversation, due)
         if self._is_ending:
             return
         if not self._plan.rate:
@@ -372,13 +375,6 @@ class RecordedClient(Client):
             self._next[number] = turn + 1
         if before is not None:
             await asyncio.wait([before])
-
-    async def _send(self, conversation: ActiveConversation, ready: float) -> None:
-        succeeded = await self._exchange(conversation, ready)
-        conversation.is_new = False
-        self._last_end = self._now()
-        if not succeeded:
-            await asyncio.sleep(_PAUSE)
 
     def _dues(self, number: int) -> Iterator[float]:
         return (self._began + at / self._plan.speed for at in self._plan.moments(number))

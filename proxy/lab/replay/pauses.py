@@ -19,13 +19,15 @@ class PauseCosts:
     bills with Narrows, of doing nothing, and of pings."""
 
     JSON: ClassVar = (
-        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=share_with"),
-        *("share_of_baseline=share_without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
+        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=shares.with_"),
+        *("share_of_baseline=shares.without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
     )
 
     bill: SessionBill
     baseline: SessionBill
     warming: SessionBill
+    cost: ComparedBill
+    """Dollars paid to write again, or read as plain input, what would still have been cached."""
     expired: int = 0
     """Requests before which the cache of doing nothing had expired."""
     cold: int = 0
@@ -34,10 +36,6 @@ class PauseCosts:
     """Requests before which only that of doing nothing had."""
     cold_checkpoints: int = 0
     """Requests that rewrote what stood before because the cache had expired anyway."""
-    lost: float = 0.0
-    """Dollars paid to write again, or read as plain input, what would still have been cached."""
-    lost_without: float = 0.0
-    """The same with nothing done."""
     pinged_at: list[float] = field(default_factory=list)
     """When what was sent was sent again to keep it in the cache, in seconds since the session began."""
 
@@ -46,25 +44,13 @@ class PauseCosts:
         return len(self.pinged_at)
 
     @property
-    def cost(self) -> ComparedBill:
-        return ComparedBill(self.lost, self.lost_without, self.bill.prices.listed)
-
-    @property
-    def share_with(self) -> float:
-        return self.lost / self.bill.total if self.bill.total else 0.0
-
-    @property
-    def share_without(self) -> float:
-        return self.lost_without / self.baseline.total if self.baseline.total else 0.0
-
-    @property
     def shares(self) -> Compared:
-        return Compared(self.share_with, self.share_without)
+        return Compared(self.cost.with_ / (self.bill.total or 1), self.cost.without / (self.baseline.total or 1))
 
     @property
     def never_cold_ratio(self) -> float:
         """The bill of doing nothing had nothing ever expired, divided by that bill."""
-        return 1.0 - self.share_without
+        return 1.0 - self.shares.without
 
     @property
     def share_of_pings(self) -> float:

@@ -36,7 +36,7 @@ from policies.render import body_of, render
 from proxy.lab.breakdown import break_down, order_of
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
-from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
+from proxy.lab.replay.bills import Compared, ComparedBill, Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
 from proxy.lab.replay.pauses import PauseCosts, PauseMeter
 from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
@@ -74,7 +74,8 @@ async def replay(
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
     report.kind, report.changes = session.group, session.changes
     if session.times and environment.provider is not None:
-        report.pauses = PauseCosts(report.bill, report.baseline, report.pings)
+        cost = ComparedBill(prices_known=report.bill.prices.listed)
+        report.pauses = PauseCosts(report.bill, report.baseline, report.pings, cost)
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
     accounting = _Accounting(environment, run, session)
@@ -191,8 +192,8 @@ class _Accounting:
         without, costs_without = self._lost(self._paused_without, body, baseline)
         received = [each.json for each in self._environment.received(self._run)]
         lost = [self._lost(self._paused, sent, usage) for usage, sent in zip(rounds, received, strict=False)]
-        costs.lost_without += costs_without
-        costs.lost += sum(dollars for _, dollars in lost)
+        with_, before = sum(dollars for _, dollars in lost), costs.cost
+        costs.cost = replace(before, with_=before.with_ + with_, without=before.without + costs_without)
         return Compared(sum(tokens for tokens, _ in lost), without)
 
     def _lost(self, meter: PauseMeter, body: Json, usage: Usage) -> tuple[int, float]:
