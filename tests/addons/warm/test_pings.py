@@ -169,7 +169,7 @@ async def test_after_a_recall_it_is_the_prompt_of_the_last_round_with_what_is_hi
     assert ping.usage.cached == last.usage.cached + last.usage.written > 0
 
 
-@pytest.mark.parametrize(("lifetime", "speed"), [(1.0, 0), (20.0, 40)], ids=["real", "fast"])
+@pytest.mark.parametrize(("lifetime", "speed"), [(3.0, 0), (20.0, 40)], ids=["real", "fast"])
 async def test_a_clock_that_runs_drives_itself(scene: Scene, lifetime: float, speed: float) -> None:
     clock = FastClock(time.time(), speed) if speed else time.time
     settings = Settings(
