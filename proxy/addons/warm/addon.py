@@ -7,7 +7,8 @@ Laws
   of a credential that its upstream accepts.
   The next request of the conversation ends it; so does a new conversation of the same client that begins with the same
   instructions and tools, an error of the upstream for this credential, a deletion, and the end of the key.
-  Key and body are in memory only, and only while a ping is due.
+  Key and body are in memory only, and only while a ping is due: one prompt of each conversation, bounded in number and
+  bytes together; the oldest go.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from cachetools import FIFOCache
+
 from proxy.addons.warm.pings import Pings
-from proxy.addons.warm.waiting import WaitingPrompt, WaitingPrompts
+from proxy.addons.warm.waiting import WaitingPrompt
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.memory import Key
@@ -35,26 +38,33 @@ class KeepWarm(Addon):
 
     def __init__(self, services: Services, pings: Pings, writer: StoreWriter) -> None:
         self._services, self.pings, self._writer = services, pings, writer
-        self.waiting = WaitingPrompts(_MOST, _MOST_BYTES)
+        self.waiting: FIFOCache[Key, WaitingPrompt] = FIFOCache(_MOST_BYTES, _weight)
         self._sending: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._running: dict[str, Key] = {}
+        """The conversations of requests that are on their way, by the id of the exchange, but those deleted since."""
+        pings.still_waits = lambda prompt: self.waiting.get(prompt.key) is prompt
         self._is_leaving = False
         services.forgets.register(self._forget)
         services.leaving.append(self.leave)
 
     async def planned(self, exchange: Exchange) -> None:
         request = exchange.upstream_request
-        planned = request.planned if request is not None else None
-        if request is None or planned is None or request.client_request.counting is not None:
+        if request is None or request.client_request.counting is not None:
             return
-        context, owner = planned.context, request.client_request.sender.owner
-        self.waiting.pop(context.key)
-        if context.conversation.steps < 2:
+        planned, owner, upstream = request.planned, request.client_request.sender.owner, request.client_request.upstream
+        if planned is None:  # nobody knows which conversation goes on
+            self._drop("unread", lambda each: each.owner == (owner, upstream))
+            return
+        context = planned.context
+        self.waiting.pop(context.key, None)
+        self._running[exchange.id] = context.key
+        if planned.previous is None:
             begins = owner, context.head
             self._drop("begun", lambda each: (each.labels.owner, each.beginning) == begins)
 
     async def finished(self, exchange: Exchange) -> None:
-        last = exchange.rounds[-1] if exchange.rounds else None
+        last, is_there = exchange.rounds[-1] if exchange.rounds else None, self._running.pop(exchange.id, None)
         if last is None or self._is_leaving:
             return
         sender, upstream = last.request.client_request.sender, last.request.client_request.upstream
@@ -63,17 +73,20 @@ class KeepWarm(Addon):
                 self._drop("upstream", lambda each: each.owner == (sender.owner, upstream))
             return
         prompt = _waiting_prompt(exchange, last, self._services.settings.keep_warm)
-        if prompt is None:
+        if prompt is None or is_there is None:
             return
         is_any = self._services.settings.keep_warm_credential == "client-any"
         if reason := _objection(last, is_any) or self.pings.objection(prompt):
             self._count(f"skipped:{reason}")
-        elif crowded := self.waiting.put(prompt):
-            self._count("skipped:crowded", crowded)
+        else:
+            self.waiting.pop(prompt.key, None)
+            others = len(self.waiting)
+            self.waiting[prompt.key] = prompt
+            self._count("skipped:crowded", others + 1 - len(self.waiting))
 
     def next_due(self) -> float | None:
         """When the next ping is due; None where none is."""
-        return min((each.due for each in self.waiting if each.key not in self._sending), default=None)
+        return min((each.due for each in self.waiting.values() if each.key not in self._sending), default=None)
 
     async def run_due(self, now: float) -> None:
         """Send the pings that are due by now, and wait for what comes of them."""
@@ -82,9 +95,10 @@ class KeepWarm(Addon):
     def begin_due(self, now: float) -> "Sequence[asyncio.Task[None]]":
         """Forget what may wait no longer, and begin to send the pings that are due by now."""
         begun = []
-        for prompt in self.waiting:
+        self._drop("clock", lambda each: each.sent > now)  # it was set back, and says nothing of the cache
+        for prompt in [*self.waiting.values()]:
             if reason := self.pings.objection(prompt):
-                self.waiting.pop(prompt.key)
+                del self.waiting[prompt.key]
                 self._count(f"skipped:{reason}")
             elif prompt.due <= now and prompt.key not in self._sending:
                 task = self._sending[prompt.key] = asyncio.create_task(self._send(prompt))
@@ -95,7 +109,7 @@ class KeepWarm(Addon):
     def leave(self) -> None:
         """Others serve what follows: nothing waits here any more."""
         self._is_leaving = True
-        self.waiting.drop(lambda _: True)
+        self.waiting.clear()
         for task in self._sending.values():
             task.cancel()
 
@@ -105,7 +119,7 @@ class KeepWarm(Addon):
 
     async def _send(self, prompt: WaitingPrompt) -> None:
         async with self._places:
-            if prompt not in self.waiting:  # its client has returned
+            if self.waiting.get(prompt.key) is not prompt:  # its client has returned
                 return
             now = self._services.clock()
             outcome = await self.pings.send(prompt)
@@ -113,10 +127,10 @@ class KeepWarm(Addon):
         following = prompt.again(now)
         if outcome in ("refused", "failed"):
             self._drop("upstream", lambda each: each is not prompt and each.owner == prompt.owner)
-        if prompt in self.waiting:
-            self.waiting.pop(prompt.key)
+        if self.waiting.get(prompt.key) is prompt:
+            del self.waiting[prompt.key]
             if outcome == "read" and following.is_wanted:
-                self.waiting.put(following)
+                self.waiting[prompt.key] = following
         if outcome == "read":
             self._writer.warmed(prompt.key, prompt.fingerprint, prompt.record, now, is_quiet=prompt.is_quiet)
 
@@ -124,17 +138,27 @@ class KeepWarm(Addon):
         def belongs(key: Key) -> bool:
             return key.tenant == tenant and conversation in (None, key.conversation)
 
-        self.waiting.drop(lambda each: belongs(each.key))
+        for key in filter(belongs, [*self.waiting]):
+            del self.waiting[key]
+        self._running = {name: key for name, key in self._running.items() if not belongs(key)}
         for key, task in self._sending.items():
             if belongs(key):
                 task.cancel()
 
     def _drop(self, reason: str, which: Callable[[WaitingPrompt], bool]) -> None:
-        self._count(f"skipped:{reason}", self.waiting.drop(which))
+        dropped = [key for key, prompt in self.waiting.items() if which(prompt)]
+        for key in dropped:
+            del self.waiting[key]
+        self._count(f"skipped:{reason}", len(dropped))
 
     def _count(self, outcome: str, by: int = 1) -> None:
         if by:
             self._services.telemetry.metrics.count("pings", outcome, by=by)
+
+
+def _weight(prompt: WaitingPrompt) -> int:
+    """One that bounds both: a small prompt weighs as much as each of the most that there may be."""
+    return max(len(prompt.body), _MOST_BYTES // _MOST)
 
 
 def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> WaitingPrompt | None:

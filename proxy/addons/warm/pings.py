@@ -34,6 +34,8 @@ _LONGEST = 45.0
 """Seconds for all of a ping; its lease is longer, so that it is not lost meanwhile."""
 _LEASE, _LEASE_SECONDS = "warm", 60.0
 _LARGEST_REPLY = 2**20
+_MOST_OUTPUT = 16
+"""Tokens: an upstream that answers with more does not know the form of a ping."""
 _LARGE_BYTES = 200_000
 """A larger body is changed in a thread, so that nobody else waits."""
 _REFUSALS = (400, 404, 413, 422)
@@ -54,6 +56,8 @@ class Pings:
         """`ended`: what a Narrows before a reload has learned."""
         self._services, self._store = services, store
         self.ended: MutableMapping[Ended, bool] = LRUCache(_ENDED) if ended is None else ended
+        self.still_waits: Callable[[WaitingPrompt], bool] = lambda prompt: True
+        """Whether nobody has gone on with its conversation, or deleted it, since the ping was begun."""
 
     def objection(self, prompt: WaitingPrompt) -> str:
         """The reason, by what is known here, why none may be sent; "" where there is none."""
@@ -99,10 +103,14 @@ class Pings:
         """The body of the ping. Raises SkippedError."""
         form = DIALECTS[prompt.labels.api].ping
         ping = form(prompt.body) if len(prompt.body) <= _LARGE_BYTES else await asyncio.to_thread(form, prompt.body)
-        late = self._services.clock() >= prompt.end
-        if reason := ping.reason or self.objection(prompt) or ("late" if late else ""):
-            raise SkippedError(reason)
+        self._check(prompt, ping.reason)
         return ping.body
+
+    def _check(self, prompt: WaitingPrompt, reason: str = "") -> None:
+        """Raises SkippedError."""
+        late = "" if self._services.clock() < prompt.end else "late"
+        if reason := reason or self.objection(prompt) or late or ("" if self.still_waits(prompt) else "moved"):
+            raise SkippedError(reason)
 
     async def _within_budget(self, prompt: WaitingPrompt, body: bytes) -> str:
         services, budget = self._services, self._services.settings.keep_warm_budget
@@ -114,6 +122,7 @@ class Pings:
             raise SkippedError("budget")
         try:
             async with self._let_in(prompt) as charge:
+                self._check(prompt)  # the store may have taken its time
                 dollars = most  # where nobody says what it has cost
                 status, usage = await self._ask(prompt, body)
                 billed = usage or expected
@@ -153,7 +162,7 @@ class Pings:
             return reply.status, usage_in(DIALECTS[prompt.labels.api], await reply.read_ahead(_LARGEST_REPLY))
 
     def _outcome(self, prompt: WaitingPrompt, status: int, usage: Usage | None) -> str:
-        is_read = usage is not None and 2 * usage.cached >= usage.prompt
+        is_read = usage is not None and 2 * usage.cached >= usage.prompt and usage.completion <= _MOST_OUTPUT
         if status in _REFUSALS or (status < 300 and usage is not None and not is_read):
             whose = "" if status < 300 else prompt.labels.owner  # what one sends may be refused for its own sake
             self.ended[whose, prompt.model, prompt.upstream] = True

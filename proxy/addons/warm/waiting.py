@@ -1,9 +1,6 @@
-"""Prompts that wait for their clients, each with all that its ping needs: one of each conversation, in memory alone.
+"""A prompt that waits for its client, with all that its ping needs, in memory alone."""
 
-Law: they are bounded in number and bytes; the oldest go.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -73,35 +70,3 @@ class WaitingPrompt:
     def again(self, now: float) -> Self:
         """The same after a ping that kept it warm."""
         return replace(self, sent=now, pings=self.pings + 1)
-
-
-class WaitingPrompts:
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most, self._most_bytes = most, most_bytes
-        self._prompts: dict[Key, WaitingPrompt] = {}
-        """The oldest first."""
-
-    def __iter__(self) -> Iterator[WaitingPrompt]:
-        return iter(list(self._prompts.values()))
-
-    def __contains__(self, prompt: WaitingPrompt) -> bool:
-        return self._prompts.get(prompt.key) is prompt
-
-    def put(self, prompt: WaitingPrompt) -> int:
-        """Enter the newest prompt of a conversation; how many others went to make room."""
-        self.pop(prompt.key)
-        self._prompts[prompt.key] = prompt
-        size, before = sum(len(each.body) for each in self._prompts.values()), len(self._prompts)
-        while len(self._prompts) > self._most or size > self._most_bytes:
-            size -= len(self._prompts.pop(next(iter(self._prompts))).body)
-        return before - len(self._prompts)
-
-    def pop(self, key: Key) -> None:
-        self._prompts.pop(key, None)
-
-    def drop(self, which: Callable[[WaitingPrompt], bool]) -> int:
-        """Forget some; how many there were."""
-        dropped = [key for key, prompt in self._prompts.items() if which(prompt)]
-        for key in dropped:
-            del self._prompts[key]
-        return len(dropped)

@@ -1,6 +1,7 @@
 """What is never pinged, each against a Narrows that would."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from proxy.addons.access.keys import digest_of, new_key
-from proxy.addons.warm.addon import _MOST_BYTES
+from proxy.addons.warm.addon import _weight
 from proxy.app import App
 from proxy.config import KeyRow
 from proxy.lab.provider import Answer, Received, Say, Send, Wire
@@ -230,7 +231,7 @@ async def test_after_an_error_of_the_upstream_for_this_credential(scene: Scene, 
 async def test_a_credential_that_another_conversation_shows_to_be_limited(scene: Scene) -> None:
     app = await scene.start()
     await scene.ask(app)
-    states, (prompt,) = app.services.admission.states, warm_of(app).waiting
+    states, (prompt,) = app.services.admission.states, warm_of(app).waiting.values()
     states.note(prompt.labels.owner, 429, 3_600.0, prompt.upstream)
     await never(scene, app, "upstream")
 
@@ -293,7 +294,7 @@ async def test_while_the_next_request_runs(scene: Scene) -> None:
 async def test_after_a_deletion(scene: Scene, everything: bool) -> None:
     app = await scene.start()
     await scene.ask(app)
-    (prompt,) = warm_of(app).waiting
+    (prompt,) = warm_of(app).waiting.values()
     url = f"{app.base_url.removesuffix('/v1')}/narrows/conversations"
     parameters = {} if everything else {"id": prompt.key.conversation}
     async with scene.stage.client.delete(url, params=parameters, headers={"x-api-key": KEY}) as reply:
@@ -311,7 +312,7 @@ async def test_a_ping_in_flight_ends_with_its_conversation_and_is_not_billed_to_
     scene.stage.provider.answer = answer
     app = await scene.start()
     await scene.ask(app)
-    (prompt,) = warm_of(app).waiting
+    (prompt,) = warm_of(app).waiting.values()
     scene.clock.now = prompt.due
     running = asyncio.create_task(warm_of(app).run_due(prompt.due))
     async with asyncio.timeout(5):
@@ -357,18 +358,31 @@ async def test_a_body_that_changes_under_the_same_id(scene: Scene) -> None:
     assert ping.json["messages"] == said(1, f"8. {TEXT}"), "no former one"
 
 
-async def test_what_waits_is_bounded_and_the_oldest_go(scene: Scene) -> None:
+async def test_what_waits_is_bounded_in_number_and_the_oldest_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.addons.warm.addon._MOST", 3)
     app = await scene.start()
-    warm = warm_of(app)
-    warm.waiting._most = 3
     for number in range(5):
         await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.")
-    assert [b"Number 2" in each.body for each in warm.waiting] == [True, False, False]
+    assert [b"Number 2" in each.body for each in warm_of(app).waiting.values()] == [True, False, False]
     assert outcomes(app) == {"skipped:crowded": 2}
-    warm.waiting._most_bytes = sum(len(each.body) for each in warm.waiting) - 1
-    await scene.ask(app, said(2, f"4. {TEXT}"), system="Number 4.")
-    assert [b"Number 3" in each.body for each in warm.waiting] == [True, False]
-    assert _MOST_BYTES == 64 * 2**20
+    (*_, last) = await scene.wait(app, 300)
+    assert last.json["system"] == "Number 4."
+    assert outcomes(app) == {"skipped:crowded": 2, "read": 3}, "one that was sent makes room for itself"
+
+
+async def test_what_waits_is_bounded_in_bytes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = await scene.start()
+    await scene.ask(app, system="Number 0.")
+    (prompt,) = warm_of(app).waiting.values()
+    monkeypatch.setattr("proxy.addons.warm.addon._MOST_BYTES", 2 * len(prompt.body) + 50)
+    app = await scene.start(store="sqlite://")
+    for number in (0, 1):
+        await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.")
+    assert len(warm_of(app).waiting) == 2
+    await scene.ask(app, said(2, f"1. {TEXT}"), system="Number 1.")
+    assert [b"Number 1" in each.body for each in warm_of(app).waiting.values()] == [True]
+    assert outcomes(app) == {"skipped:crowded": 1}
+    assert _weight(prompt) == len(prompt.body)
 
 
 async def test_where_another_replica_has_served_the_next_request(scene: Scene) -> None:
@@ -398,7 +412,7 @@ async def test_two_narrows_on_one_redis_ping_once(scene: Scene, redis_url: str) 
 async def test_while_another_holds_the_lease(scene: Scene) -> None:
     app = await scene.start()
     await scene.ask(app)
-    (prompt,) = warm_of(app).waiting
+    (prompt,) = warm_of(app).waiting.values()
     assert await store_of(app).lease(prompt.key, "warm", 60) is not None
     await never(scene, app, "lease")
 
@@ -505,3 +519,68 @@ async def test_what_ends_after_a_reload_is_not_kept_by_the_one_before(scene: Sce
     gate.set()
     await asking
     assert not list(warm.waiting)
+
+
+# --- what happens while a request, or a ping, is on its way ---
+
+
+async def test_what_is_deleted_while_its_next_request_is_on_its_way(scene: Scene) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    gate, arrived = asyncio.Event(), asyncio.Event()
+
+    def answer(received: Received) -> Say:
+        arrived.set()
+        return Say("Hm.", wire=Wire(gate=gate.wait))
+
+    scene.stage.provider.answer = answer
+    asking = asyncio.create_task(scene.ask(app, said(2)))
+    await arrived.wait()
+    app.services.forgets.forget("local", next(iter(warm_of(app)._running.values())).conversation)
+    gate.set()
+    await asking
+    scene.stage.provider.answer = None
+    assert not list(warm_of(app).waiting)
+    assert not await scene.wait(app, 1_000)
+
+
+async def test_whose_client_returns_or_whose_key_is_refused_while_the_store_is_asked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    warm, store = warm_of(app), app.services.store
+    assert store is not None
+    take = store.take
+
+    async def slow(*arguments: Any) -> bool:
+        warm.waiting.clear()
+        return await take(*arguments)
+
+    monkeypatch.setattr(warm.pings._store, "take", slow)
+    assert not await scene.wait(app, 300)
+    assert outcomes(app) == {"skipped:moved": 1}
+
+
+async def test_a_clock_that_was_set_back(scene: Scene) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    scene.clock.now -= 100
+    await never(scene, app, "clock", 50)
+
+
+async def test_an_upstream_that_answers_a_ping_at_length(scene: Scene) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    usage = {"input_tokens": 0, "cache_read_input_tokens": 1_584, "output_tokens": 500}
+    body = json.dumps({"type": "message", "role": "assistant", "content": [], "usage": usage}).encode()
+    scene.stage.provider.answer = lambda received: Send(200, body) if is_ping(received) else None
+    assert len(await scene.wait(app, 1_000)) == 1
+    assert outcomes(app) == {"written": 1}
+
+
+async def test_conversations_that_a_client_takes_up_again_one_after_the_other(scene: Scene) -> None:
+    app = await scene.start()
+    for number in range(3):
+        await scene.ask(app, [*said(2)[:-1], {"role": "user", "content": f"{number} {TEXT}"}])
+    assert len(list(warm_of(app).waiting)) == 1
