@@ -50,7 +50,7 @@ from proxy.memory.conversation import (
     PackedRequest,
     ParsedRequest,
     restored_weight,
-)
+)  # fmt: skip
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook
@@ -128,7 +128,7 @@ class Understanding:
             plan_settings=assembly.settings,
             tool=assembly.tool,
             consent=assembly.consent,
-            lifetime=self.learned.lifetime(client_request, received.request.model, assembly.lifetime),
+            lifetime=self.learned.caches.lifetime(received.request.model, client_request.upstream, assembly.lifetime),
             calibration=self.learned.calibration(live, received.request.model),
             preset=assembly.preset,
             policy=assembly.policy,
@@ -407,17 +407,8 @@ def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
-    values = (
-        settings.prices,
-        settings.aim,
-        settings.is_chat,
-        settings.budget,
-        settings.marks,
-        settings.slots,
-        settings.marks_end,
-        settings.head,
-        settings.text_protocol,
-    )
+    prices = (settings.prices, settings.aim, settings.is_chat, settings.budget)
+    values = (*prices, settings.marks, settings.slots, settings.marks_end, settings.head, settings.text_protocol)
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
     ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
     preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
@@ -437,8 +428,8 @@ _SECONDS = 3_600.0
 """Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""
 _MODELS = 1_024
 _STREAK, _FEW = 5, 2
-"""Replies in a row that must show the same of a cache before it is believed; of marks that ask for the longer lifetime
-in vain, which is dear, the second number is enough."""
+"""Replies in a row that must show the same of a cache before it is believed; fewer where dear marks are in vain."""
+_UNLENGTHENED = "unlengthened"
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 _NEAR = 0.5
@@ -486,8 +477,8 @@ class LearnedWindow:
 
 class Learned:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
-        self._calibrates, self._is_fixed = settings.calibrate, bool(settings.cold_seconds)
-        self.caches = LearnedCaches()
+        self._calibrates = settings.calibrate
+        self.caches = LearnedCaches(is_fixed=bool(settings.cold_seconds))
         self._ratios: LRUCache[str, float] = LRUCache(_MODELS)
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
@@ -496,10 +487,6 @@ class Learned:
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(_served_by(client_request, model)) if self._windows else None
-
-    def lifetime(self, client_request: ClientRequest, model: str, usual: float) -> float:
-        """Seconds of disuse after which a provider has forgotten a prompt, where the table says `usual`."""
-        return usual if self._is_fixed else self.caches.lifetime(model, client_request.upstream, usual)
 
     def calibration(self, live: LiveConversation, model: str) -> Calibration:
         return live.calibration or Calibration(self._ratios.get(model, 1.0))
@@ -562,20 +549,21 @@ def _served_by(client_request: ClientRequest, model: str) -> tuple[str, str, str
 class LearnedCaches:
     """Where the usage of replies is not what the table of caches has foretold, by model and upstream."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_fixed: bool = False) -> None:
+        """`is_fixed`: a person has said how long they live."""
+        self._is_fixed = is_fixed
         self._streaks: LRUCache[tuple[str, str, str], int] = LRUCache(_MODELS)
         self._seconds: LRUCache[tuple[str, str], float] = LRUCache(_MODELS)
         self._pauses: LRUCache[tuple[str, str, str], float] = LRUCache(_MODELS)
-        self._unlengthened: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
         self._reporting: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
         """Those that have reported cached tokens: of others nobody knows what they have forgotten."""
 
     def ignores_lifetimes(self, model: str, upstream: str) -> bool:
         """True where marks that ask for the longer lifetime do not get it."""
-        return (model, upstream) in self._unlengthened
+        return self._streaks.get((model, upstream, _UNLENGTHENED), 0) >= _FEW
 
     def lifetime(self, model: str, upstream: str, usual: float) -> float:
-        return self._seconds.get((model, upstream), usual)
+        return usual if self._is_fixed else self._seconds.get((model, upstream), usual)
 
     def note(self, upstream_request: UpstreamRequest, usage: Usage) -> str:
         """Take notice of a reply. Returns what it shows where that has now been seen often enough: `longer` or
@@ -598,10 +586,9 @@ class LearnedCaches:
         elif context.conversation.steps < 3:  # the first request gets no mark of ours
             return ""
         elif life_of(planned.previous).is_longer:
-            lifetimes = context.plan_settings.lifetimes
-            if lifetimes is None or not context.lifetime < pause <= lifetimes.longer:
+            if not context.lifetime < pause <= planned.lifetime:
                 return ""
-            kind = "unlengthened"
+            kind = _UNLENGTHENED
         elif pause > context.lifetime:
             kind, differs = "longer", usage.cached > 0
         elif pause > MINUTE:
@@ -613,6 +600,4 @@ class LearnedCaches:
             self._pauses[*name, kind] = pause
         if streak >= _STREAK and kind in ("longer", "shorter"):
             self._seconds[name] = pause
-        if streak >= _FEW and kind == "unlengthened":
-            self._unlengthened[name] = True
-        return kind if streak == (_FEW if kind == "unlengthened" else _STREAK) else ""
+        return kind if streak == (_FEW if kind == _UNLENGTHENED else _STREAK) else ""

@@ -14,7 +14,7 @@ Laws
 
 import asyncio
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import closing, nullcontext, suppress
 from typing import Any
 

@@ -62,7 +62,8 @@ Pauses = Annotated[
     str,
     typer.Option(
         metavar="recorded|none|FILE",
-        help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json): a list with the seconds of each request.",
+        help="When requests are sent: as recorded, without pauses, or by a file (or a folder of NAME.json): a list "
+        "with the seconds of each request.",
     ),
 ]
 MarkLives = Annotated[

@@ -188,13 +188,13 @@ class _Accounting:
         )
 
     def _add_pause(
-        self, costs: PauseCosts, body: Json, baseline: Usage, rounds: Sequence[Usage], word: str
+        self, costs: PauseCosts, body: Json, baseline: Usage, rounds: Sequence[Usage], prefix: str
     ) -> Compared:
         """Enter what a request cost more because its cache had expired; the tokens of that."""
         without, costs_without = self._lost(self._paused_without, body, baseline, is_cold=False)
         received = [each.json for each in self._environment.received(self._run)]
         lost = [
-            self._lost(self._paused, sent, usage, is_cold=word == "checkpoint:cold" and not at)
+            self._lost(self._paused, sent, usage, is_cold=prefix == "checkpoint:cold" and not at)
             for at, (usage, sent) in enumerate(zip(rounds, received, strict=False))
         ]
         with_, before = sum(dollars for _, dollars in lost), costs.cost

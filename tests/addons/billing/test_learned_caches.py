@@ -24,7 +24,7 @@ def _note(caches: LearnedCaches, pause: float, cached: int, previous: StepRecord
         lifetime=600.0,
     )
     request: Any = SimpleNamespace(
-        planned=SimpleNamespace(previous=previous, context=context),
+        planned=SimpleNamespace(previous=previous, context=context, lifetime=3_600.0),
         notes=SimpleNamespace(record=SimpleNamespace(at=pause)),
         headers={"x-narrows-prefix": "extended"},
         client_request=SimpleNamespace(upstream="openai"),
