@@ -15,7 +15,7 @@ from typing import Any, Literal
 from policies.context import TokenCounter
 from policies.dialects import common
 from policies.dialects.common import Added, Consent, Fault, Reply, Request
-from policies.dialects.pings import Ping, no_ping
+from policies.dialects.pings import no_ping
 from policies.dialects.replies import Json, UsageNames, events_in, is_plain, read_event
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
@@ -217,8 +217,8 @@ class Dialect:
     looks_like: Callable[[Mapping[str, object]], bool] = lambda fields: False
     """True where a body, by its shape, is of this API and of none that stands before it in the table."""
     marks: CacheMarks = CacheMarks()
-    ping: Callable[[bytes], Ping] = no_ping
-    """The request that keeps the prompt of this one in the provider's cache, or why there is none."""
+    ping: Callable[[bytes], bytes] = no_ping
+    """The request that keeps the prompt of this one in the provider's cache. Raises NoPingError."""
     recall: RecallForm
 
     # --- replies ---

@@ -8,17 +8,15 @@ Laws
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NoReturn
 
 from policies.dialects.common import decoded
 from policies.model.rawjson import Span, UnreadableError, members, spliced
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    body: bytes = b""
-    reason: str = ""
-    """Why there is none: hosted_tools, stored, tier, or form, where the vendor says nothing of such a request."""
+class NoPingError(Exception):
+    """None is sent, and why: by its form hosted_tools, stored, tier, or form, where the vendor says nothing of such a
+    request."""
 
 
 Values = Callable[[str], object]
@@ -29,11 +27,13 @@ Changes = Callable[[Values], Mapping[str, bytes]]
 """The members that a ping has in place of the request's, or beside them."""
 
 
-def no_ping(body: bytes) -> Ping:
-    return Ping(reason="form")
+def no_ping(body: bytes) -> NoReturn:
+    raise NoPingError("form")
 
 
-def ping_of(body: bytes, objections: Objections, changes: Changes) -> Ping:
+def ping_of(body: bytes, objections: Objections, changes: Changes) -> bytes:
+    """The body of the ping. Raises NoPingError."""
+
     def value(name: str) -> object:
         raw = body[slice(*fields[name])] if name in fields else b"null"
         if (read := decoded(raw)) is None and raw != b"null":
@@ -42,10 +42,11 @@ def ping_of(body: bytes, objections: Objections, changes: Changes) -> Ping:
 
     try:
         fields = members(body)
-        reason = next((reason for reason, holds in objections(value) if holds), "")
-        return Ping(reason=reason) if reason else Ping(_changed(body, fields, changes(value)))
-    except UnreadableError:
-        return no_ping(body)
+        if reason := next((reason for reason, holds in objections(value) if holds), ""):
+            raise NoPingError(reason)
+        return _changed(body, fields, changes(value))
+    except UnreadableError as error:
+        raise NoPingError("form") from error
 
 
 def _changed(body: bytes, fields: Mapping[str, Span], values: Mapping[str, bytes]) -> bytes:

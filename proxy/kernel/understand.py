@@ -376,7 +376,7 @@ class Assembler:
         row = self._rows.get(upstream)
         own_marks = (row and row.own_marks) or settings.own_marks
         is_refused = self._learned.refuses_marks(upstream, model)
-        stays = is_refused or self._learned.caches.ignores_lifetimes(model, upstream)
+        stays = client_request.is_dry or is_refused or self._learned.caches.ignores_lifetimes(model, upstream)
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
             prices=self._price_book.prices(model, upstream),
@@ -386,7 +386,7 @@ class Assembler:
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
             own_marks="never" if is_refused else own_marks,
-            mark_lifetime="usual" if stays or client_request.is_dry else settings.mark_lifetime,
+            mark_lifetime="usual" if stays else settings.mark_lifetime,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,
@@ -429,7 +429,6 @@ _SECONDS = 3_600.0
 _MODELS = 1_024
 _STREAK, _FEW = 5, 2
 """Replies in a row that must show the same of a cache before it is believed; fewer where dear marks are in vain."""
-_UNLENGTHENED = "unlengthened"
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 _NEAR = 0.5
@@ -550,8 +549,7 @@ class LearnedCaches:
     """Where the usage of replies is not what the table of caches has foretold, by model and upstream."""
 
     def __init__(self, *, is_fixed: bool = False) -> None:
-        """`is_fixed`: a person has said how long they live."""
-        self._is_fixed = is_fixed
+        self._is_fixed = is_fixed  # by a person
         self._streaks: LRUCache[tuple[str, str, str], int] = LRUCache(_MODELS)
         self._seconds: LRUCache[tuple[str, str], float] = LRUCache(_MODELS)
         self._pauses: LRUCache[tuple[str, str, str], float] = LRUCache(_MODELS)
@@ -560,7 +558,7 @@ class LearnedCaches:
 
     def ignores_lifetimes(self, model: str, upstream: str) -> bool:
         """True where marks that ask for the longer lifetime do not get it."""
-        return self._streaks.get((model, upstream, _UNLENGTHENED), 0) >= _FEW
+        return self._streaks.get((model, upstream, "unlengthened"), 0) >= _FEW
 
     def lifetime(self, model: str, upstream: str, usual: float) -> float:
         return usual if self._is_fixed else self._seconds.get((model, upstream), usual)
@@ -588,7 +586,7 @@ class LearnedCaches:
         elif life_of(planned.previous).is_longer:
             if not context.lifetime < pause <= planned.lifetime:
                 return ""
-            kind = _UNLENGTHENED
+            kind = "unlengthened"
         elif pause > context.lifetime:
             kind, differs = "longer", usage.cached > 0
         elif pause > MINUTE:
@@ -600,4 +598,4 @@ class LearnedCaches:
             self._pauses[*name, kind] = pause
         if streak >= _STREAK and kind in ("longer", "shorter"):
             self._seconds[name] = pause
-        return kind if streak == (_FEW if kind == _UNLENGTHENED else _STREAK) else ""
+        return kind if streak == (_FEW if kind == "unlengthened" else _STREAK) else ""

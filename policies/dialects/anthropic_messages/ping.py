@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterator, Mapping
 
 from policies.dialects.common import list_at, object_at, objects, text_at
-from policies.dialects.pings import Ping, Values, ping_of
+from policies.dialects.pings import Values, ping_of
 
 _ITS_MODELS = re.compile(r"claude[^/@:]*")
 _RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer_", "memory_")
 """How the types of those of Anthropic's tools begin that its clients run; all others run at the provider."""
 
 
-def ping(body: bytes) -> Ping:
+def ping(body: bytes) -> bytes:
     return ping_of(body, _objections, _changes)
 
 

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from policies.dialects.common import as_json, objects
-from policies.dialects.pings import Ping, Values, ping_of
+from policies.dialects.pings import Values, ping_of
 
 _ITS_MODELS = re.compile(r"gpt-(?:5\.(?:[6-9]|\d\d)|[6-9]|1\d)(?!\d)[^/@:]*")
 _RUN_BY_CLIENTS = frozenset({"function", "custom", "local_shell", "apply_patch"})
 
 
-def ping(body: bytes) -> Ping:
+def ping(body: bytes) -> bytes:
     return ping_of(body, _objections, _changes)
 
 

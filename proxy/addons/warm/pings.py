@@ -22,6 +22,7 @@ from cachetools import LRUCache
 
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
+from policies.dialects.pings import NoPingError
 from policies.money.prices import Usage
 from proxy.addons.warm.waiting import WaitingPrompt
 from proxy.errors import ApiError
@@ -48,10 +49,6 @@ Ended = tuple[str, str, str]
 """Of whom no ping to a model at an upstream is sent any more: of an owner, or "" for all."""
 
 
-class SkippedError(Exception):
-    """It is not sent, and why."""
-
-
 class Pings:
     def __init__(self, services: Services, store: Store, ended: "MutableMapping[Ended, bool] | None" = None) -> None:
         """`ended`: what a Narrows before a reload has learned."""
@@ -75,7 +72,7 @@ class Pings:
         try:
             async with asyncio.timeout(_LONGEST):
                 return await self._send(prompt)
-        except SkippedError as reason:
+        except NoPingError as reason:
             return f"skipped:{reason}"
         except StoreTrouble:
             return "skipped:store"
@@ -89,29 +86,29 @@ class Pings:
         body, store, key = await self._body(prompt), self._store, prompt.key
         lease = await store.lease(key, _LEASE, _LEASE_SECONDS)
         if lease is None:
-            raise SkippedError("lease")
+            raise NoPingError("lease")
         try:
             untouched = (await store.memory(key, [UNTOUCHED])).steps.get(UNTOUCHED)
             newest = filter(None, (untouched, await store.newest_step(key)))
             if any(step.at > prompt.record.at for step in newest):
-                raise SkippedError("moved")
+                raise NoPingError("moved")
             return await self._within_budget(prompt, body)
         finally:
             with suppress(StoreTrouble):  # it ends by itself
                 await store.release(key, lease)
 
     async def _body(self, prompt: WaitingPrompt) -> bytes:
-        """The body of the ping. Raises SkippedError."""
+        """The body of the ping. Raises NoPingError."""
         form = DIALECTS[prompt.labels.api].ping
         ping = form(prompt.body) if len(prompt.body) <= _LARGE_BYTES else await asyncio.to_thread(form, prompt.body)
-        self._check(prompt, ping.reason)
-        return ping.body
+        self._check(prompt)
+        return ping
 
-    def _check(self, prompt: WaitingPrompt, reason: str = "") -> None:
-        """Raises SkippedError."""
+    def _check(self, prompt: WaitingPrompt) -> None:
+        """Raises NoPingError where it may not be sent any more."""
         late = "" if self._services.clock() < prompt.end else "late"
-        if reason := reason or self.objection(prompt) or late or ("" if self.still_waits(prompt) else "moved"):
-            raise SkippedError(reason)
+        if reason := self.objection(prompt) or late or ("" if self.still_waits(prompt) else "moved"):
+            raise NoPingError(reason)
 
     async def _within_budget(self, prompt: WaitingPrompt, body: bytes) -> str:
         services, budget = self._services, self._services.settings.keep_warm_budget
@@ -120,7 +117,7 @@ class Pings:
         most, dollars = prices.cost(expected).total, 0.0
         purse = Purse(prompt.labels.tenant, day=f"{time.strftime('%Y-%m-%d', time.gmtime(services.clock()))} pings")
         if not await self._store.take(purse, most, budget):
-            raise SkippedError("budget")
+            raise NoPingError("budget")
         try:
             admitted = await self._admit(prompt)
             with closing(admitted) if admitted is not None else nullcontext():
@@ -140,12 +137,12 @@ class Pings:
         return self._outcome(prompt, status, usage)
 
     async def _admit(self, prompt: WaitingPrompt) -> Any:
-        """Count it as a request of its key; None where nothing limits that. Raises SkippedError."""
+        """Count it as a request of its key; None where nothing limits that. Raises NoPingError."""
         limits = self._services.opened.get("limits")
         try:
             return await limits.admit_ping(prompt.row, prompt.labels) if limits is not None else None
         except ApiError as error:
-            raise SkippedError("limits") from error
+            raise NoPingError("limits") from error
 
     async def _ask(self, prompt: WaitingPrompt, body: bytes) -> tuple[int, Usage | None]:
         """Status and usage of the reply. Raises ApiError."""
