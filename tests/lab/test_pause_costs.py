@@ -132,7 +132,7 @@ def test_the_command_takes_both_levers(tmp_path: Path, capsys: pytest.CaptureFix
 async def test_p2_marks_of_the_client_live_longer_where_that_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
+    monkeypatch.setattr("policies.planning.step.affords", lambda *_, **__: True)
     often = replace(PLAIN, times=times_of([700 * at for at in range(8)], 8))
     usual, auto = await replayed(often, "usual"), await replayed(often, "auto")
     assert usual.pauses is not None

@@ -22,7 +22,7 @@ from policies.model.summary_record import SummaryCost
 from policies.money.bills import Labels, RequestBill
 from policies.money.prices import Prices, Usage
 from proxy.addons.limits.charges import Counts
-from proxy.addons.limits.limits import PATIENCE, Admitted, Limits, admit_beside
+from proxy.addons.limits.limits import PATIENCE, Admitted, Limits
 from proxy.addons.limits.windows import LocalWindows, TeamCounts
 from proxy.config import ConfigurationError, KeyRow
 from proxy.config.routes import Route
@@ -127,9 +127,9 @@ class KeyLimits(Addon):
             if admitted is not None:
                 admitted.close()
 
-    async def admit_ping(self, key: KeyRow) -> Admitted | None:
-        """Let in a ping for a key, to be charged and closed by who sends it; None where too much is used by then."""
-        return await admit_beside(self.limits, key, _UNASKED)
+    async def admit_ping(self, key: KeyRow | None, labels: Labels) -> Admitted | None:
+        """As `admit` of the limits, for a ping: whoever sends it charges and closes it. Raises LimitError."""
+        return await self.limits.admit(key, labels.owner, labels.api, _UNASKED)
 
     def charge_summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
         self.limits.charge_owner(labels.owner, cost.prompt + cost.completion, summary_dollars(cost))

@@ -144,24 +144,31 @@ class Limits:
         if key.concurrency is not None and self.counts.running.get(key.name, 0) >= key.concurrency:
             raise self._error(key, Refusal("concurrency", key.concurrency, now + 1, WindowUse()), dialect)
 
-    async def admit(self, key: KeyRow | None, owner: str, dialect: str) -> Admitted | None:
-        """Count a request that is to be served now; None where nothing limits it. Raises LimitError."""
+    async def admit(self, key: KeyRow | None, owner: str, dialect: str, share: float = 1.0) -> Admitted | None:
+        """Count a request that is to be served now; None where nothing limits it. Raises LimitError.
+        `share`: below 1 for what its client has not sent: let in where less than this share of each limit is used; that
+        it is refused is told nobody, and counts for no other request."""
         if key is None or not key.limits:
             return None
-        self.check(key, dialect)
-        running = self.counts.running
+        if is_asked := share == 1.0:
+            self.check(key, dialect)
+        running, before = self.counts.running, self.counts.budgets.get(key.name)
         running[key.name] = running.get(key.name, 0) + 1
         admitted = Admitted(self, key)
         try:
-            if key.concurrency is not None and not await self.has_room(key, key.concurrency):
+            if key.concurrency is not None and not await self._has_room(key, key.concurrency):
                 too_many = Refusal("concurrency", key.concurrency, self.charges.clock() + 1, WindowUse())
-                raise self._error(key, too_many, dialect)
-            row, use, is_used_up = await self.count(key)
+                raise self._error(key, too_many, dialect, is_asked)
+            row, use, is_used_up = await self._count(key if is_asked else part_of(key, share))
             now = self.charges.clock()
             refusal = refusal_of(row, use, is_used_up, now)
-            if refusal is not None:
+            if not is_asked:  # of the whole limit it says nothing
+                self.counts.budgets.pop(key.name, None)
+                self.counts.budgets.update({key.name: before} if before is not None else {})
+            elif refusal is not None:
                 self.counts.refusals[key.name] = refusal
-                raise self._error(key, refusal, dialect)
+            if refusal is not None:
+                raise self._error(key, refusal, dialect, is_asked)
         except BaseException:
             admitted.close()
             raise
@@ -183,7 +190,7 @@ class Limits:
         if (key := self._owners.get(owner)) is not None:
             self.charges.charge(key, tokens, dollars)
 
-    async def count(self, key: KeyRow) -> tuple[KeyRow, WindowUse, bool]:
+    async def _count(self, key: KeyRow) -> tuple[KeyRow, WindowUse, bool]:
         """The key with the limits that count now, how it stands with this request counted if it is within them, and
         true where its dollars are used up. Redis, the parent of the workers or the store say what was used; of the
         store what was spent, where nobody else spends only once for a day and a limit."""
@@ -200,15 +207,15 @@ class Limits:
         processes = self._shared.replicas if self._shared else self._team.workers if self._team else 1
         if processes > 1:
             limits = {name: limit for name in ("rpm", "tpm") if (limit := getattr(key, name)) is not None}
-            key = key.model_copy(update={name: max(1, limit // processes) for name, limit in limits.items()})
+            key = key.model_copy(update={name: limit and max(1, limit // processes) for name, limit in limits.items()})
         is_used_up = self.counts.is_used_up(key, self.charges.today())
         return key, self.counts.windows.admit(key.name, key.rpm, key.tpm, not is_used_up), is_used_up
 
-    async def has_room(self, key: KeyRow, concurrency: int) -> bool:
+    async def _has_room(self, key: KeyRow, concurrency: int) -> bool:
         """True where no more requests are in flight than may be: in all workers, else in this one of its share."""
-        if self._team is None:
-            return True  # it was looked at before
         running = self.counts.running[key.name]
+        if self._team is None:
+            return running <= concurrency
         if self._breaker.admits():
             has_room = await self._answer(self._team.has_room(key.name, running, concurrency))
             if has_room is not None:
@@ -227,7 +234,7 @@ class Limits:
         return answer
 
     async def _count_with_others(self, key: KeyRow) -> tuple[WindowUse, bool]:
-        """As `count`, by what everybody has counted. Raises StoreTrouble."""
+        """As `_count`, by what everybody has counted. Raises StoreTrouble."""
         counts, charges, limit = self.counts, self.charges, key.usd_per_day
         today = charges.today()
         purse = purse_of(key.name, today)
@@ -250,38 +257,15 @@ class Limits:
             counts.windows.count(key.name, key.rpm)  # so that it is known here if the others cannot be asked
         return use, is_used_up
 
-    def _error(self, key: KeyRow, refusal: Refusal, dialect: str) -> "LimitError":
-        self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")
+    def _error(self, key: KeyRow, refusal: Refusal, dialect: str, is_told: bool = True) -> "LimitError":
         now, series = self.charges.clock(), (key.name, refusal.limit)
-        if now - self._last_refusals.get(series, -QUIET) >= QUIET:
-            self._telemetry.log.warning("refusing", limit=refusal.limit, whose=f"key:{key.name}")
-        self._last_refusals[series] = now
+        if is_told:
+            self._telemetry.metrics.count("refused", refusal.limit, f"key:{key.name}")
+            if now - self._last_refusals.get(series, -QUIET) >= QUIET:
+                self._telemetry.log.warning("refusing", limit=refusal.limit, whose=f"key:{key.name}")
+            self._last_refusals[series] = now
         headers = rate_headers(dialect, key, refusal.use, now) if refusal.limit != "concurrency" else {}
         return LimitError(key, refusal.limit, max(0.0, refusal.until - now), headers)
-
-
-async def admit_beside(limits: Limits, key: KeyRow, share: float) -> Admitted | None:
-    """Let in, and count, a request that the key's client has not sent, where less than this share of each limit is
-    used; None where more is."""
-    parts = {name: type(limit)(limit * share) for name, limit in key.limits.items() if name != "concurrency"}
-    row, budgets = key.model_copy(update=parts), limits.counts.budgets
-    running, before = limits.counts.running, budgets.get(key.name)
-    running[key.name] = running.get(key.name, 0) + 1
-    admitted, has_room = Admitted(limits, key), all(parts.values())
-    try:
-        if has_room and key.concurrency is not None:
-            has_room = running[key.name] <= key.concurrency and await limits.has_room(key, key.concurrency)
-        if has_room:
-            _, use, is_used_up = await limits.count(row)
-            has_room = refusal_of(row, use, is_used_up, limits.charges.clock()) is None
-            budgets.pop(key.name, None)  # of the whole limit it says nothing
-            budgets.update({key.name: before} if before is not None else {})
-    except BaseException:
-        admitted.close()
-        raise
-    if not has_room:
-        admitted.close()
-    return admitted if has_room else None
 
 
 async def _beat(shared: "SharedWindows", telemetry: Telemetry) -> None:
@@ -325,6 +309,12 @@ def duration(seconds: float) -> str:
 def instant(at: float) -> str:
     """As in Anthropic's headers, by seconds since 1970."""
     return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def part_of(key: KeyRow, share: float) -> KeyRow:
+    """The key with this share of each limit, which may be nothing; as many in flight."""
+    parts = {name: type(limit)(limit * share) for name, limit in key.limits.items() if name != "concurrency"}
+    return key.model_copy(update=parts)
 
 
 def refusal_of(key: KeyRow, use: WindowUse, is_used_up: bool, now: float) -> Refusal | None:

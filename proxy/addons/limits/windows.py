@@ -56,7 +56,7 @@ def window_tokens(limit: int | None, counters: tuple[int, float, int, float]) ->
     used, wait = before * before_left / MINUTE + current, 0.0
     if used >= limit > current:
         wait = before_left - (limit - current) * MINUTE / before
-    elif used >= limit:  # from the end of this minute on it counts less and less
+    elif current and used >= limit:  # from the end of this minute on it counts less and less
         wait = current_left - MINUTE + MINUTE * (1 - limit / current)
     return WindowTokens(floor(used), wait, current_left if current else before_left)
 

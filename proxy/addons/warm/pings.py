@@ -14,8 +14,9 @@ Laws
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import MutableMapping
+from contextlib import closing, nullcontext, suppress
+from typing import Any
 
 from cachetools import LRUCache
 
@@ -121,13 +122,15 @@ class Pings:
         if not await self._store.take(purse, most, budget):
             raise SkippedError("budget")
         try:
-            async with self._let_in(prompt) as charge:
+            admitted = await self._admit(prompt)
+            with closing(admitted) if admitted is not None else nullcontext():
                 self._check(prompt)  # the store may have taken its time
                 dollars = most  # where nobody says what it has cost
                 status, usage = await self._ask(prompt, body)
                 billed = usage or expected
                 dollars = prices.cost(billed).total if status < 300 else 0.0
-                charge(billed.prompt + billed.completion if dollars else 0, dollars)
+                if admitted is not None:
+                    admitted.charge(billed.prompt + billed.completion if dollars else 0, dollars)
         finally:
             with suppress(StoreTrouble):  # then it counts as expected
                 await self._store.take(purse, dollars - most)
@@ -136,19 +139,13 @@ class Pings:
                 bill(prompt.key, prompt.labels, billed, prices, usage is None)
         return self._outcome(prompt, status, usage)
 
-    @asynccontextmanager
-    async def _let_in(self, prompt: WaitingPrompt) -> AsyncIterator[Callable[[int, float], None]]:
-        """Count it as a request of its key; yields what charges the key tokens and dollars. Raises SkippedError."""
+    async def _admit(self, prompt: WaitingPrompt) -> Any:
+        """Count it as a request of its key; None where nothing limits that. Raises SkippedError."""
         limits = self._services.opened.get("limits")
-        if prompt.row is None or limits is None:
-            yield lambda tokens, dollars: None
-            return
-        if (admitted := await limits.admit_ping(prompt.row)) is None:
-            raise SkippedError("limits")
         try:
-            yield admitted.charge
-        finally:
-            admitted.close()
+            return await limits.admit_ping(prompt.row, prompt.labels) if limits is not None else None
+        except ApiError as error:
+            raise SkippedError("limits") from error
 
     async def _ask(self, prompt: WaitingPrompt, body: bytes) -> tuple[int, Usage | None]:
         """Status and usage of the reply. Raises ApiError."""

@@ -62,7 +62,7 @@ Pauses = Annotated[
     str,
     typer.Option(
         metavar="recorded|none|FILE",
-        help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json).",
+        help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json): a list with the seconds of each request.",
     ),
 ]
 MarkLives = Annotated[
@@ -231,6 +231,8 @@ def _arranged(
     """The sessions of the files in their groups, or the chains that they make, each with its times."""
     if as_listed and not chain:
         raise ValueError("--as-listed is the order of a chain; give it with --chain")
+    if chain and pauses not in (RECORDED, NONE):
+        raise ValueError("--pauses is for sessions alone: nobody knows what passed between those of a --chain")
     sessions = [timed(session, pauses) for session in load_all(files)]
     if not chain:
         return grouped(sessions, groups)

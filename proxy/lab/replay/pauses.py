@@ -70,11 +70,12 @@ class PauseMeter:
     def __init__(self, count: Callable[[str], int], rule: CacheRule, prices: Prices) -> None:
         self._cache, self._rule, self._prices = PromptCache(count), rule, prices
 
-    def lost(self, run: str, prompt: ProviderPrompt, before: int, usage: Usage) -> tuple[int, float]:
+    def lost(self, run: str, prompt: ProviderPrompt, before: int, usage: Usage, *, is_cold: bool) -> tuple[int, float]:
         """The tokens of a prompt that had expired, and the dollars that this cost: all that stands where the request
-        before stood (so many tokens, `before`), shortened by now or not. Nothing where nothing had expired."""
+        before stood (so many tokens, `before`), shortened by now or not. Nothing where nothing had expired. `is_cold`:
+        it had, so that all was rewritten, and what never forgets has nothing of it either."""
         warm = self._cache.charge(run, prompt, self._rule)
-        if warm.cached <= usage.cached:
+        if warm.cached <= usage.cached and not is_cold:
             return 0, 0.0
         tokens = max(before, warm.cached) - usage.cached
         written, longer = (max(0, each - tokens) for each in (usage.written, usage.written_longer))

@@ -425,3 +425,30 @@ def test_whoever_waits_as_long_as_it_is_told_finds_tokens_free(limit: int, charg
             assert windows.admit(key.name, key.rpm, key.tpm).tokens >= limit
             now += 0.01
         assert windows.admit(key.name, key.rpm, key.tpm).tokens < limit or wait == 0.0
+
+
+@pytest.mark.parametrize("where", ["here", "shared"])
+@pytest.mark.parametrize(
+    ("limits", "admitted"),
+    [({"rpm": 1}, 0), ({"tpm": 1}, 0), ({"rpm": 3}, 2), ({"concurrency": 1}, 4), ({}, 4)],
+    ids=str,
+)
+async def test_of_a_share_of_a_limit_nothing_is_told(
+    where: str, limits: dict[str, float], admitted: int, redis_url: str
+) -> None:
+    async with counting(f"{redis_url}?prefix={uuid4().hex}" if where == "shared" else None) as counted:
+        key, refused = row(**limits), 0
+        for _ in range(4):
+            try:
+                one = await counted.admit(key, "owner", CHAT, 0.8)
+            except LimitError:
+                refused += 1
+            else:
+                assert (one is None) == (not limits)
+                if one is not None:
+                    one.close()
+        assert refused == 4 - admitted
+        families = {family.name: family for family in counted._telemetry.metrics.collect()}
+        assert not [each for each in families["narrows_refused"].samples if each.value]
+        assert (counted.counts.refusals, counted.counts.running) == ({}, {})
+        assert not limits or isinstance(await outcome(counted, key), Admitted)
