@@ -374,7 +374,6 @@ class Assembler:
     def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
         settings, upstream = self._settings, client_request.upstream
         row = self._rows.get(upstream)
-        own_marks = (row and row.own_marks) or settings.own_marks
         is_refused = self._learned.refuses_marks(upstream, model)
         stays = client_request.is_dry or is_refused or self._learned.caches.ignores_lifetimes(model, upstream)
         return PlanOptions(
@@ -385,7 +384,7 @@ class Assembler:
             reserve=reserve,
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
-            own_marks="never" if is_refused else own_marks,
+            own_marks="never" if is_refused else (row and row.own_marks) or settings.own_marks,
             mark_lifetime="usual" if stays else settings.mark_lifetime,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
@@ -428,7 +427,7 @@ _SECONDS = 3_600.0
 """Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""
 _MODELS = 1_024
 _STREAK, _FEW = 5, 2
-"""Replies in a row that must show the same of a cache before it is believed; fewer where dear marks are in vain."""
+"""Replies in a row that show the same of a cache before it is believed; fewer where dear marks are in vain."""
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 _NEAR = 0.5
