@@ -5,7 +5,8 @@ Laws
   A request that extends another goes on behind what has not changed since. What is sent is the same with and without.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import compress, count, takewhile
 from operator import is_not
@@ -16,7 +17,7 @@ from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
 from policies.dialects.common import longer_mark, longer_marks
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.rawjson import Change, items, spliced
+from policies.model.rawjson import Change, UnreadableError, items, spliced
 from policies.money.caches import LONGER_TTL, MarkStyle
 from policies.planning.prefix import Chains
 from policies.planning.state import Plan
@@ -115,21 +116,26 @@ def body_of(
             changed[message] = marked
     beside = [*consent.changes]
     if plan.state.life.is_longer and bearing is not None:
-        beside += _lengthen(request, changed, bearing)
+        with suppress(UnreadableError):  # all marks ask for the same, or none does
+            longer = _longer_messages(request, changed, bearing)
+            beside += _longer_beside(request)
+            changed |= longer
     if not (changed or tool or beside):
         return request.body
     return dialect.joined(request, changed, tool, beside)
 
 
-def _lengthen(request: Request, changed: dict[int, bytes], bearing: Sequence[int]) -> Iterator[Change]:
-    """Have all marks in messages ask for the longer lifetime; the changes by which those beside them do."""
-    for message in {*bearing, *changed}:
-        raw = changed.get(message, request.raw(message))
-        changes = [*longer_marks(b"[" + raw + b"]", 0, len(raw) + 2)] if raw else []
-        if changes:
-            changed[message] = spliced(b"[" + raw + b"]", changes)[1:-1]
-    for span in (request.tools, request.lead):
-        yield from longer_marks(request.body, *span) if span[0] < span[1] else ()
-    for name in LONGER_TTL:
-        if name in request.members:
-            yield from longer_mark(request.body, request.members[name], LONGER_TTL[name])
+def _longer_messages(request: Request, changed: Mapping[int, bytes], bearing: Sequence[int]) -> dict[int, bytes]:
+    """The messages with marks, which ask for the longer lifetime. Raises UnreadableError."""
+    texts = {message: changed.get(message, request.raw(message)) for message in {*bearing, *changed}}
+    lists = {message: b"[" + raw + b"]" for message, raw in texts.items() if raw}
+    changes = {message: [*longer_marks(raw, 0, len(raw))] for message, raw in lists.items()}
+    return {message: spliced(lists[message], some)[1:-1] for message, some in changes.items() if some}
+
+
+def _longer_beside(request: Request) -> list[Change]:
+    """The changes by which marks beside the messages ask for the longer lifetime. Raises UnreadableError."""
+    spans = [span for span in (request.tools, request.lead) if span[0] < span[1]]
+    on_top = [(request.members[name], ttl) for name, ttl in LONGER_TTL.items() if name in request.members]
+    changes = [change for span in spans for change in longer_marks(request.body, *span)]
+    return changes + [change for span, ttl in on_top for change in longer_mark(request.body, span, ttl)]

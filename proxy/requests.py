@@ -152,7 +152,8 @@ class PlannedRequest(Struct, frozen=True):
     def lifetime(self) -> float:
         """Seconds of disuse after which the provider has forgotten the prompt, by the marks that are sent."""
         lifetimes = self.context.plan_settings.lifetimes
-        return lifetimes.longer if self.plan.state.life.is_longer and lifetimes else self.context.lifetime
+        is_longer, usual = self.plan.state.life.is_longer, self.context.lifetime
+        return max(usual, lifetimes.longer) if is_longer and lifetimes else usual
 
 
 class Notes(Struct, frozen=True):

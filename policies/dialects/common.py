@@ -272,7 +272,7 @@ def failure(fault: Fault) -> bytes:
 
 # --- cache marks for the longer lifetime ---
 
-_BEARING = frozenset({"content", "function", "output"})
+_BEARING = frozenset({"content", "source", "function", "output"})
 """Fields that hold what may carry a mark; what a model wrote as the input of a call is none of them."""
 
 
@@ -283,19 +283,26 @@ def longer_marks(body: bytes, start: int, end: int) -> Iterator[Change]:
             yield from longer_marks(body, *span)
     elif body.startswith(b"{", start):
         for name, span in members(body, start, end).items():
-            if name in LONGER_TTL and body.startswith(b"{", span[0]):
+            if name in LONGER_TTL:
                 yield from longer_mark(body, span, LONGER_TTL[name])
             elif name in _BEARING:
                 yield from longer_marks(body, *span)
 
 
+_USUAL = (b'"5m"', b'"30m"')
+
+
 def longer_mark(body: bytes, span: Span, ttl: bytes) -> Iterator[Change]:
-    """The same for one mark, whose value stands there."""
-    fields, at = members(body, *span), span[1] - 1
-    if "ttl" in fields:
-        yield fields["ttl"], ttl
-    elif fields:
+    """The change by which the mark whose value is body[start:end] asks for it; none where that is no mark, or asks for
+    anything but the usual lifetime."""
+    fields, at = members(body, *span) if body.startswith(b"{", span[0]) else {}, span[1] - 1
+    kind = fields.get("type", fields.get("mode", (0, 0)))
+    if body[slice(*kind)] not in (b'"ephemeral"', b'"explicit"'):
+        return
+    if "ttl" not in fields:
         yield (at, at), b',"ttl":' + ttl
+    elif body[slice(*fields["ttl"])] in _USUAL:
+        yield fields["ttl"], ttl
 
 
 # --- edits written into a history where a fold stands for whole messages ---

@@ -42,6 +42,8 @@ class Sent:
     """Its use of summaries: for people."""
     warmed_at: float = 0.0
     """When it was last sent again to keep the cache warm, in seconds since 1970."""
+    life: CacheLife = FRESH
+    """Releases before 0.3 read over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,6 @@ class StepRecord:
     """At so many steps, this one the last, there was no time to plan; what records say was repeated."""
     keep: str = ""
     """A digest of what was to stay as it is: a decision counts for as long as that is the same."""
-    life: CacheLife = FRESH
 
 
 @dataclass(frozen=True, slots=True)

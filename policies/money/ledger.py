@@ -264,9 +264,11 @@ def pays(ledger: Ledger, point: int, saved: int, rent: float, cost: float, *, ah
     return earned and ledger.paid + cost + _request_cost(ledger, sums, point, saved) <= limit * baseline
 
 
-def affords(ledger: Ledger, cost: float) -> bool:
-    """True where the bill keeps within the guard with a cost on top, this request included as it stands."""
-    return ledger.paid + _request_cost(ledger, ledger.sums, ledger.cached, 0) + cost <= GUARD * ledger.baseline
+def affords(ledger: Ledger, cost: float, alike: float = 0.0) -> bool:
+    """True where the bill keeps within the guard with a cost on top, this request included as it stands. `alike`: what
+    both bills have beside those of the ledger."""
+    paid = ledger.paid + _request_cost(ledger, ledger.sums, ledger.cached, 0) + cost
+    return paid + alike <= GUARD * (ledger.baseline + alike)
 
 
 def bears(ledger: Ledger, cost: float, most: float = GUARD) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from policies.model.conversation import Conversation, Message
-from policies.model.memory import Sent, StepRecord
+from policies.model.memory import FRESH, CacheLife, Sent, StepRecord
 from policies.model.summary_record import NO_USE, SummaryUse
 
 SHED = "checkpoint:shed"
@@ -44,6 +44,11 @@ class _Chain:
         result = self._hashes[nearest].copy()
         result.update(b"".join(self._digests[nearest * _STRIDE : count]))
         return result
+
+
+def life_of(record: StepRecord) -> CacheLife:
+    """The life of the cache behind a step; FRESH where nobody has written it down."""
+    return record.sent.life if record.sent is not None else FRESH
 
 
 def last_use(record: StepRecord) -> float:
@@ -82,7 +87,14 @@ class Chains:
         return bisect_left(self._indexes, message)
 
 
-def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str, use: SummaryUse = NO_USE) -> Sent:
+def sent_record(
+    conversation: Conversation,
+    chains: Chains,
+    head: str,
+    settings: str,
+    use: SummaryUse = NO_USE,
+    life: CacheLife = FRESH,
+) -> Sent:
     """The record of a request, to compare the next one with."""
     tail = chains.sent_before(_received(conversation, conversation.steps - 2))
     return Sent(
@@ -95,6 +107,7 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, settings:
         head=head,
         settings=settings,
         use=use,
+        life=life,
     )
 
 

@@ -31,7 +31,7 @@ from policies.planning.folding import (
     summarized,
     summary_saving,
 )
-from policies.planning.prefix import SHED
+from policies.planning.prefix import SHED, life_of
 from policies.planning.rereads import REREAD, enter_answers, texts_given
 from policies.planning.state import PlanSettings, PlanState, Pointers
 from policies.rules.base import ConfiguredPolicy
@@ -311,7 +311,7 @@ class Step:
 
     def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
         """Decide this step, or repeat its record. `memory`: of the store now. `decides`: new decisions are allowed."""
-        life = record.life if record is not None else self._settings.life if self._newest else FRESH
+        life = life_of(record) if record is not None else self._settings.life if self._newest else FRESH
         cached, self._state.life = self._tokens(), life
         arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
         self._ledger.write = _write_price(self._settings, self._state.life)
@@ -519,10 +519,13 @@ class Step:
 
 def _next_life(settings: PlanSettings, lifetimes: Lifetimes, state: PlanState, cached: int) -> CacheLife:
     """The life of the cache behind the newest request; `cached`: the tokens of the one before."""
-    ledger, tokens = state.ledger, settings.head + state.ledger.total
-    written = tokens - ledger.sums[ledger.cached_before(ledger.cached)]
-    traffic = Traffic(settings.idle, cached, tokens, written)
-    return next_life(state.life, traffic, settings.prices, lifetimes, partial(affords, ledger))
+    ledger, head = state.ledger, settings.head
+    read = 0 if state.life.is_cold else head + ledger.sums[ledger.cached_before(ledger.cached)]
+    tokens = head + ledger.total
+    traffic = Traffic(settings.idle, cached, tokens, written=tokens - read)
+    # the ledger knows nothing of the head, which both bills have alike
+    alike = head * settings.prices.read * ledger.requests
+    return next_life(state.life, traffic, settings.prices, lifetimes, partial(affords, ledger, alike=alike))
 
 
 def _write_price(settings: PlanSettings, life: CacheLife) -> float:

@@ -78,9 +78,9 @@ def as_json(value: Any, digits: int = 6) -> Any:
         digits = getattr(value, "DIGITS", digits)
         row = {}
         for entry in getattr(value, "JSON", [field.name for field in fields(value)]):
-            key, _, path = entry.rstrip("_").partition("=")
+            key, _, path = entry.partition("=")
             places = 4 if "ratio" in key or "share" in key else digits
-            row[key] = as_json(attrgetter(path or entry)(value), places)
+            row[key.rstrip("_")] = as_json(attrgetter(path or entry)(value), places)
         return row
     if isinstance(value, Mapping):
         return {key: as_json(each, digits) for key, each in value.items()}

@@ -22,7 +22,7 @@ from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.planning.plan import is_quiet, no_plan, plan
-from policies.planning.prefix import last_use, outcome, sent_record, untouched_before
+from policies.planning.prefix import last_use, life_of, outcome, sent_record, untouched_before
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import Preset
 from policies.render import Rendering, render
@@ -114,23 +114,18 @@ class Planner:
         if not context.client_request.is_dry and _asks_models(context.preset):
             context, memory = await self.writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)
-        # once the provider has forgotten the prompt, a rewrite costs nothing
-        upstream, lifetime = context.client_request.upstream, context.lifetime
-        lifetime = self.settings.cold_seconds or self.understanding.learned.caches.lifetime(
-            context.request.model, upstream, lifetime
-        )
         factor = context.calibration.ratio if self.settings.calibrate else 1.0
         if previous is not None or factor != 1.0:
             plan_settings = replace(context.plan_settings, factor=factor)
             if previous is not None:
-                plan_settings = self._after_pause(plan_settings, previous, lifetime)
+                plan_settings = self._after_pause(plan_settings, previous, context.lifetime)
             context = structs.replace(context, plan_settings=plan_settings)
         return await self._planned(context, plan_state, memory)
 
     def _after_pause(self, settings: PlanSettings, previous: StepRecord, lifetime: float) -> PlanSettings:
         """The settings with the cache's life now: `lifetime` is that of an entry with nothing done, in seconds."""
-        now, life, lifetimes = self.clock(), previous.life, settings.lifetimes
-        in_force = lifetimes.longer if life.is_longer and lifetimes else lifetime
+        now, life, lifetimes = self.clock(), life_of(previous), settings.lifetimes
+        in_force = max(lifetime, lifetimes.longer) if life.is_longer and lifetimes else lifetime
         is_cold, would_be_cold = now - last_use(previous) > in_force, now - previous.at > lifetime
         is_longer = life.is_longer and lifetimes is not None
         life = replace(life, is_cold=is_cold, would_be_cold=would_be_cold, is_longer=is_longer)
@@ -284,10 +279,10 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
             context.head,
             context.fingerprint,
             result.state.use,
+            result.state.life,
         ),
         at=at,
         recall=context.plan_settings.recall,
-        life=result.state.life,
         dropped=result.state.dropped,
         keep=digest_of(context.plan_settings.keep),
         shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),

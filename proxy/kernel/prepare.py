@@ -33,6 +33,7 @@ from policies.model.summary_record import NO_USE
 from policies.money.bills import Arm
 from policies.money.caches import MarkStyle
 from policies.planning.out_of_sight import was_out_of_sight
+from policies.planning.prefix import life_of
 from policies.render import body_of
 from policies.text.stubs import MARK
 from policies.tools import writes
@@ -157,7 +158,7 @@ class Compactor:
         adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
         if first is None and adopted:  # nobody else could know of it: it is adopted another time
             memory = replace(planned.memory, summaries=(), digests={})
-        elif first is None or (first.edits, first.dropped, first.shed) == (ours.edits, ours.dropped, ours.shed):
+        elif first is None or _decisions(first) == _decisions(ours):
             return planned
         else:
             memory = replace(planned.memory, steps={**planned.memory.steps, first.anchor: first})
@@ -228,13 +229,17 @@ def _has_texts_of_models(planned: PlannedRequest) -> bool:
     return is_written or preset.summarizes or preset.digests is not None
 
 
+def _decisions(record: StepRecord) -> tuple[object, ...]:
+    return record.edits, record.dropped, record.shed, life_of(record)
+
+
 def is_underivable(planned: PlannedRequest) -> bool:
     """True where the step was decided by more than the history: a summary, the time, or what the provider reported. So
     is a digest by rule where another replica may have one by a model."""
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
     if plan.shed or plan.wants or state.has_model_text or state.dropped:
         return True
-    if plan.new and (state.life.is_cold or state.life.would_be_cold):
+    if state.life.is_cold or state.life.would_be_cold:
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True

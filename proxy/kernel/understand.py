@@ -32,7 +32,7 @@ from policies.model.conversation import Conversation, Message, converse
 from policies.model.tokens import Calibration, Counter, encoding_for
 from policies.money.caches import MINUTE
 from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices, Usage
-from policies.planning.prefix import last_use
+from policies.planning.prefix import last_use, life_of
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
@@ -128,7 +128,7 @@ class Understanding:
             plan_settings=assembly.settings,
             tool=assembly.tool,
             consent=assembly.consent,
-            lifetime=assembly.lifetime,
+            lifetime=self.learned.lifetime(client_request, received.request.model, assembly.lifetime),
             calibration=self.learned.calibration(live, received.request.model),
             preset=assembly.preset,
             policy=assembly.policy,
@@ -341,6 +341,7 @@ class Assembler:
             *(client_request.is_dry, options.preset, options.aim, options.context_tokens),
             *(options.keep, options.stale, reserve, learned, upstream),
             *(self._learned.refuses_marks(upstream, request.model), self._price_book.version),
+            self._learned.caches.ignores_lifetimes(request.model, upstream),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
         )
@@ -375,6 +376,7 @@ class Assembler:
         row = self._rows.get(upstream)
         own_marks = (row and row.own_marks) or settings.own_marks
         is_refused = self._learned.refuses_marks(upstream, model)
+        stays = is_refused or self._learned.caches.ignores_lifetimes(model, upstream)
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
             prices=self._price_book.prices(model, upstream),
@@ -384,7 +386,7 @@ class Assembler:
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
             own_marks="never" if is_refused else own_marks,
-            mark_lifetime="usual" if is_refused else settings.mark_lifetime,
+            mark_lifetime="usual" if stays or client_request.is_dry else settings.mark_lifetime,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,
@@ -434,8 +436,9 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
 _SECONDS = 3_600.0
 """Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""
 _MODELS = 1_024
-_STREAK = 5
-"""Replies in a row that must show the same of a cache before it is believed."""
+_STREAK, _FEW = 5, 2
+"""Replies in a row that must show the same of a cache before it is believed; of marks that ask for the longer lifetime
+in vain, which is dear, the second number is enough."""
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 _NEAR = 0.5
@@ -483,7 +486,7 @@ class LearnedWindow:
 
 class Learned:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
-        self._calibrates = settings.calibrate
+        self._calibrates, self._is_fixed = settings.calibrate, bool(settings.cold_seconds)
         self.caches = LearnedCaches()
         self._ratios: LRUCache[str, float] = LRUCache(_MODELS)
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
@@ -493,6 +496,10 @@ class Learned:
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(_served_by(client_request, model)) if self._windows else None
+
+    def lifetime(self, client_request: ClientRequest, model: str, usual: float) -> float:
+        """Seconds of disuse after which a provider has forgotten a prompt, where the table says `usual`."""
+        return usual if self._is_fixed else self.caches.lifetime(model, client_request.upstream, usual)
 
     def calibration(self, live: LiveConversation, model: str) -> Calibration:
         return live.calibration or Calibration(self._ratios.get(model, 1.0))
@@ -559,15 +566,21 @@ class LearnedCaches:
         self._streaks: LRUCache[tuple[str, str, str], int] = LRUCache(_MODELS)
         self._seconds: LRUCache[tuple[str, str], float] = LRUCache(_MODELS)
         self._pauses: LRUCache[tuple[str, str, str], float] = LRUCache(_MODELS)
+        self._unlengthened: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
         self._reporting: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
         """Those that have reported cached tokens: of others nobody knows what they have forgotten."""
+
+    def ignores_lifetimes(self, model: str, upstream: str) -> bool:
+        """True where marks that ask for the longer lifetime do not get it."""
+        return (model, upstream) in self._unlengthened
 
     def lifetime(self, model: str, upstream: str, usual: float) -> float:
         return self._seconds.get((model, upstream), usual)
 
     def note(self, upstream_request: UpstreamRequest, usage: Usage) -> str:
         """Take notice of a reply. Returns what it shows where that has now been seen often enough: `longer` or
-        `shorter` (the lifetime), `uncached`, `unmarked` (read without marks) or `least` (read below it); else ""."""
+        `shorter` (the lifetime), `uncached`, `unmarked` (read without marks), `least` (read below it) or
+        `unlengthened` (marks get no longer lifetime); else ""."""
         planned, record = upstream_request.planned, upstream_request.notes.record
         is_extended = upstream_request.headers.get("x-narrows-prefix") == "extended"
         if planned is None or planned.previous is None or record is None or not is_extended:
@@ -582,9 +595,14 @@ class LearnedCaches:
             kind, differs = "unmarked", usage.cached > 0
         elif usage.prompt < rule.least:
             kind, differs = "least", usage.cached > 0
-        elif context.conversation.steps < 3 or planned.previous.life.is_longer:
-            return ""  # the first request gets no mark of ours; of longer lifetimes nothing is learned
-        elif pause > self.lifetime(*name, context.lifetime):
+        elif context.conversation.steps < 3:  # the first request gets no mark of ours
+            return ""
+        elif life_of(planned.previous).is_longer:
+            lifetimes = context.plan_settings.lifetimes
+            if lifetimes is None or not context.lifetime < pause <= lifetimes.longer:
+                return ""
+            kind = "unlengthened"
+        elif pause > context.lifetime:
             kind, differs = "longer", usage.cached > 0
         elif pause > MINUTE:
             kind, differs = "shorter", differs and name in self._reporting
@@ -595,4 +613,6 @@ class LearnedCaches:
             self._pauses[*name, kind] = pause
         if streak >= _STREAK and kind in ("longer", "shorter"):
             self._seconds[name] = pause
-        return kind if streak == _STREAK else ""
+        if streak >= _FEW and kind == "unlengthened":
+            self._unlengthened[name] = True
+        return kind if streak == (_FEW if kind == "unlengthened" else _STREAK) else ""

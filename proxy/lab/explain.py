@@ -5,8 +5,8 @@ The request is planned as the proxy plans it where its store knows nothing: by r
 Laws
   Tokens before less tokens after is the sum over the edits, less the recall tool: nothing goes that is not listed.
   What a reference stands for is the original text, to the byte.
-  The bills are those of this one request's input, at two ends: nothing of it cached, and all of it cached. What a whole
-  session costs lies between and depends on its past; that is what a replay is for.
+  The bills are those of this one request's input, at two ends, nothing of it cached and all of it cached, and right
+  behind the request before it, and in ten minutes. What a session costs depends on its past: that is for a replay.
 """
 
 import json
@@ -37,10 +37,9 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.addons.archive.texts import named
-from proxy.config.units import duration
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
-from proxy.drawing.figures import change_of, counted, money
+from proxy.drawing.figures import change_of, money
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.arguments import (
     PRESET,
@@ -93,29 +92,6 @@ class InputBill:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseBills:
-    """The input of a request that is sent a moment after the one before it, and ten minutes after."""
-
-    lifetime_seconds: float
-    """Of the cache of that, without use."""
-    newest_tokens: BeforeAfter
-    """What the cache cannot hold yet."""
-    now: InputBill
-    in_ten_minutes: InputBill
-
-    @property
-    def words(self) -> str:
-        """What is read from the cache then."""
-        newest, lifetime = self.newest_tokens.after, duration(self.lifetime_seconds)
-        is_gone = self.lifetime_seconds < _LATER
-        later = "all of it is written anew" if is_gone else "they still are"
-        return (
-            f"Sent now, all but {counted(newest, 'new token')} are read from the cache; in ten minutes {later}, as the "
-            f"cache lives {lifetime} without use."
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class PatternEffect:
     blocks: int
     tokens: int
@@ -126,7 +102,7 @@ class PatternEffect:
 class Explanation:
     JSON: ClassVar = (
         *("model", "prices", "prices_known", "notes", "preset", "aim", "requests_in_history", "reason", "verdict"),
-        *("tokens", "tokens_of_recall_tool", "input_bill_of_this_request", "pause", "messages", "kinds", "foretold"),
+        *("tokens", "tokens_of_recall_tool", "input_bill_of_this_request", "messages", "kinds", "foretold"),
         *("edits", "keep"),
     )
 
@@ -142,7 +118,6 @@ class Explanation:
     tokens: BeforeAfter
     tokens_of_recall_tool: int
     input_bill_of_this_request: Mapping[str, InputBill]
-    pause: PauseBills
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
     layers: Sequence[PolicyEffect]
@@ -206,6 +181,7 @@ def explained(
     before, order = settings.head - tool + plan.before, order_of(settings.policies)
     sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
+    warm = warm_tokens(result, sizes.messages, tokens)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
@@ -219,8 +195,7 @@ def explained(
         verdict=_verdict(result),
         tokens=tokens,
         tokens_of_recall_tool=tool,
-        input_bill_of_this_request=input_bills(settings.prices, tokens),
-        pause=pause_bills(result, sizes.messages, tokens),
+        input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime),
         messages=sizes.messages,
         kinds=sizes.kinds,
         layers=sizes.layers,
@@ -252,36 +227,33 @@ def _place(history: str, path: Sequence[str | int]) -> str:
     return history + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
-    """The cost of this input where the provider has nothing of it in its cache, and where it has all."""
+def input_bills(prices: Prices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float) -> Mapping[str, InputBill]:
+    """The cost of this input where the provider has nothing of it in its cache, and where it has all; sent right behind
+    the request before it, when so much is `warm`, and in ten minutes, which a cache outlives or does not."""
 
-    def bill(share_cached: int) -> InputBill:
-        usages = (Usage(size, size * share_cached, 0, 0) for size in (tokens.before, tokens.after))
+    def bill(cached: BeforeAfter, writes: int = prices.breakpoints) -> InputBill:
+        sides = ((tokens.before, cached.before), (tokens.after, cached.after))
+        usages = (Usage(size, read, (size - read) * writes, 0) for size, read in sides)
         return InputBill(*(prices.cost(usage).input if prices.listed else None for usage in usages))
 
-    return {"nothing_cached": bill(0), "all_cached": bill(1)}
+    nothing = BeforeAfter(0, 0)
+    later = warm if lifetime >= _LATER else nothing
+    ends = {"nothing_cached": bill(nothing, 0), "all_cached": bill(tokens)}
+    return {**ends, "now": bill(warm), "in_ten_minutes": bill(later)}
 
 
-def pause_bills(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> PauseBills:
-    """The cost of this input behind a request that was sent a moment ago, and ten minutes ago: all but what is new in
-    it, or follows what this request changes, is read from the cache for as long as that lives."""
-    conversation, rule, prices = result.conversation, result.settings.cache, result.settings.prices
-    newest, changed = tokens, result.plan.state.changed
-    if conversation.steps > 1:  # else nothing was sent before it
-        end = conversation.ends[-2]
-        begins = [conversation.blocks[at].message for at in (end, end if changed is None else min(end, changed))]
-        new = [[each.tokens for each in messages if (each.message or -1) >= begin] for begin in begins]
-        newest = BeforeAfter(sum(each.before for each in new[0]), sum(each.after for each in new[1]))
-
-    def bill(is_warm: bool) -> InputBill:
-        sides = ((tokens.before, newest.before), (tokens.after, newest.after))
-        cached = [size - new if is_warm and size - new >= rule.least else 0 for size, new in sides]
-        writes = prices.breakpoints
-        usages = [Usage(size, read, (size - read) * writes, 0) for (size, _), read in zip(sides, cached, strict=True)]
-        return InputBill(*(prices.cost(usage).input if prices.listed else None for usage in usages))
-
-    lifetime = result.input.lifetime
-    return PauseBills(lifetime, newest, bill(is_warm=True), bill(is_warm=lifetime >= _LATER))
+def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> BeforeAfter:
+    """The tokens that the cache holds right behind the request before: all but what is new in this one, or follows what
+    it changes; none where they are too few for a cache."""
+    conversation, changed, least = result.conversation, result.plan.state.changed, result.settings.cache.least
+    if conversation.steps < 2:  # nothing was sent before it
+        return BeforeAfter(0, 0)
+    end = conversation.ends[-2]
+    begins = [conversation.blocks[at].message for at in (end, end if changed is None else min(end, changed))]
+    new = [[each.tokens for each in messages if (each.message or -1) >= begin] for begin in begins]
+    before = tokens.before - sum(each.before for each in new[0])
+    after = tokens.after - sum(each.after for each in new[1])
+    return BeforeAfter(*(size if size >= least else 0 for size in (before, after)))
 
 
 def original_text(body: bytes, ref: str) -> str | None:
@@ -405,22 +377,16 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     tokens = f"{before:>10,} -> {after:>10,}  ({change_of(before, after)})"
     console.print(Text(f"\ntokens of the input              {tokens}"))
     for end, bill in explanation.input_bill_of_this_request.items():
-        words = f"{end.removesuffix('_cached')} of it cached"
-        console.print(Text(f"its bill, {words:<22} {_costs(bill)}"))
-    pause = explanation.pause
-    for words, bill in (("sent now", pause.now), ("sent in ten minutes", pause.in_ten_minutes)):
-        console.print(Text(f"its bill, {words:<22} {_costs(bill)}"))
+        costs = f"{money(bill.before):>10} -> {money(bill.after):>10}"
+        console.print(Text(f"its bill, {end.replace('_', ' '):<22} {costs}"))
     note = (
-        f"Prices of {printable(explanation.prices)}, for the input of this one request; its true bill lies between the "
-        "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
+        f"Prices of {printable(explanation.prices)}, for the input of this one request; now and in ten minutes: "
+        "after the request before it. What a whole session costs, with every rewrite of the provider's cache, is what "
+        "`narrows replay` adds up."
     )
-    print_notes(console, [pause.words, *explanation.foretold, note, *explanation.notes])
+    print_notes(console, [*explanation.foretold, note, *explanation.notes])
     if explanation.edits:
         print_last_line(console, _LAST_LINE)
-
-
-def _costs(bill: InputBill) -> str:
-    return f"{money(bill.before):>10} -> {money(bill.after):>10}"
 
 
 # --- the command ---

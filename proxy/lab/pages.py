@@ -151,7 +151,7 @@ def _saved_until_here(explanation: "Explanation", past: Report | str) -> Node:
         return _headline([past.whole_bill], " in the session so far")
     if not explanation.prices_known:
         return ""
-    bills = explanation.input_bill_of_this_request.values()
+    bills = [explanation.input_bill_of_this_request[end] for end in ("nothing_cached", "all_cached")]
     least, most = sorted((bill.before or 0.0) - (bill.after or 0.0) for bill in bills)
     words = (" ", term("saved"), " on the input of this request: the less of it is cached, the more.")
     return headline(f"{signed(least)} to {signed(most)}", *words)
@@ -272,12 +272,10 @@ def _bill(report: Report) -> Markup:
     lines += [(words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio]
     name = printable(report.session, 60)
     extra = [display.recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra = [
-        line.strip()
-        for line in (*extra, *display.pauses(report), *display.summaries([report]), *display.against_nothing([report]))
-    ]
+    extra = [line.strip() for line in (*extra, *display.summaries([report]), *display.against_nothing([report]))]
     return together(
         table(("", "without Narrows", "with Narrows", term("ratio")), lines, "bill"),
+        _table("pauses", [("", report)], display.PAUSES) if report.pauses else "",
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
         asides(f"{line if line.startswith(name) else line[0].upper() + line[1:]}." for line in extra),
     )
@@ -426,15 +424,13 @@ def _edit(edit: "EditSummary") -> Markup:
 
 
 def _bills(explanation: "Explanation") -> Markup:
-    """The input at both ends, nothing of it cached and all of it, and before and after a pause."""
+    """The input at both ends, nothing of it cached and all of it, and sent now and after a pause."""
     lines = [
-        (f"{end.removesuffix('_cached')} of it cached", [money(bill.before), money(bill.after)])
+        (end.replace("_", " "), [money(bill.before), money(bill.after)])
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
-    for when, bill in (("sent now", explanation.pause.now), ("sent in ten minutes", explanation.pause.in_ten_minutes)):
-        lines.append((when, [money(bill.before), money(bill.after)]))
-    note = f"At the prices of {shortened(explanation.prices)}. The true bill is between the two."
+    note = f"At the prices of {shortened(explanation.prices)}. Now and in ten minutes: after the request before it."
     return together(
         table(("input", "as written", "as sent"), lines, "bill"),
-        asides([explanation.pause.words, *explanation.foretold, note, *explanation.notes]),
+        asides([*explanation.foretold, note, *explanation.notes]),
     )

@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 
 from policies.model.edits import Fold, Insert, Replace
-from policies.model.memory import FRESH, CacheLife, Sent, StepRecord
+from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.bills import BillSums, ConversationRow, Labels, RequestBill
 from proxy.config.keyring import SEALED, Keyring, SealedError
@@ -53,7 +53,7 @@ class _Edit(msgspec.Struct, frozen=True):
 
 _PARTS: Mapping[str, tuple[Any, ...]] = {
     "decision": (str, tuple[_Edit, ...], str, bool, bool),
-    "shed": (str, tuple[_Edit, ...], str, bool, bool, int | tuple[int | str | CacheLife, ...]),
+    "shed": (str, tuple[_Edit, ...], str, bool, bool, int | tuple[int, str]),
     "sent": (Sent,),
     "insert": (Insert,),
     "snapshot": (str, str, bytes),
@@ -76,8 +76,7 @@ def decision_bytes(record: StepRecord) -> bytes:
     """The decision of a step, without what was then sent."""
     edits = [_Edit(replace=edit) if isinstance(edit, Replace) else _Edit(fold=edit) for edit in record.edits]
     fields = record.anchor, edits, record.reason, record.recall, record.dropped
-    more: object = (record.shed, record.keep) if record.keep else record.shed
-    more = (record.shed, record.keep, record.life) if record.life != FRESH else more
+    more = (record.shed, record.keep) if record.keep else record.shed
     return packed("shed", *fields, more) if more else packed("decision", *fields)
 
 
@@ -89,9 +88,9 @@ def decision(anchor: str, stored: object) -> StepRecord:
         name, edits, reason, recall, dropped, more = unpacked("shed", stored)
     if name != anchor:
         raise UnreadableRecordError("it belongs to another step")
-    shed, keep, life = (*(more if isinstance(more, tuple) else (more, "")), FRESH)[:3]
+    shed, keep = more if isinstance(more, tuple) else (more, "")
     edits = tuple(each.replace or each.fold for each in edits)
-    return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped, shed=shed, keep=keep, life=life)
+    return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped, shed=shed, keep=keep)
 
 
 def unpacked(kind: str, stored: object) -> tuple[Any, ...]:

@@ -114,7 +114,7 @@ def test_the_addresses_lead_to_what_changed() -> None:
 
 def test_the_bills_are_the_input_at_both_ends() -> None:
     told = explained(body_of("write_once"), PRESET, prices=prices_for("claude-sonnet-5"))
-    million = input_bills(prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0))
+    million = input_bills(prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0)
     assert million["nothing_cached"].before == pytest.approx(2.0)
     assert million["all_cached"].before == pytest.approx(0.2)
     bills = as_json(told)["input_bill_of_this_request"]
@@ -129,38 +129,44 @@ def request_of(messages: int, model: str = "claude-opus-5-5") -> bytes:
 
 def test_a_pause_costs_all_of_the_prompt_where_its_cache_does_not_outlive_it() -> None:
     prices = prices_for("claude-opus-5-5")
-    pause = (told := explained(request_of(8), "lossless")).pause
-    new, size = pause.newest_tokens.before, told.tokens.before
-    assert 0 < new < size / 2
-    assert pause.lifetime_seconds == 300
+    bills, size = (told := explained(request_of(8), "lossless")).input_bill_of_this_request, told.tokens.before
     dollars = prices.input / 1e6
-    assert pause.now.before == pytest.approx(dollars * ((size - new) * prices.read + new * prices.write))
-    assert pause.in_ten_minutes.before == pytest.approx(dollars * size * prices.write)
-    assert pause.in_ten_minutes.after == pytest.approx(dollars * told.tokens.after * prices.write)
-    assert as_json(told)["pause"]["in_ten_minutes"]["before"] == pytest.approx(dollars * size * prices.write, abs=1e-8)
+    new = new_tokens(told, prices.write)
+    assert 0 < new < size / 2
+    assert new == pytest.approx(sum(each.tokens.before for each in told.messages[-2:]))
+    assert bills["in_ten_minutes"].before == pytest.approx(dollars * size * prices.write)
+    assert bills["in_ten_minutes"].after == pytest.approx(dollars * told.tokens.after * prices.write)
+    printed = as_json(told)["input_bill_of_this_request"]
+    assert printed["in_ten_minutes"]["before"] == pytest.approx(dollars * size * prices.write, abs=1e-8)
+
+
+def new_tokens(told: Explanation, write: float, side: str = "before") -> float:
+    """Those that are not read from the cache where a request is sent now, by its bill."""
+    prices = prices_for(told.model)
+    size, bill = getattr(told.tokens, side), getattr(told.input_bill_of_this_request["now"], side)
+    return float((bill / prices.input * 1e6 - size * prices.read) / (write - prices.read))
 
 
 def test_a_pause_costs_nothing_where_the_cache_outlives_it() -> None:
-    prices = prices_for("gpt-5.4")
-    pause = (told := explained(request_of(8, "gpt-5.4"), "lossless")).pause
-    assert pause.in_ten_minutes == pause.now
-    read = told.tokens.before - pause.newest_tokens.before
-    assert pause.now.before == pytest.approx(prices.input / 1e6 * (read * prices.read + pause.newest_tokens.before))
-    assert "they still are, as the cache lives 1d" in pause.words
+    told = explained(request_of(8, "gpt-5.4"), "lossless")
+    bills = told.input_bill_of_this_request
+    assert bills["in_ten_minutes"] == bills["now"]
+    assert new_tokens(told, 1.0) == pytest.approx(sum(each.tokens.before for each in told.messages[-2:]))
 
 
 def test_of_a_first_request_and_of_a_short_one_nothing_is_cached() -> None:
     first = explained(request_of(2), "lossless")
-    assert first.pause.newest_tokens == first.tokens
-    assert first.pause.now == first.pause.in_ten_minutes
+    bills = first.input_bill_of_this_request
+    assert new_tokens(first, prices_for(first.model).write) == pytest.approx(first.tokens.before)
+    assert bills["now"] == bills["in_ten_minutes"]
     short = explained(chat(said("user", "hi"), said("assistant", "yes?"), said("user", "go")), "lossless")
-    assert short.pause.now == short.input_bill_of_this_request["nothing_cached"]
+    assert short.input_bill_of_this_request["now"] == short.input_bill_of_this_request["nothing_cached"]
 
 
 def test_what_a_checkpoint_changes_is_new_in_the_request_that_is_sent() -> None:
-    gentle, none = (explained(body_of("long_day"), preset).pause.newest_tokens for preset in ("eager", "lossless"))
-    assert gentle.before == none.before
-    assert gentle.after > none.after
+    gentle, none = (explained(body_of("long_day"), preset) for preset in ("eager", "lossless"))
+    assert new_tokens(gentle, 1.0) == pytest.approx(new_tokens(none, 1.0))
+    assert new_tokens(gentle, 1.0, "after") > new_tokens(none, 1.0, "after") * 1.01
 
 
 def test_a_dry_run_says_what_it_costs_now_and_in_ten_minutes() -> None:
@@ -168,12 +174,11 @@ def test_a_dry_run_says_what_it_costs_now_and_in_ten_minutes() -> None:
     paper = io.StringIO()
     print_explanation(Console(file=paper, width=100), told)
     lines = {line.partition("  ")[0]: line for line in paper.getvalue().splitlines()}
-    assert money(told.pause.now.before) in lines["its bill, sent now"]
-    assert money(told.pause.in_ten_minutes.before) in lines["its bill, sent in ten minutes"]
-    assert "in ten minutes all of it is written anew" in " ".join(paper.getvalue().split())
     page = explain_page("it", told, "Nothing.")
-    assert "sent in ten minutes" in page
-    assert told.pause.words in page
+    for when in ("now", "in ten minutes"):
+        bill = told.input_bill_of_this_request[when.replace(" ", "_")]
+        assert money(bill.before) in lines[f"its bill, {when}"]
+        assert f">{when}<" in page
 
 
 def test_below_the_floor_is_said() -> None:

@@ -89,7 +89,9 @@ async def test_dollars_of_unknown_prices_are_nowhere() -> None:
 def test_a_dry_run_shows_no_dollars_of_unknown_prices() -> None:
     explanation = explained(body_of("write_once").replace(b'"gpt-5.4"', b'"nobody-1"', 1), "coding-agent")
     bills = as_json(explanation)["input_bill_of_this_request"]
-    assert bills == {key: {"before": None, "after": None} for key in ("nothing_cached", "all_cached")}
+    assert bills == {
+        key: {"before": None, "after": None} for key in ("nothing_cached", "all_cached", "now", "in_ten_minutes")
+    }
     paper = StringIO()
     print_explanation(Console(file=paper, width=WIDE), explanation)
     assert "unknown price" in paper.getvalue()

@@ -9,6 +9,8 @@ from policies.money.caches import ANTHROPIC, HOUR, OPENAI, PREFIX, lifetimes_of
 from policies.money.ledger import Ledger, best_point
 from policies.money.lifetimes import PRUDENCE, Lifetimes, Traffic, next_life
 from policies.money.prices import Prices
+from policies.planning.plan import plan
+from tests.kit.talk import conversation_of, says, setup, system, user
 
 PRICES = Prices(read=0.05, write=1.25, breakpoints=True)
 AN_HOUR = Lifetimes(HOUR, 2.0)
@@ -121,3 +123,14 @@ def test_a_write_for_the_longer_lifetime_costs_what_it_costs() -> None:
     paid = ledger.paid
     ledger.send(len(ledger.sent), ())
     assert ledger.paid - paid == pytest.approx(90_000 * 0.05 + 10_000 * 2.0)
+
+
+def test_p2_a_head_that_is_read_counts_as_no_write() -> None:
+    """As clients of agents have it: tools and instructions of many tokens before a history of few."""
+    session = [system("s"), *(message for at in range(6) for message in (user(f"u{at} " * 50), says(f"a{at} " * 50)))]
+    settings = setup(prices=PRICES, cache=ANTHROPIC, head=50_000, lifetimes=AN_HOUR, idle=10.0)
+    settings = replace(settings, life=CacheLife(is_longer=True))
+    state = plan(conversation_of(*session[:-1]), settings).state
+    assert 0 < state.life.rent < 2_000
+    cold = replace(settings, life=CacheLife(is_cold=True, is_longer=True))
+    assert plan(conversation_of(*session[:-1]), cold).state.life.rent > 50_000 * 0.7

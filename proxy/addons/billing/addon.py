@@ -23,7 +23,7 @@ from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
 from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
 from policies.money.prices import Prices, Usage
-from policies.planning.prefix import last_use
+from policies.planning.prefix import last_use, life_of
 from policies.recall import RecallAnswer
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
@@ -189,7 +189,7 @@ class _Measures(NamedTuple):
     foretold: Usage | None
     """By the rules alone, of what was sent unedited; None where it was edited, or nothing was reported."""
     before: int = 0
-    """Tokens that stood in the cache behind the request before."""
+    """Tokens that stand where the request before stood, as they are sent now."""
 
 
 def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
@@ -234,13 +234,18 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
 
 
 def _of_pause(request: UpstreamRequest, planned: PlannedRequest, measures: _Measures, prices: Prices) -> dict[str, Any]:
-    """The cost of a pause before this request, or what it would have been."""
-    life, before = _life(request, planned), measures.before
-    is_read = 2 * measures.usage.cached >= before
-    if not before or not life.would_be_cold or life.is_cold == is_read:
+    """The cost of a pause before this request, or what it would have been: at most that of what was written now, or of
+    what was read."""
+    life, usage, before = _life(request, planned), measures.usage, measures.before
+    is_read = 2 * usage.cached >= before
+    tokens = min(before, usage.cached if is_read else usage.written if prices.breakpoints else usage.uncached)
+    if not tokens or before < planned.context.plan_settings.cache.least:
         return {}
-    written = Usage(before, 0, before, 0, before if life.is_longer else 0)
-    again = prices.cost(written).input - prices.cost(Usage(before, before, 0, 0)).input if prices.listed else 0.0
+    if not life.would_be_cold or life.is_cold == is_read:
+        return {}
+    longer = tokens if life.is_longer and not is_read else 0
+    written = Usage(tokens, 0, tokens, 0, longer) if prices.breakpoints else Usage(tokens, 0, 0, 0)
+    again = prices.cost(written).input - prices.cost(Usage(tokens, tokens, 0, 0)).input if prices.listed else 0.0
     return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "cold": 1}
 
 
@@ -321,7 +326,7 @@ def _life(upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheLi
     request before was sent, it may have been a moment ago."""
     previous, now, lifetime = planned.previous, upstream_request.notes.record, planned.context.lifetime
     if now is None or previous is None or not planned.is_quiet:
-        return now.life if now is not None else FRESH
+        return life_of(now) if now is not None else FRESH
     return CacheLife(now.at - last_use(previous) > lifetime, now.at - previous.at > lifetime)
 
 

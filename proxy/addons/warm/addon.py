@@ -41,23 +41,30 @@ class KeepWarm(Addon):
         self.waiting: FIFOCache[Key, WaitingPrompt] = FIFOCache(_MOST_BYTES, _weight)
         self._sending: dict[Key, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._running: dict[str, Key] = {}
+        """The conversations of requests that are on their way, by the id of the exchange, but those deleted since."""
+        pings.still_waits = lambda prompt: self.waiting.get(prompt.key) is prompt
         self._is_leaving = False
         services.forgets.register(self._forget)
         services.leaving.append(self.leave)
 
     async def planned(self, exchange: Exchange) -> None:
         request = exchange.upstream_request
-        planned = request.planned if request is not None else None
-        if request is None or planned is None or request.client_request.counting is not None:
+        if request is None or request.client_request.counting is not None:
             return
-        context, owner = planned.context, request.client_request.sender.owner
+        planned, owner, upstream = request.planned, request.client_request.sender.owner, request.client_request.upstream
+        if planned is None:  # nobody knows which conversation goes on
+            self._drop("unread", lambda each: each.owner == (owner, upstream))
+            return
+        context = planned.context
         self.waiting.pop(context.key, None)
-        if context.conversation.steps < 2:
+        self._running[exchange.id] = context.key
+        if planned.previous is None:
             begins = owner, context.head
             self._drop("begun", lambda each: (each.labels.owner, each.beginning) == begins)
 
     async def finished(self, exchange: Exchange) -> None:
-        last = exchange.rounds[-1] if exchange.rounds else None
+        last, is_there = exchange.rounds[-1] if exchange.rounds else None, self._running.pop(exchange.id, None)
         if last is None or self._is_leaving:
             return
         sender, upstream = last.request.client_request.sender, last.request.client_request.upstream
@@ -66,7 +73,7 @@ class KeepWarm(Addon):
                 self._drop("upstream", lambda each: each.owner == (sender.owner, upstream))
             return
         prompt = _waiting_prompt(exchange, last, self._services.settings.keep_warm)
-        if prompt is None:
+        if prompt is None or is_there is None:
             return
         is_any = self._services.settings.keep_warm_credential == "client-any"
         if reason := _objection(last, is_any) or self.pings.objection(prompt):
@@ -88,6 +95,7 @@ class KeepWarm(Addon):
     def begin_due(self, now: float) -> "Sequence[asyncio.Task[None]]":
         """Forget what may wait no longer, and begin to send the pings that are due by now."""
         begun = []
+        self._drop("clock", lambda each: each.sent > now)  # it was set back, and says nothing of the cache
         for prompt in [*self.waiting.values()]:
             if reason := self.pings.objection(prompt):
                 del self.waiting[prompt.key]
@@ -132,6 +140,7 @@ class KeepWarm(Addon):
 
         for key in filter(belongs, [*self.waiting]):
             del self.waiting[key]
+        self._running = {name: key for name, key in self._running.items() if not belongs(key)}
         for key, task in self._sending.items():
             if belongs(key):
                 task.cancel()

@@ -14,7 +14,7 @@ Laws
 
 import asyncio
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import closing, nullcontext, suppress
 from typing import Any
 
@@ -36,6 +36,8 @@ _LONGEST = 45.0
 """Seconds for all of a ping; its lease is longer, so that it is not lost meanwhile."""
 _LEASE, _LEASE_SECONDS = "warm", 60.0
 _LARGEST_REPLY = 2**20
+_MOST_OUTPUT = 16
+"""Tokens: an upstream that answers with more does not know the form of a ping."""
 _LARGE_BYTES = 200_000
 """A larger body is changed in a thread, so that nobody else waits."""
 _REFUSALS = (400, 404, 413, 422)
@@ -52,6 +54,8 @@ class Pings:
         """`ended`: what a Narrows before a reload has learned."""
         self._services, self._store = services, store
         self.ended: MutableMapping[Ended, bool] = LRUCache(_ENDED) if ended is None else ended
+        self.still_waits: Callable[[WaitingPrompt], bool] = lambda prompt: True
+        """Whether nobody has gone on with its conversation, or deleted it, since the ping was begun."""
 
     def objection(self, prompt: WaitingPrompt) -> str:
         """The reason, by what is known here, why none may be sent; "" where there is none."""
@@ -97,9 +101,14 @@ class Pings:
         """The body of the ping. Raises NoPingError."""
         form = DIALECTS[prompt.labels.api].ping
         ping = form(prompt.body) if len(prompt.body) <= _LARGE_BYTES else await asyncio.to_thread(form, prompt.body)
-        if reason := self.objection(prompt) or ("late" if self._services.clock() >= prompt.end else ""):
-            raise NoPingError(reason)
+        self._check(prompt)
         return ping
+
+    def _check(self, prompt: WaitingPrompt) -> None:
+        """Raises NoPingError."""
+        late = "" if self._services.clock() < prompt.end else "late"
+        if reason := self.objection(prompt) or late or ("" if self.still_waits(prompt) else "moved"):
+            raise NoPingError(reason)
 
     async def _within_budget(self, prompt: WaitingPrompt, body: bytes) -> str:
         services, budget = self._services, self._services.settings.keep_warm_budget
@@ -112,6 +121,7 @@ class Pings:
         try:
             admitted = await self._admit(prompt)
             with closing(admitted) if admitted is not None else nullcontext():
+                self._check(prompt)  # the store may have taken its time
                 dollars = most  # where nobody says what it has cost
                 status, usage = await self._ask(prompt, body)
                 billed = usage or expected
@@ -146,7 +156,7 @@ class Pings:
             return reply.status, usage_in(DIALECTS[prompt.labels.api], await reply.read_ahead(_LARGEST_REPLY))
 
     def _outcome(self, prompt: WaitingPrompt, status: int, usage: Usage | None) -> str:
-        is_read = usage is not None and 2 * usage.cached >= usage.prompt
+        is_read = usage is not None and 2 * usage.cached >= usage.prompt and usage.completion <= _MOST_OUTPUT
         if status in _REFUSALS or (status < 300 and usage is not None and not is_read):
             whose = "" if status < 300 else prompt.labels.owner  # what one sends may be refused for its own sake
             self.ended[whose, prompt.model, prompt.upstream] = True

@@ -199,7 +199,6 @@ class Client:
             for _ in range(min(self._plan.warm, len(conversation.script.ends) - conversation.turn)):
                 await conversation.prepare()
                 await self._exchange(conversation, self._now())
-                conversation.is_new = False
                 conversation.turn += 1
             if not conversation.is_over:
                 await conversation.prepare()
@@ -261,11 +260,7 @@ class Client:
             task.add_done_callback(self._sending.pop)
 
     async def _turn(self, conversation: ActiveConversation, due: float) -> None:
-        succeeded = await self._exchange(conversation, due)
-        conversation.is_new = False
-        self._last_end = self._now()
-        if not succeeded and not self._is_ending:
-            await asyncio.sleep(_PAUSE)
+        await self._exchange(conversation, due)
         if self._is_ending:
             return
         if not self._plan.rate:
@@ -280,24 +275,29 @@ class Client:
         await following.prepare()
         asyncio.get_running_loop().call_later(self._plan.think, self._give, following)
 
-    async def _exchange(self, conversation: ActiveConversation, due: float) -> bool:
-        script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
+    async def _exchange(self, conversation: ActiveConversation, due: float) -> None:
+        script, error = conversation.script, ""
+        self.result.sent_bytes += len(conversation.body)
         try:
             address, headers = self._plan.url + script.path, conversation.headers()
             async with self._http.post(address, data=conversation.body, headers=headers) as reply:
                 if reply.status < 400:
                     await self._read(reply, conversation, due)
-                    return True
-                error = f"status {reply.status}"
-                await reply.read()
+                else:
+                    error = f"status {reply.status}"
+                    await reply.read()
         except TimeoutError:
             error = "timeout"
         except aiohttp.ClientConnectorError:
             error = "unreachable"
         except aiohttp.ClientError:
             error = "cut"
-        self._errors[error] += 1
-        return False
+        conversation.is_new = False
+        self._last_end = self._now()
+        if error:
+            self._errors[error] += 1
+            if self._is_measuring and not self._is_ending:
+                await asyncio.sleep(_PAUSE)
 
     async def _read(self, reply: aiohttp.ClientResponse, conversation: ActiveConversation, due: float) -> None:
         """Read a reply to its end, and record when its pieces came."""
@@ -366,19 +366,12 @@ class RecordedClient(Client):
                 await asyncio.wait([before])
                 ready = self._now()
             self._latencies[BEHIND].record(self._now() - due)
-            before = asyncio.create_task(self._send(conversation, ready))
+            before = asyncio.create_task(self._exchange(conversation, ready))
             self._sending[before] = ready
             before.add_done_callback(self._sending.pop)
             self._next[number] = turn + 1
         if before is not None:
             await asyncio.wait([before])
-
-    async def _send(self, conversation: ActiveConversation, ready: float) -> None:
-        succeeded = await self._exchange(conversation, ready)
-        conversation.is_new = False
-        self._last_end = self._now()
-        if not succeeded:
-            await asyncio.sleep(_PAUSE)
 
     def _dues(self, number: int) -> Iterator[float]:
         return (self._began + at / self._plan.speed for at in self._plan.moments(number))

@@ -26,8 +26,8 @@ from proxy.lab.load.plan import SALTS, LoadPlan, begins_of, conversations_for, e
 from proxy.lab.load.report import LoadReport, load_page, print_load, report_of, sample
 from proxy.lab.load.sink import serve_sink
 from proxy.lab.load.target import served, settings_for
-from proxy.lab.replay.recorded import Session, load_all
-from proxy.lab.replay.times import RECORDED, times_in
+from proxy.lab.replay.recorded import Session, load_all, timed
+from proxy.lab.replay.times import RECORDED
 from proxy.lab.terminal import print_report, writable
 
 Sessions = Annotated[
@@ -73,8 +73,6 @@ BeSink = Annotated[
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="With --sink: the port; 0: any.")]
 Events = Annotated[int, typer.Option(min=1, metavar="N", help="With --sink or --serve: words of a streamed reply.")]
-_SERVED = "http://127.0.0.1/v1"
-"""The address of a target that is yet to be started."""
 
 
 @explains_columns(
@@ -122,8 +120,7 @@ def load(
         if sink:
             return _be_sink(url, port, events)
         if serve:
-            url, sessions = _SERVED, _without_url(url, sessions or [])
-            settings_for(url, config, store)
+            url, sessions = _to_serve(url, sessions or [], config, store)
         _check_company({"--speed": speed != 1, "--pauses": pauses != RECORDED}, "--as-recorded", as_recorded)
         _check_company({"--config": config, "--store": store}, "--serve", serve)
         plan = _plan(url, rate, concurrency, duration, as_recorded)
@@ -156,11 +153,13 @@ def _check_company(options: Mapping[str, object], needed: str, is_there: bool) -
         raise ValueError(f"{alone[0]} is for {needed}; add that, or leave it out")
 
 
-def _without_url(first: str, others: list[Path]) -> list[Path]:
-    """The sessions where no URL is given: the first of them stands in its place. Raises ValueError."""
+def _to_serve(first: str, others: list[Path], config: Path | None, store: str) -> tuple[str, list[Path]]:
+    """The address of a target that is yet to be started, whose settings are checked here, and the sessions: the first
+    stands in the place of a URL. Raises ValueError."""
     if "://" in first:
         raise ValueError(f"--serve starts a target of its own; leave {first} out")
-    return [Path(first), *others] if first else others
+    settings_for(url := "http://127.0.0.1/v1", config, store)
+    return url, [Path(first), *others] if first else others
 
 
 def _plan(url: str, rate: float, concurrency: int, duration: str, as_recorded: bool) -> LoadPlan:
@@ -182,9 +181,7 @@ def _plan(url: str, rate: float, concurrency: int, duration: str, as_recorded: b
 def _sessions(paths: Sequence[Path] | None, pauses: str) -> Sequence[Session]:
     """The sessions, with the times that `pauses` names, if it does. Raises ValueError where there are none."""
     paths = paths or [Path(str(files(shipped.__name__) / f"{name}.json")) for name in shipped.names()]
-    sessions = load_all(paths)
-    if pauses not in (RECORDED, ""):
-        return [replace(each, times=times_in(pauses, each.name, len(each.turns))) for each in sessions]
+    sessions = [timed(each, pauses or RECORDED) for each in load_all(paths)]
     without = next((each.name for each in sessions if pauses and not each.times), None)
     if without is not None:
         path = next(path for path in paths if path.stem == without)

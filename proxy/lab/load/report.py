@@ -6,6 +6,7 @@ Law: what is not known is a dash.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import ClassVar
 
 import aiohttp
@@ -249,7 +250,8 @@ def figures(report: LoadReport) -> Iterator[tuple[str, str]]:
         f"{report.answered:,} in {report.seconds:.1f} s: {report.requests_per_second:,.1f} a second",
     )
     if report.recorded_seconds is not None:
-        yield "of the recording", f"{in_words(report.recorded_seconds)} in {in_words(report.seconds)}"
+        played, lasted = (timedelta(seconds=round(each)) for each in (report.recorded_seconds, report.seconds))
+        yield "of the recording", f"{played} in {lasted}"
     yield "conversations begun", f"{report.conversations:,}"
     yield "sent, received", f"{report.sent_mb:,.1f} MB, {report.received_mb:,.1f} MB"
     yield "errors", ", ".join(f"{kind}: {count:,}" for kind, count in report.errors.items()) or "none"
@@ -279,15 +281,6 @@ def _percentiles(report: LoadReport) -> list[str]:
 
 def _ms(value: float) -> str:
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-
-
-def in_words(seconds: float) -> str:
-    """A span of time in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    large, small, unit = ("h", "min", 3600) if seconds >= 3600 else ("min", "s", 60)
-    whole, rest = divmod(round(seconds * 60 / unit), 60)
-    return f"{whole:,} {large} {rest} {small}"
 
 
 def _or_dash(value: float | None, form: str, unit: str = "") -> str:

@@ -139,7 +139,7 @@ class Provider:
     def __post_init__(self) -> None:
         self.requests = deque(maxlen=self.keep)
         self._readers = {name: PromptReader(self.count, api) for name, api in APIS.items()}
-        self._cache = PromptCache(self.count, self.clock)
+        self._cache = PromptCache(self.count, lambda: self.clock())
         self._stored: LRUCache[bytes, Json] = LRUCache(STORAGE, lambda value: len(jsontext.write(value)))
         self._sessions: dict[str, tuple[Say, ...]] = {}
         self._prices = lru_cache(maxsize=256)(self.prices)

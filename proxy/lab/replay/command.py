@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from policies.keep import patterns_of
-from policies.money.caches import DAY, MarkLifetime
+from policies.money.caches import MarkLifetime
 from proxy.config.units import seconds
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import as_json as values_of
@@ -62,7 +62,7 @@ Pauses = Annotated[
     str,
     typer.Option(
         metavar="recorded|none|FILE",
-        help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json).",
+        help="When requests are sent: as recorded, without pauses, or by a file of times (or a folder of NAME.json): a list with the seconds of each request.",
     ),
 ]
 MarkLives = Annotated[
@@ -176,7 +176,7 @@ def replay(
             refetch=refetch,
             no_marks=no_marks,
             mark_lifetime=mark_lifetime,
-            keep_warm=_at_most_a_day(keep_warm),
+            keep_warm=seconds(keep_warm),
             summary_model=summary_model,
             own=own,
         )
@@ -195,13 +195,6 @@ def _check(upstream: str, priced: Sequence[str], refetch: float, pauses: str, ke
         raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
     elif pauses not in (RECORDED, NONE) or seconds(keep_warm):
         raise ValueError("--pauses and --keep-warm are for the built-in provider: a real one has its own time")
-
-
-def _at_most_a_day(keep_warm: str) -> float:
-    """Raises ValueError."""
-    if seconds(keep_warm) > DAY:
-        raise ValueError(f"--keep-warm {keep_warm} is over a day, which is the most that the setting takes")
-    return seconds(keep_warm)
 
 
 def _print(reports: Sequence[Report], needs: bool, as_json: bool, path: Path | None) -> None:
@@ -238,6 +231,8 @@ def _arranged(
     """The sessions of the files in their groups, or the chains that they make, each with its times."""
     if as_listed and not chain:
         raise ValueError("--as-listed is the order of a chain; give it with --chain")
+    if chain and pauses not in (RECORDED, NONE):
+        raise ValueError("--pauses is for sessions alone: nobody knows what passed between those of a --chain")
     sessions = [timed(session, pauses) for session in load_all(files)]
     if not chain:
         return grouped(sessions, groups)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.console.output import as_json, plain_table, print_last_line, printable
-from proxy.drawing.figures import UNKNOWN_PRICE, counted, dollars, money, percent, short
+from proxy.drawing.figures import UNKNOWN_PRICE, dollars, money, percent, short
 from proxy.lab.quality import Tally
 from proxy.lab.replay.bills import Compared, ComparedBill, Moment, joined
 from proxy.lab.replay.recorded import CHAIN
@@ -301,27 +301,13 @@ def pauses_together(reports: Sequence[Report]) -> str:
     """The means over sessions whose times are known."""
     costs = [report.pauses for report in reports if report.pauses is not None]
     without, with_, never_cold, pings = (
-        fmean(getattr(each, name) for each in costs)
-        for name in ("share_without", "share_with", "never_cold_ratio", "share_of_pings")
+        fmean(attrgetter(path)(each) for each in costs)
+        for path in ("shares.without", "shares.with_", "never_cold_ratio", "share_of_pings")
     )
     return (
         f"pauses, mean of {len(costs):,} sessions: {percent(without)} of the bill with nothing done (never cold: "
         f"{never_cold:.3f}), {percent(with_)} with Narrows and {percent(pings)} for pings; whole bill "
         f"{fmean(report.whole_bill.ratio for report in reports):.3f}"
-    )
-
-
-def pauses(report: Report) -> Iterator[str]:
-    """What the pauses of a session cost; nothing where its times are not known."""
-    costs = report.pauses
-    if costs is None:
-        return
-    without, with_ = percent(costs.share_without), percent(costs.share_with)
-    done = [f"{costs.bridged:,} bridged", f"{counted(costs.cold_checkpoints, 'checkpoint')} while cold"]
-    yield (
-        f"before {costs.expired:,} of {report.requests:,} requests a pause outlived the cache of doing nothing, which "
-        f"pays {without} of its bill for that (never cold: {costs.never_cold_ratio:.3f}), and Narrows {with_}: "
-        f"{', '.join(done)}; {counted(costs.pings, 'ping')}, {percent(costs.share_of_pings)} of the bill"
     )
 
 

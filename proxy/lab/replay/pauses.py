@@ -19,13 +19,15 @@ class PauseCosts:
     bills with Narrows, of doing nothing, and of pings."""
 
     JSON: ClassVar = (
-        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=share_with"),
-        *("share_of_baseline=share_without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
+        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=shares.with_"),
+        *("share_of_baseline=shares.without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
     )
 
     bill: SessionBill
     baseline: SessionBill
     warming: SessionBill
+    cost: ComparedBill
+    """Dollars paid to write again, or read as plain input, what would still have been cached."""
     expired: int = 0
     """Requests before which the cache of doing nothing had expired."""
     cold: int = 0
@@ -34,10 +36,6 @@ class PauseCosts:
     """Requests before which only that of doing nothing had."""
     cold_checkpoints: int = 0
     """Requests that rewrote what stood before because the cache had expired anyway."""
-    lost: float = 0.0
-    """Dollars paid to write again, or read as plain input, what would still have been cached."""
-    lost_without: float = 0.0
-    """The same with nothing done."""
     pinged_at: list[float] = field(default_factory=list)
     """When what was sent was sent again to keep it in the cache, in seconds since the session began."""
 
@@ -46,25 +44,13 @@ class PauseCosts:
         return len(self.pinged_at)
 
     @property
-    def cost(self) -> ComparedBill:
-        return ComparedBill(self.lost, self.lost_without, self.bill.prices.listed)
-
-    @property
-    def share_with(self) -> float:
-        return self.lost / self.bill.total if self.bill.total else 0.0
-
-    @property
-    def share_without(self) -> float:
-        return self.lost_without / self.baseline.total if self.baseline.total else 0.0
-
-    @property
     def shares(self) -> Compared:
-        return Compared(self.share_with, self.share_without)
+        return Compared(self.cost.with_ / (self.bill.total or 1), self.cost.without / (self.baseline.total or 1))
 
     @property
     def never_cold_ratio(self) -> float:
         """The bill of doing nothing had nothing ever expired, divided by that bill."""
-        return 1.0 - self.share_without
+        return 1.0 - self.shares.without
 
     @property
     def share_of_pings(self) -> float:
@@ -84,11 +70,12 @@ class PauseMeter:
     def __init__(self, count: Callable[[str], int], rule: CacheRule, prices: Prices) -> None:
         self._cache, self._rule, self._prices = PromptCache(count), rule, prices
 
-    def lost(self, run: str, prompt: ProviderPrompt, before: int, usage: Usage) -> tuple[int, float]:
+    def lost(self, run: str, prompt: ProviderPrompt, before: int, usage: Usage, *, is_cold: bool) -> tuple[int, float]:
         """The tokens of a prompt that had expired, and the dollars that this cost: all that stands where the request
-        before stood (so many tokens, `before`), shortened by now or not. Nothing where nothing had expired."""
+        before stood (so many tokens, `before`), shortened by now or not. Nothing where nothing had expired. `is_cold`:
+        it had, so that all was rewritten, and what never forgets has nothing of it either."""
         warm = self._cache.charge(run, prompt, self._rule)
-        if warm.cached <= usage.cached:
+        if warm.cached <= usage.cached and not is_cold:
             return 0, 0.0
         tokens = max(before, warm.cached) - usage.cached
         written, longer = (max(0, each - tokens) for each in (usage.written, usage.written_longer))

@@ -36,7 +36,7 @@ from policies.render import body_of, render
 from proxy.lab.breakdown import break_down, order_of
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
-from proxy.lab.replay.bills import Compared, Moment, SessionBill, SummaryCosts
+from proxy.lab.replay.bills import Compared, ComparedBill, Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
 from proxy.lab.replay.pauses import PauseCosts, PauseMeter
 from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
@@ -74,7 +74,8 @@ async def replay(
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
     report.kind, report.changes = session.group, session.changes
     if session.times and environment.provider is not None:
-        report.pauses = PauseCosts(report.bill, report.baseline, report.pings)
+        cost = ComparedBill(prices_known=report.bill.prices.listed)
+        report.pauses = PauseCosts(report.bill, report.baseline, report.pings, cost)
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
     accounting = _Accounting(environment, run, session)
@@ -173,7 +174,7 @@ class _Accounting:
             word = "extended"  # no reply declares anything of a round: it may do nothing else
         expired = Compared()
         if report.pauses is not None:
-            expired = self._add_pause(report.pauses, body, baseline, (*rounds.usage, answer))
+            expired = self._add_pause(report.pauses, body, baseline, (*rounds.usage, answer), declared)
             report.pauses.add(declared, expired)
         tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
         report.each_request.append(
@@ -186,17 +187,23 @@ class _Accounting:
             )
         )
 
-    def _add_pause(self, costs: PauseCosts, body: Json, baseline: Usage, rounds: Sequence[Usage]) -> Compared:
+    def _add_pause(
+        self, costs: PauseCosts, body: Json, baseline: Usage, rounds: Sequence[Usage], word: str
+    ) -> Compared:
         """Enter what a request cost more because its cache had expired; the tokens of that."""
-        without, costs_without = self._lost(self._paused_without, body, baseline)
+        without, costs_without = self._lost(self._paused_without, body, baseline, is_cold=False)
         received = [each.json for each in self._environment.received(self._run)]
-        lost = [self._lost(self._paused, sent, usage) for usage, sent in zip(rounds, received, strict=False)]
-        costs.lost_without += costs_without
-        costs.lost += sum(dollars for _, dollars in lost)
+        lost = [
+            self._lost(self._paused, sent, usage, is_cold=word == "checkpoint:cold" and not at)
+            for at, (usage, sent) in enumerate(zip(rounds, received, strict=False))
+        ]
+        with_, before = sum(dollars for _, dollars in lost), costs.cost
+        costs.cost = replace(before, with_=before.with_ + with_, without=before.without + costs_without)
         return Compared(sum(tokens for tokens, _ in lost), without)
 
-    def _lost(self, meter: PauseMeter, body: Json, usage: Usage) -> tuple[int, float]:
-        return meter.lost(self._run, self._read(body), self._read(self._without_newest(body)).tokens, usage)
+    def _lost(self, meter: PauseMeter, body: Json, usage: Usage, *, is_cold: bool) -> tuple[int, float]:
+        before = self._read(self._without_newest(body)).tokens
+        return meter.lost(self._run, self._read(body), before, usage, is_cold=is_cold)
 
     def _without_newest(self, body: Json) -> Json:
         """What stands before the newest reply of the model: the request before."""

@@ -30,7 +30,7 @@ class RequestTimes(NamedTuple):
 def times_of(rows: object, requests: int) -> tuple[RequestTimes, ...]:
     """The times of so many requests, from the rows of a recording. Raises ValueError, which names the fault alone."""
     if not isinstance(rows, list):
-        raise ValueError("times: it is no list")
+        raise ValueError("times: it is no list; give seconds, or [sent, began, ended], for each request")
     if len(rows) != requests:
         raise ValueError(f"times: it has {len(rows):,} rows for {requests:,} requests; give one for each")
     recorded = [None if row is None else _row(at, row) for at, row in enumerate(rows)]
@@ -60,10 +60,12 @@ def times_in(place: str, session: str, requests: int) -> tuple[RequestTimes, ...
     """The times of a session in a file, or in the file of its name in a folder. Raises ValueError."""
     path = Path(place) / f"{session}.json" if Path(place).is_dir() else Path(place)
     try:
-        return times_of(json.loads(path.read_bytes()), requests)
+        value = json.loads(path.read_bytes())
+        return times_of(value.get("times") if isinstance(value, dict) else value, requests)
     except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror}); --pauses takes recorded, none, or times") from error
-    except ValueError as error:
+        wish = "--pauses takes recorded, none, a file, or a folder with NAME.json for each session"
+        raise ValueError(f"cannot read {path} ({error.strerror}); {wish}") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} holds no times of {session}: {error}") from error
 
 

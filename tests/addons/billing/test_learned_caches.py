@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from policies.model.memory import CacheLife, Sent, StepRecord
+from policies.money.lifetimes import Lifetimes
 from policies.money.prices import Usage
 from proxy.kernel.understand import LearnedCaches
 
@@ -11,7 +12,11 @@ EARLIER = StepRecord("a")
 
 
 def _note(caches: LearnedCaches, pause: float, cached: int, previous: StepRecord = EARLIER) -> str:
-    settings = SimpleNamespace(cache=SimpleNamespace(mark=False, least=1_024), prices=SimpleNamespace(breakpoints=0))
+    settings = SimpleNamespace(
+        cache=SimpleNamespace(mark=False, least=1_024),
+        prices=SimpleNamespace(breakpoints=0),
+        lifetimes=Lifetimes(3_600.0, 2.0),
+    )
     context = SimpleNamespace(
         request=SimpleNamespace(model="gpt-5.4"),
         plan_settings=settings,
@@ -42,9 +47,20 @@ def test_a_longer_lifetime_is_the_shortest_of_the_pauses_that_showed_it() -> Non
     assert caches.lifetime("gpt-5.4", "openai", 600.0) == 700
 
 
-def test_of_a_longer_lifetime_and_of_what_was_kept_warm_nothing_is_learned() -> None:
-    caches, longer = LearnedCaches(), StepRecord("a", life=CacheLife(is_longer=True))
-    assert [_note(caches, 900, 4_000, longer) for _ in range(6)] == [""] * 6
-    sent = Sent(1, "", 0, "", 1, "", "", "", warmed_at=800.0)
-    assert [_note(caches, 900, 4_000, StepRecord("a", sent=sent)) for _ in range(6)] == [""] * 6
+def sent(**fields: Any) -> StepRecord:
+    return StepRecord("a", sent=Sent(1, "", 0, "", 1, "", "", "", **fields))
+
+
+def test_of_what_was_kept_warm_or_asked_to_live_longer_no_usual_lifetime_is_learned() -> None:
+    caches = LearnedCaches()
+    for previous in (sent(life=CacheLife(is_longer=True)), sent(warmed_at=800.0)):
+        assert [_note(caches, 900, 4_000, previous) for _ in range(6)] == [""] * 6
     assert caches.lifetime("gpt-5.4", "openai", 600.0) == 600.0
+
+
+def test_p2_where_marks_ask_for_the_longer_lifetime_in_vain_that_is_noticed() -> None:
+    caches, longer = LearnedCaches(), sent(life=CacheLife(is_longer=True))
+    assert [_note(caches, pause, 0, longer) for pause in (500, 900, 4_000)] == ["", "", ""]
+    assert not caches.ignores_lifetimes("gpt-5.4", "openai")
+    assert _note(caches, 900, 0, longer) == "unlengthened"
+    assert caches.ignores_lifetimes("gpt-5.4", "openai")

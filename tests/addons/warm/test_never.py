@@ -1,6 +1,7 @@
 """What is never pinged, each against a Narrows that would."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -364,8 +365,7 @@ async def test_what_waits_is_bounded_in_number_and_the_oldest_go(scene: Scene, m
         await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.")
     assert [b"Number 2" in each.body for each in warm_of(app).waiting.values()] == [True, False, False]
     assert outcomes(app) == {"skipped:crowded": 2}
-    (*_, last) = await scene.wait(app, 300)
-    assert last.json["system"] == "Number 4."
+    assert {each.json["system"] for each in await scene.wait(app, 300)} == {"Number 2.", "Number 3.", "Number 4."}
     assert outcomes(app) == {"skipped:crowded": 2, "read": 3}, "one that was sent makes room for itself"
 
 
@@ -518,3 +518,68 @@ async def test_what_ends_after_a_reload_is_not_kept_by_the_one_before(scene: Sce
     gate.set()
     await asking
     assert not list(warm.waiting)
+
+
+# --- what happens while a request, or a ping, is on its way ---
+
+
+async def test_what_is_deleted_while_its_next_request_is_on_its_way(scene: Scene) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    gate, arrived = asyncio.Event(), asyncio.Event()
+
+    def answer(received: Received) -> Say:
+        arrived.set()
+        return Say("Hm.", wire=Wire(gate=gate.wait))
+
+    scene.stage.provider.answer = answer
+    asking = asyncio.create_task(scene.ask(app, said(2)))
+    await arrived.wait()
+    app.services.forgets.forget("local", next(iter(warm_of(app)._running.values())).conversation)
+    gate.set()
+    await asking
+    scene.stage.provider.answer = None
+    assert not list(warm_of(app).waiting)
+    assert not await scene.wait(app, 1_000)
+
+
+async def test_whose_client_returns_or_whose_key_is_refused_while_the_store_is_asked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    warm, store = warm_of(app), app.services.store
+    assert store is not None
+    take = store.take
+
+    async def slow(*arguments: Any) -> bool:
+        warm.waiting.clear()
+        return await take(*arguments)
+
+    monkeypatch.setattr(warm.pings._store, "take", slow)
+    assert not await scene.wait(app, 300)
+    assert outcomes(app) == {"skipped:moved": 1}
+
+
+async def test_a_clock_that_was_set_back(scene: Scene) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    scene.clock.now -= 100
+    await never(scene, app, "clock", 50)
+
+
+async def test_an_upstream_that_answers_a_ping_at_length(scene: Scene) -> None:
+    app = await scene.start()
+    await scene.ask(app)
+    usage = {"input_tokens": 0, "cache_read_input_tokens": 1_584, "output_tokens": 500}
+    body = json.dumps({"type": "message", "role": "assistant", "content": [], "usage": usage}).encode()
+    scene.stage.provider.answer = lambda received: Send(200, body) if is_ping(received) else None
+    assert len(await scene.wait(app, 1_000)) == 1
+    assert outcomes(app) == {"written": 1}
+
+
+async def test_conversations_that_a_client_takes_up_again_one_after_the_other(scene: Scene) -> None:
+    app = await scene.start()
+    for number in range(3):
+        await scene.ask(app, [*said(2)[:-1], {"role": "user", "content": f"{number} {TEXT}"}])
+    assert len(list(warm_of(app).waiting)) == 1

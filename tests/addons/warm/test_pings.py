@@ -169,7 +169,7 @@ async def test_after_a_recall_it_is_the_prompt_of_the_last_round_with_what_is_hi
     assert ping.usage.cached == last.usage.cached + last.usage.written > 0
 
 
-@pytest.mark.parametrize(("lifetime", "speed"), [(1.0, 0), (20.0, 40)], ids=["real", "fast"])
+@pytest.mark.parametrize(("lifetime", "speed"), [(3.0, 0), (20.0, 40)], ids=["real", "fast"])
 async def test_a_clock_that_runs_drives_itself(scene: Scene, lifetime: float, speed: float) -> None:
     clock = FastClock(time.time(), speed) if speed else time.time
     settings = Settings(
@@ -289,7 +289,7 @@ async def test_a_cache_that_was_kept_warm_does_not_look_like_one_that_lives_long
 async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policies.planning.step.affords", lambda *_: True)
+    monkeypatch.setattr("policies.planning.step.affords", lambda *_, **__: True)
     app = await scene.start(keep_warm="2h", floor=0)
     lifetimes = []
     for turn in range(1, 9):

@@ -59,11 +59,11 @@ def _panels(reports: Mapping[str, Report], times: Sequence[float]) -> Iterator[P
         assert report.pauses is not None
         costs, each = report.pauses, report.each_request
         if name == next(iter(reports)):
-            title = f"Doing nothing: ${dollars(report.baseline.total)}, {costs.share_without:.0%} of it for pauses"
+            title = f"Doing nothing: ${dollars(report.baseline.total)}, {costs.shares.without:.0%} of it for pauses"
             prompts = [result.tokens_sent.without for result in each]
             expired = [result.expired_tokens.without for result in each]
             yield Panel(title, [*zip(times, prompts, strict=True)], expired)
-        title = f"{name}: ${dollars(report.whole_bill.with_)}, {costs.share_with:.0%} for pauses"
+        title = f"{name}: ${dollars(report.whole_bill.with_)}, {costs.shares.with_:.0%} for pauses"
         title += f", {costs.share_of_pings:.0%} for {costs.pings} pings" if costs.pings else ""
         prompts = [result.tokens_sent.with_ for result in each]
         expired = [result.expired_tokens.with_ for result in each]
