@@ -365,8 +365,7 @@ async def test_what_waits_is_bounded_in_number_and_the_oldest_go(scene: Scene, m
         await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.")
     assert [b"Number 2" in each.body for each in warm_of(app).waiting.values()] == [True, False, False]
     assert outcomes(app) == {"skipped:crowded": 2}
-    (*_, last) = await scene.wait(app, 300)
-    assert last.json["system"] == "Number 4."
+    assert {each.json["system"] for each in await scene.wait(app, 300)} == {"Number 2.", "Number 3.", "Number 4."}
     assert outcomes(app) == {"skipped:crowded": 2, "read": 3}, "one that was sent makes room for itself"
 
 
