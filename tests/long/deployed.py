@@ -364,6 +364,7 @@ def test_promtool_takes_configuration_and_alerts_and_each_alert_fires_when_it_sh
 SILENT = {
     *("Error of the baseline", "New edits, by policy", "Refused, not planned, failed", "Summaries, by outcome"),
     *("Saved by marks", "Share of the prompt read from the cache", "Tokens written again, by reason"),
+    "Pauses, dollars an hour",
 }
 """Panels with nothing to draw where nothing of their kind has happened."""
 
