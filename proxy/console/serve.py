@@ -246,7 +246,7 @@ def _measures_greeting(settings: Settings) -> dict[str, str]:
         rows["warm"] = (
             f"prompts that wait for a person or a tool are sent again for up to {duration(settings.keep_warm)} while "
             f"nobody asks, with the clients' own {whose}, for at most ${settings.keep_warm_budget:g} a tenant and day; "
-            "over recorded sessions that costs 4 % of what it saves, and where nobody returns it saves nothing"
+            "over 12 recorded sessions that was 3 % of a bill that fell by 7 %; where nobody returns it saves nothing"
         )
     return rows
 

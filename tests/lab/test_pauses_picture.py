@@ -15,9 +15,14 @@ measured = cache(pauses.measured)
 def test_the_readme_says_what_the_session_costs() -> None:
     reports = [*measured().values()]
     assert not any(report.faults for report in reports)
-    said = re.search(r"costs (0\.\d\d) of doing nothing at Opus 5\.5, with both (0\.\d\d):", " ".join(README.split()))
+    words = (
+        r"costs (0\.\d\d) of doing nothing at Opus 5\.5, with both (0\.\d\d) \((.*?) and (.*?) of actions out of sight"
+    )
+    said = re.search(words, " ".join(README.split()))
     assert said
-    assert [*said.groups()] == [f"{report.whole_bill.ratio:.2f}" for report in reports]
+    bills, hidden = said.groups()[:2], said.groups()[2:]
+    assert [*bills] == [f"{report.whole_bill.ratio:.2f}" for report in reports]
+    assert [*hidden] == [f"{100 * report.needs.share_out_of_sight:.1f} %" for report in reports]
     assert f"]({pauses.PICTURE})" in README
 
 

@@ -190,7 +190,7 @@ def test_the_greeting_says_who_pays_and_what_the_odds_are() -> None:
     settings = settings_with(["--upstream", "http://127.0.0.1:9/v1", "--keep-warm", "15m"])
     words = " ".join(greeting(settings, "").split())
     assert "warm: prompts that wait for a person or a tool are sent again for up to 15m while nobody asks" in words
-    assert "clients' own API keys, for at most $5 a tenant and day; over recorded sessions that costs 4 %" in words
+    assert "clients' own API keys, for at most $5 a tenant and day; over 12 recorded sessions that was 3 %" in words
     assert "warm:" not in greeting(settings_with(["--upstream", "http://127.0.0.1:9/v1"]), "")
 
 
