@@ -69,7 +69,9 @@ def assemble(
     # where the client uses marks, that proves which kind the upstream takes
     used = dialect.marks.style(request, messages) if options.prices.breakpoints else ""
     rule, bearing = rule_for(request.model, options.prices), [request.spans[at] for at in conversation.marked]
-    asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, bearing, bool(used))
+    others = {**request.members, dialect.fields.history: (0, 0)}  # what looks like a mark in them is none here
+    apart = [span for name, span in others.items() if not name.startswith(("cache_control", "prompt_cache_"))]
+    asks = CacheRequest.of(request.body, apart, request.spans, bearing, bool(used))
     prices, marks_end = rule.charged(options.prices, asks), dialect.marks.at_end(request, messages) or rule.endings > 0
     marks = used
     if options.own_marks == "auto" and options.prices.breakpoints and not used:

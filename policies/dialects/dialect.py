@@ -219,6 +219,8 @@ class Dialect:
     marks: CacheMarks = CacheMarks()
     ping: Callable[[bytes], bytes] = no_ping
     """The request that keeps the prompt of this one in the provider's cache. Raises NoPingError."""
+    answers_ping: Callable[[bytes], bool] = lambda event: False
+    """True where an event shows that the upstream writes an answer to a ping."""
     recall: RecallForm
 
     # --- replies ---

@@ -4,9 +4,10 @@ own, and stands there beside the words of its vendor.
 Laws
   A form is as the vendor words it; where there are no words, there is no ping.
   All bytes stay but the limit of the output, `stream`, and what has to change with them.
-  Nothing is sent that the provider runs, stores, or goes on with by itself.
+  Nothing is sent that the provider runs, fetches, stores, or goes on with by itself. What is not known refuses.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
@@ -31,8 +32,8 @@ def no_ping(body: bytes) -> NoReturn:
     raise NoPingError("form")
 
 
-def ping_of(body: bytes, objections: Objections, changes: Changes) -> bytes:
-    """The body of the ping. Raises NoPingError."""
+def ping_of(body: bytes, known: re.Pattern[str], objections: Objections, changes: Changes) -> bytes:
+    """The body of the ping; a request with another member than those known has none. Raises NoPingError."""
 
     def value(name: str) -> object:
         raw = body[slice(*fields[name])] if name in fields else b"null"
@@ -42,11 +43,26 @@ def ping_of(body: bytes, objections: Objections, changes: Changes) -> bytes:
 
     try:
         fields = members(body)
+        if not all(map(known.fullmatch, fields)):
+            raise NoPingError("form")
         if reason := next((reason for reason, holds in objections(value) if holds), ""):
             raise NoPingError(reason)
         return _changed(body, fields, changes(value))
     except UnreadableError as error:
         raise NoPingError("form") from error
+
+
+def is_remote(value: object) -> bool:
+    """True where the provider fetches an image or a file in it from its URL, each time."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            urls = [each.get("image_url") or "data:", each.get("file_url") or "data:"]
+            if each.get("type") == "url" or not all(str(url).startswith("data:") for url in urls):
+                return True
+        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    return False
 
 
 def _changed(body: bytes, fields: Mapping[str, Span], values: Mapping[str, bytes]) -> bytes:

@@ -483,6 +483,10 @@ class StoreWriter:
         if not is_quiet:  # else none is stored
             self._remember(key, record)
 
+    def begun(self, beginning: Key, record: StepRecord) -> None:
+        """A conversation was begun, the last one of this beginning."""
+        self._remember(beginning, record)
+
     def _take_snapshot(
         self, live: LiveConversation, place: Place, conversation: Conversation, plan_state: PlanState
     ) -> None:

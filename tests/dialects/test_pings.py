@@ -11,7 +11,9 @@ from policies.dialects.pings import NoPingError
 CLAUDE = {"model": "claude-opus-5-5", "max_tokens": 900, "messages": [{"role": "user", "content": "Hm."}]}
 GPT = {"model": "gpt-6.1-sol", "input": [{"role": "user", "content": "Hm."}], "store": False}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "See https://x/y."}
 MCP = {"type": "mcp", "server_label": "x", "server_url": "https://x"}
+PICTURE = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
 FUNCTION = {"type": "function", "name": "f", "parameters": {}}
 
 
@@ -23,18 +25,36 @@ def ping_of(api: str, body: bytes) -> tuple[bytes, str]:
 
 
 def test_anthropics_has_the_bytes_of_the_request_but_for_its_limit_and_the_stream() -> None:
-    body = b'{ "stream" :  true, "model":"claude-opus-5-5", "x":1.0e2, "max_tokens": 9000 , "messages":[]}'
+    body = b'{ "stream" :  true, "model":"claude-opus-5-5", "temperature":1.0e2, "max_tokens": 9000 , "messages":[]}'
     changed = body.replace(b"true", b"false").replace(b"9000", b"0")
     assert ping_of("anthropic_messages", body) == (changed, "")
 
 
 def test_that_of_responses_prepares_the_cache_and_stores_nothing() -> None:
-    body = b'{"model":"gpt-5.6", "stream":true,"stream_options":{"x":false}, "input": [ {"role":"user"} ] }'
-    head = b'{"model":"gpt-5.6", "stream":false,"stream_options":null, "input": [ {"role":"user"} ] '
-    assert ping_of("openai_responses", body) == (head + b',"prompt_cache_options":{"prewarm":true},"store":false}', "")
+    head = b'{"model":"gpt-5.6", "stream":true,"stream_options":{"x":false}, "input": [ {"role":"user"} ] '
+    more = b',"prompt_cache_options":{"prewarm":true},"store":false}'
+    assert ping_of("openai_responses", head + b"}") == (head + more, "")
     kept = {**GPT, "prompt_cache_options": {"mode": "explicit", "ttl": "30m"}, "max_output_tokens": 50}
     sent = json.loads(ping_of("openai_responses", json.dumps(kept).encode())[0])
-    assert sent == {**kept, "prompt_cache_options": {"mode": "explicit", "ttl": "30m", "prewarm": True}}
+    options = {"mode": "explicit", "ttl": "30m", "prewarm": True}
+    assert sent == {**kept, "prompt_cache_options": options, "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("event", "is_answer"),
+    [
+        ({"type": "response.created", "response": {"tools": [{"type": "response.output_item.added"}]}}, False),
+        ({"type": "response.completed", "response": {"output": []}}, False),
+        ({"type": "keepalive"}, False),
+        ({"type": "response.output_item.added", "item": {"type": "function_call"}}, True),
+        ({"type": "response.output_text.delta", "delta": "H"}, True),
+    ],
+    ids=str,
+)
+def test_an_answer_is_seen_as_it_begins(event: dict[str, Any], is_answer: bool) -> None:
+    text = f"data: {json.dumps(event)}\n\n".encode()
+    assert DIALECTS["openai_responses"].answers_ping(text) is is_answer
+    assert not DIALECTS["anthropic_messages"].answers_ping(text), "its ping is not streamed"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +84,17 @@ def test_what_the_client_runs_and_how_the_model_thinks_is_no_reason_against_it(f
         ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]}, "hosted_tools"),
         ({"mcp_servers": [{"type": "url", "url": "https://x"}]}, "hosted_tools"),
         ({"container": "container_1"}, "hosted_tools"),
+        ({"tools": [{"type": "memory_hosted", "name": "m"}]}, "hosted_tools"),
+        ({"tools": [{"type": "bash_20250124_remote", "name": "b"}]}, "hosted_tools"),
+        ({"tools": [{"type": "computer_use", "name": "c"}]}, "hosted_tools"),
+        ({"tools": [{"type": "custom_search", "name": "c"}]}, "hosted_tools"),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "remote"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [PICTURE]}]}]}, "remote"),
+        ({"messages": [{"role": "user", "content": [{**PICTURE, "type": "document"}]}]}, "remote"),
+        ({"fallbacks": ["claude-haiku-4-5"]}, "form"),
+        ({"x": None}, "form"),
+        ({"tool_choice": {"type": "mcp"}}, "form"),
+        ({"context_management": {"edits": [{"type": "clear_by_summary"}]}}, "form"),
         ({"service_tier": "priority"}, "tier"),
         ({"speed": "fast"}, "tier"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1_024}}, "form"),
@@ -90,6 +121,17 @@ def test_anthropic_has_none_for(fields: dict[str, Any], reason: str) -> None:
         ({"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION, MCP]}]}, "hosted_tools"),
         ({"tools": [{"type": "computer_use_preview"}]}, "hosted_tools"),
         ({"input": [*GPT["input"], {"type": "additional_tools", "tools": [MCP]}]}, "hosted_tools"),
+        ({"tools": [{"type": "function_remote"}]}, "hosted_tools"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "hosted_tools"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, MCP]}}, "hosted_tools"),
+        ({"input": [*GPT["input"], {"type": "tool_search_output", "tools": [FUNCTION, MCP]}]}, "hosted_tools"),
+        ({"input": [*GPT["input"], {"type": "mcp_approval_response", "approve": True}]}, "hosted_tools"),
+        ({"input": [*GPT["input"], {"type": "unknown"}]}, "hosted_tools"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y"}]}]}, "remote"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/y"}]}]}, "remote"),
+        ({"input": [*GPT["input"], {**OUTPUT, "output": [{"image_url": "https://x/y"}]}]}, "remote"),
+        ({"moderation": {"model": "x"}}, "form"),
+        ({"x": None}, "form"),
         ({"conversation": "conv_1"}, "stored"),
         ({"previous_response_id": "resp_1"}, "stored"),
         ({"background": True}, "stored"),
@@ -112,8 +154,11 @@ def test_responses_have_none_for(fields: dict[str, Any], reason: str) -> None:
 
 def test_a_group_of_the_clients_own_tools_and_sealed_thoughts_are_no_reason_against_it() -> None:
     group = {"type": "namespace", "name": "n", "tools": [FUNCTION, {"type": "custom", "name": "c"}]}
-    thought = {**REASONING, "encrypted_content": "x"}
-    body = {**GPT, "store": True, "tools": [group], "input": [thought, *GPT["input"]], "service_tier": "default"}
+    thought, picture = {**REASONING, "encrypted_content": "x"}, {"type": "input_image", "image_url": "data:,x"}
+    found = {"type": "tool_search_output", "tools": [group]}
+    body = {**GPT, "store": True, "tools": [group], "input": [thought, found, OUTPUT, *GPT["input"]]}
+    body["input"] = [*body["input"], {"role": "user", "content": [picture]}]
+    body |= {"service_tier": "default", "tool_choice": {"type": "allowed_tools", "tools": [FUNCTION]}}
     sent, reason = ping_of("openai_responses", json.dumps(body).encode())
     assert (json.loads(sent)["store"], reason) == (False, "")
 

@@ -14,15 +14,21 @@ import re
 from collections.abc import Iterator, Mapping
 
 from policies.dialects.common import list_at, object_at, objects, text_at
-from policies.dialects.pings import Values, ping_of
+from policies.dialects.pings import Values, is_remote, ping_of
 
 _ITS_MODELS = re.compile(r"claude[^/@:]*")
-_RUN_BY_CLIENTS = ("bash_", "text_editor_", "computer_", "memory_")
-"""How the types of those of Anthropic's tools begin that its clients run; all others run at the provider."""
+_MEMBERS = re.compile(
+    "model|max_tokens|messages|system|tools|tool_choice|thinking|temperature|top_[pk]|stop_sequences|stream|metadata"
+    "|service_tier|speed|output_config|output_format|context_management|cache_control|diagnostics|inference_geo"
+    "|mcp_servers|container"
+)
+_RUN_BY_CLIENTS = re.compile(r"custom|(?:bash|text_editor|computer|memory)_20\d{6}")
+"""The types of tools that clients run; all others run at the provider."""
+_CLEARED = re.compile(r"clear_(?:tool_uses|thinking)_20\d{6}")
 
 
 def ping(body: bytes) -> bytes:
-    return ping_of(body, _objections, _changes)
+    return ping_of(body, _MEMBERS, _objections, _changes)
 
 
 def _changes(value: Values) -> Mapping[str, bytes]:
@@ -32,14 +38,15 @@ def _changes(value: Values) -> Mapping[str, bytes]:
 def _objections(value: Values) -> Iterator[tuple[str, bool]]:
     holder = {name: value(name) for name in ("thinking", "tool_choice", "output_config", "context_management")}
     tools = [str(tool.get("type") or "custom") for tool in objects(value("tools"))]
-    is_hosted = any(tool != "custom" and not tool.startswith(_RUN_BY_CLIENTS) for tool in tools)
-    yield "hosted_tools", is_hosted or bool(value("mcp_servers") or value("container"))
+    yield "hosted_tools", not all(map(_RUN_BY_CLIENTS.fullmatch, tools))
+    yield "hosted_tools", bool(value("mcp_servers") or value("container"))
+    yield "remote", is_remote([value("messages"), value("system")])
     yield "tier", value("service_tier") not in (None, "auto", "standard_only")
     yield "tier", value("speed") not in (None, "standard")
     yield "form", _ITS_MODELS.fullmatch(str(value("model"))) is None
     yield "form", text_at(holder["thinking"], "type") == "enabled"
-    yield "form", text_at(holder["tool_choice"], "type") in ("any", "tool")
+    yield "form", text_at(holder["tool_choice"], "type") not in ("", "auto", "none")
     yield "form", bool(object_at(holder["output_config"], "format") or value("output_format"))
     # a history that the provider itself shortens has a text written for that
-    edits = objects(list_at(holder["context_management"], "edits"))
-    yield "form", any(not text_at(edit, "type").startswith("clear_") for edit in edits)
+    edits = list_at(holder["context_management"], "edits")
+    yield "form", not all(_CLEARED.fullmatch(text_at(edit, "type")) for edit in edits)

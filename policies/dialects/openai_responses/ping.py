@@ -3,35 +3,57 @@
 OpenAI, "Prompt caching", from GPT-5.6 on: "Set `prompt_cache_options.prewarm` to `true` in a Responses API request to
 prepare the prompt cache without generating output." "A cached prefix remains eligible for reuse for 30 minutes after
 its most recent write or reuse"; "reusing the prefix refreshes its lifetime without another cache-write charge." It does
-not name `store` among what is part of the prompt, and the reference permits false.
+not name `store` among what is part of the prompt, and the reference permits false. Nor does it name `stream`: where an
+upstream drops the option, what it writes instead is seen as it begins.
 Of older models, and of chat completions, no sentence says which limit of the output keeps the cache.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 
-from policies.dialects.common import as_json, objects
-from policies.dialects.pings import Values, ping_of
+from policies.dialects.common import as_json, objects, text_at
+from policies.dialects.pings import Values, is_remote, ping_of
+from policies.dialects.replies import read_event
 
 _ITS_MODELS = re.compile(r"gpt-(?:5\.(?:[6-9]|\d\d)|[6-9]|1\d)(?!\d)[^/@:]*")
+_MEMBERS = re.compile(
+    "model|input|instructions|tools|tool_choice|parallel_tool_calls|max_(?:tool_calls|output_tokens)|reasoning|text"
+    "|temperature|top_p|top_logprobs|(?:client_)?metadata|include|store|stream(?:_options)?|truncation|user|background"
+    "|safety_identifier|prompt(?:_cache_(?:key|options|retention))?|service_tier|conversation|previous_response_id"
+    "|context_management"
+)
 _RUN_BY_CLIENTS = frozenset({"function", "custom", "local_shell", "apply_patch"})
+_ITEMS = re.compile(
+    "message|reasoning|compaction|item_reference|additional_tools|configuration_update"
+    "|(?:function|custom_tool|local_shell|apply_patch|tool_search)_call(?:_output)?|tool_search_output"
+)
+"""The types of items in which the provider has run nothing, and is to run nothing."""
 
 
 def ping(body: bytes) -> bytes:
-    return ping_of(body, _objections, _changes)
+    return ping_of(body, _MEMBERS, _objections, _changes)
+
+
+def answers_ping(event: bytes) -> bool:
+    """True where output begins with this event of a stream."""
+    kind = text_at(read_event(event), "type")
+    return kind == "response.output_item.added" or kind.endswith(".delta")
 
 
 def _changes(value: Values) -> Mapping[str, bytes]:
     options = value("prompt_cache_options")
     prewarm = {**(options if isinstance(options, dict) else {}), "prewarm": True}
-    changes = {"prompt_cache_options": as_json(prewarm), "store": b"false"}
-    return changes | {name: new for name, new in (("stream", b"false"), ("stream_options", b"null")) if value(name)}
+    return {"prompt_cache_options": as_json(prewarm), "store": b"false", "stream": b"true"}
 
 
 def _objections(value: Values) -> Iterator[tuple[str, bool]]:
     items, options = list(objects(value("input"))), value("prompt_cache_options")
-    tools = [value("tools"), *(item.get("tools") for item in items if item.get("type") == "additional_tools")]
+    choice = objects([value("tool_choice")])
+    chosen = [tool.get("tools") if tool.get("type") == "allowed_tools" else [tool] for tool in choice]
+    tools = [value("tools"), *(item.get("tools") for item in items), *chosen]
     yield "hosted_tools", not all(map(_are_run_by_clients, tools))
+    yield "hosted_tools", not all(_ITEMS.fullmatch(str(item.get("type", "message"))) for item in items)
+    yield "remote", is_remote(items)
     yield "stored", any(value(name) for name in ("conversation", "previous_response_id", "prompt", "background"))
     yield "stored", value("store") is not False and any(map(_is_stored, items))
     yield "tier", value("service_tier") not in (None, "auto", "default")

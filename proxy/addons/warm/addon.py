@@ -19,7 +19,7 @@ from functools import partial
 from cachetools import FIFOCache
 
 from proxy.addons.warm.pings import Pings
-from proxy.addons.warm.waiting import WaitingPrompt
+from proxy.addons.warm.waiting import WaitingPrompt, beginning_of, begun
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.services import Services
 from proxy.memory import Key
@@ -60,8 +60,9 @@ class KeepWarm(Addon):
         self.waiting.pop(context.key, None)
         self._running[exchange.id] = context.key
         if planned.previous is None:
-            begins = owner, context.head
-            self._drop("begun", lambda each: (each.labels.owner, each.beginning) == begins)
+            beginning = beginning_of(context.key.tenant, owner, context.head)
+            self._writer.begun(beginning, begun(context.key, self._services.clock()))
+            self._drop("begun", lambda each: each.beginning == beginning)
 
     async def finished(self, exchange: Exchange) -> None:
         last, is_there = exchange.rounds[-1] if exchange.rounds else None, self._running.pop(exchange.id, None)
@@ -181,7 +182,7 @@ def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> W
         head=head,
         more=request.upstream_headers,
         body=request.body,
-        beginning=context.head,
+        beginning=beginning_of(context.key.tenant, bill.labels.owner, context.head),
         tokens=usage.prompt,
         lifetime=planned.lifetime,
         record=record,

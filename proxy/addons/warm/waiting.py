@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Self
 
-from policies.model.memory import StepRecord
+from policies.model.memory import Sent, StepRecord
 from policies.money.bills import Labels
 from proxy.config import KeyRow
 from proxy.memory import Key
@@ -13,6 +14,21 @@ from proxy.requests import RequestHead
 _MARGIN, _LEAST_MARGIN = 0.1, 10.0
 """How long before its cache expires a prompt is due: this share of the lifetime, and so many seconds at least, but in
 short lifetimes half of them."""
+
+
+def beginning_of(tenant: str, owner: str, head: str) -> Key:
+    """Where the store has the conversation that an owner began last with this head (a digest of what stands before the
+    messages). It is like a conversation, but has one step alone, no text, and no bill."""
+    return Key(tenant, _digest(f"begun {owner} {head}"))
+
+
+def begun(key: Key, at: float) -> StepRecord:
+    """The step that says there that it is this conversation."""
+    return StepRecord("begun", sent=Sent(0, _digest(key.conversation), 0, "", 0, "", "", ""), at=at)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +49,7 @@ class WaitingPrompt:
     """Headers that went upstream beside its own."""
     body: bytes = field(repr=False)
     """As it went upstream."""
-    beginning: str
-    """A digest of what stands before its messages."""
+    beginning: Key
     tokens: int
     """By the provider's count."""
     lifetime: float

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ import pytest
 
 from proxy.addons.access.keys import digest_of, new_key
 from proxy.addons.warm.addon import _weight
+from proxy.addons.warm.waiting import begun
 from proxy.app import App
 from proxy.config import KeyRow
 from proxy.lab.provider import Answer, Received, Say, Send, Wire
@@ -340,6 +341,43 @@ async def test_another_conversation_with_the_same_instructions(scene: Scene) -> 
     assert len([each for each in await scene.wait(app, 280) if each.json["messages"] == said(2)]) == 1, "it has moved"
 
 
+async def test_another_conversation_that_another_replica_has_begun(scene: Scene, redis_url: str) -> None:
+    store = f"{redis_url}?prefix={uuid4().hex}"
+    one, other = await scene.start(store=store), await scene.start(store=store)
+    await scene.ask(one, system="The same.")
+    await scene.ask(one, said(1, f"Apart. {TEXT}"), system="Others.")
+    scene.clock.now += 5
+    await scene.ask(other, said(1, f"Anew. {TEXT}"), system="The same.")
+    await scene.ask(other, said(1, f"Another's. {TEXT}"), system="Others.", key="sk-another")
+    await until_stored(other)
+    assert [each.json["system"] for each in await scene.wait(one, 268)] == ["Others."]
+    assert outcomes(one) == {"skipped:begun": 1, "read": 1}
+    (ping,) = [each for each in await scene.wait(other, 10) if each.credential == KEY]
+    assert ping.json["messages"] == said(1, f"Anew. {TEXT}"), "the one begun last"
+
+
+async def until_stored(app: App) -> None:
+    """Until all replicas can know what was begun."""
+    for prompt in list(warm_of(app).waiting.values()):
+        expected = begun(prompt.key, 0.0).sent
+        async with asyncio.timeout(5):
+            while (step := await store_of(app).newest_step(prompt.beginning)) is None or step.sent != expected:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_a_conversation_that_moves_after_another_replica_has_begun_one(scene: Scene, redis_url: str) -> None:
+    store = f"{redis_url}?prefix={uuid4().hex}"
+    one, other = await scene.start(store=store), await scene.start(store=store)
+    await scene.ask(one, system="The same.")
+    scene.clock.now += 5
+    await scene.ask(other, said(1, f"Anew. {TEXT}"), system="The same.")
+    scene.clock.now += 5
+    await until_stored(other)
+    await scene.ask(one, said(2), system="The same.")
+    assert len(await scene.wait(one, 280)) == 1
+    assert outcomes(one) == {"read": 1}
+
+
 async def test_many_conversations_of_one_client(scene: Scene) -> None:
     app = await scene.start()
     for number in range(60):
@@ -425,7 +463,7 @@ async def test_while_the_store_is_away(scene: Scene, servers: Park) -> None:
 
 
 async def test_beyond_the_budget_of_a_tenant_and_day(scene: Scene) -> None:
-    app = await scene.start(keep_warm_budget=0.0005)
+    app = await scene.start(keep_warm_budget=0.0125)
     await scene.ask(app)
     assert len(await scene.wait(app, 900)) == 1
     assert outcomes(app) == {"read": 1, "skipped:budget": 1}
@@ -575,7 +613,51 @@ async def test_an_upstream_that_answers_a_ping_at_length(scene: Scene) -> None:
     body = json.dumps({"type": "message", "role": "assistant", "content": [], "usage": usage}).encode()
     scene.stage.provider.answer = lambda received: Send(200, body) if is_ping(received) else None
     assert len(await scene.wait(app, 1_000)) == 1
-    assert outcomes(app) == {"written": 1}
+    assert outcomes(app) == {"answered": 1}
+
+
+@pytest.mark.parametrize("item", ["message", "function_call"])
+async def test_an_upstream_that_drops_prewarm_is_cut_off_as_its_answer_begins(scene: Scene, item: str) -> None:
+    """Its answer would never end."""
+    events = [{"type": "response.created"}, {"type": "response.output_item.added", "item": {"type": item}}]
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
+    is_closed, head = asyncio.Event(), {"Authorization": f"Bearer {KEY}"}
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            yield text
+            await asyncio.Event().wait()
+        finally:
+            is_closed.set()
+
+    def answer(received: Received) -> Answer | None:
+        is_prewarm = received.json and "prewarm" in str(received.json)
+        return Send(200, endless(), (("Content-Type", "text/event-stream"),)) if is_prewarm else None
+
+    scene.stage.provider.answer = answer
+    app = await scene.start(keep_warm="2h")
+    body = {"model": "gpt-6.1-sol", "stream": True, "input": [{"role": "user", "content": TEXT}]}
+    await scene.post(app, "responses", body, head)
+    async with asyncio.timeout(20):  # well before a ping that hangs is given up
+        assert len(await scene.wait(app, 30 * 60)) == 1
+        await is_closed.wait()
+    assert outcomes(app) == {"answered": 1}
+    sums = app.telemetry.metrics.billed
+    assert (sums.pings, sums.estimated, sums.warming > 0) == (1, 1, True)
+    await scene.post(app, "responses", body, head)
+    assert not await scene.wait(app, 30 * 60)
+    assert outcomes(app) == {"answered": 1, "skipped:ended": 1}
+
+
+async def test_pings_that_are_sent_at_once_do_not_pass_the_budget_where_each_is_written(scene: Scene) -> None:
+    budget = 0.03
+    app = await scene.start(keep_warm_budget=budget, cold_seconds=600)
+    for number in range(8):
+        await scene.ask(app, said(1, f"{number}. {TEXT}"), system=f"Number {number}.")
+    pings = await scene.wait(app, 590)  # the provider has kept none for so long
+    assert 0 < len(pings) < 8
+    assert all(each.usage and each.usage.written for each in pings)
+    assert 0 < app.telemetry.metrics.billed.warming <= budget
 
 
 async def test_conversations_that_a_client_takes_up_again_one_after_the_other(scene: Scene) -> None:

@@ -108,7 +108,7 @@ async def test_in_responses_the_cache_is_prepared_without_an_answer(scene: Scene
     await scene.post(app, "responses", body, {"Authorization": f"Bearer {KEY}"})
     pings = await scene.wait(app, 30 * 60)
     assert [each.violation for each in pings] == [None]
-    assert pings[0].json == {**body, "stream": False, "prompt_cache_options": {"prewarm": True}, "store": False}
+    assert pings[0].json == {**body, "prompt_cache_options": {"prewarm": True}, "store": False}
     assert pings[0].usage is not None
     assert (pings[0].usage.completion, pings[0].usage.cached) == (0, pings[0].usage.prompt)
     assert outcomes(app) == {"read": 1}
@@ -284,6 +284,14 @@ async def test_a_cache_that_was_kept_warm_does_not_look_like_one_that_lives_long
     await scene.ask(app, said(10))
     caches, (prompt,) = compaction_of(app).compactor.learned.caches, warm_of(app).waiting.values()
     assert caches.lifetime(MODEL, prompt.upstream, LIFETIME) == LIFETIME
+
+
+async def test_what_looks_like_a_mark_in_metadata_makes_no_cache_live_longer(scene: Scene) -> None:
+    app, longer = await scene.start(keep_warm="2h"), {"type": "ephemeral", "ttl": "1h"}
+    await scene.ask(app, metadata={"user_id": "x", "cache_control": longer})
+    assert [prompt.lifetime for prompt in warm_of(app).waiting.values()] == [LIFETIME]
+    await scene.ask(app, [{"role": "user", "content": TEXT}], cache_control=longer, metadata={"user_id": "x"})
+    assert [prompt.lifetime for prompt in warm_of(app).waiting.values()][-1] == 3_600, "where it is one"
 
 
 async def test_marks_that_ask_for_an_hour_are_due_before_that_is_over(

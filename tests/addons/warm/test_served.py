@@ -22,7 +22,7 @@ from tests.kit.paths import ROOT
 from tests.kit.serving import PROGRAM, until
 from tests.kit.stage import Stage, staged
 
-BUDGET = 0.01
+BUDGET = 0.03
 CONFIG = f"""
 auth = "both"
 keep_warm = "10m"
