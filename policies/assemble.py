@@ -17,6 +17,9 @@ from policies.planning.state import PlanSettings
 from policies.presets import Preset
 from policies.tools import Kinds, Toolbox
 
+_ASKING = ("cache_control", "prompt_cache_")
+"""How the members begin that ask the cache for something; what looks like that in others asks for nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
@@ -69,8 +72,7 @@ def assemble(
     # where the client uses marks, that proves which kind the upstream takes
     used = dialect.marks.style(request, messages) if options.prices.breakpoints else ""
     rule, bearing = rule_for(request.model, options.prices), [request.spans[at] for at in conversation.marked]
-    others = {**request.members, dialect.fields.history: (0, 0)}  # what looks like a mark in them is none here
-    apart = [span for name, span in others.items() if not name.startswith(("cache_control", "prompt_cache_"))]
+    apart = [span for name, span in request.members.items() if not name.startswith((*_ASKING, dialect.fields.history))]
     asks = CacheRequest.of(request.body, apart, request.spans, bearing, bool(used))
     prices, marks_end = rule.charged(options.prices, asks), dialect.marks.at_end(request, messages) or rule.endings > 0
     marks = used

@@ -219,8 +219,6 @@ class Dialect:
     marks: CacheMarks = CacheMarks()
     ping: Callable[[bytes], bytes] = no_ping
     """The request that keeps the prompt of this one in the provider's cache. Raises NoPingError."""
-    answers_ping: Callable[[bytes], bool] = lambda event: False
-    """True where an event shows that the upstream writes an answer to a ping."""
     recall: RecallForm
 
     # --- replies ---
@@ -259,6 +257,12 @@ class Dialect:
         with suppress(RecursionError):  # nested deeper than can be written
             return [common.as_json(message) for message in messages]
         return []
+
+
+def begins_output(event: bytes) -> bool:
+    """True where this event of a stream, by its type, brings output."""
+    kind = common.text_at(read_event(event), "type")
+    return kind == "response.output_item.added" or kind.endswith("delta")
 
 
 def usage_in(api: Dialect, reply: bytes) -> Usage | None:

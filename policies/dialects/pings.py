@@ -28,12 +28,16 @@ Changes = Callable[[Values], Mapping[str, bytes]]
 """The members that a ping has in place of the request's, or beside them."""
 
 
+_REMOTE = re.compile(rb'"(?:image|file)_url"\s*:\s*"(?!data:)|"type"\s*:\s*"url"|(?<!\\)(?:\\\\)*\\u00[4-7]')
+"""An image or a file that the provider fetches from its URL each time, or a letter written so as to hide one."""
+
+
 def no_ping(body: bytes) -> NoReturn:
     raise NoPingError("form")
 
 
-def ping_of(body: bytes, known: re.Pattern[str], objections: Objections, changes: Changes) -> bytes:
-    """The body of the ping; a request with another member than those known has none. Raises NoPingError."""
+def ping_of(body: bytes, names: re.Pattern[str], objections: Objections, changes: Changes) -> bytes:
+    """The body of the ping. Raises NoPingError; by its form for a member that is not known, or a URL, too."""
 
     def value(name: str) -> object:
         raw = body[slice(*fields[name])] if name in fields else b"null"
@@ -43,26 +47,12 @@ def ping_of(body: bytes, known: re.Pattern[str], objections: Objections, changes
 
     try:
         fields = members(body)
-        if not all(map(known.fullmatch, fields)):
-            raise NoPingError("form")
-        if reason := next((reason for reason, holds in objections(value) if holds), ""):
+        is_known = all(map(names.fullmatch, fields)) and not _REMOTE.search(body)
+        if reason := next((reason for reason, holds in objections(value) if holds), "" if is_known else "form"):
             raise NoPingError(reason)
         return _changed(body, fields, changes(value))
     except UnreadableError as error:
         raise NoPingError("form") from error
-
-
-def is_remote(value: object) -> bool:
-    """True where the provider fetches an image or a file in it from its URL, each time."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            urls = [each.get("image_url") or "data:", each.get("file_url") or "data:"]
-            if each.get("type") == "url" or not all(str(url).startswith("data:") for url in urls):
-                return True
-        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
-    return False
 
 
 def _changed(body: bytes, fields: Mapping[str, Span], values: Mapping[str, bytes]) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
+from policies.dialects.dialect import begins_output
 from policies.dialects.pings import NoPingError
 
 CLAUDE = {"model": "claude-opus-5-5", "max_tokens": 900, "messages": [{"role": "user", "content": "Hm."}]}
@@ -53,8 +54,7 @@ def test_that_of_responses_prepares_the_cache_and_stores_nothing() -> None:
 )
 def test_an_answer_is_seen_as_it_begins(event: dict[str, Any], is_answer: bool) -> None:
     text = f"data: {json.dumps(event)}\n\n".encode()
-    assert DIALECTS["openai_responses"].answers_ping(text) is is_answer
-    assert not DIALECTS["anthropic_messages"].answers_ping(text), "its ping is not streamed"
+    assert begins_output(text) is is_answer
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_what_the_client_runs_and_how_the_model_thinks_is_no_reason_against_it(f
         ({"tools": [{"type": "bash_20250124_remote", "name": "b"}]}, "hosted_tools"),
         ({"tools": [{"type": "computer_use", "name": "c"}]}, "hosted_tools"),
         ({"tools": [{"type": "custom_search", "name": "c"}]}, "hosted_tools"),
-        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "remote"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [PICTURE]}]}]}, "remote"),
-        ({"messages": [{"role": "user", "content": [{**PICTURE, "type": "document"}]}]}, "remote"),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "form"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [PICTURE]}]}]}, "form"),
+        ({"messages": [{"role": "user", "content": [{**PICTURE, "type": "document"}]}]}, "form"),
         ({"fallbacks": ["claude-haiku-4-5"]}, "form"),
         ({"x": None}, "form"),
         ({"tool_choice": {"type": "mcp"}}, "form"),
@@ -127,9 +127,9 @@ def test_anthropic_has_none_for(fields: dict[str, Any], reason: str) -> None:
         ({"input": [*GPT["input"], {"type": "tool_search_output", "tools": [FUNCTION, MCP]}]}, "hosted_tools"),
         ({"input": [*GPT["input"], {"type": "mcp_approval_response", "approve": True}]}, "hosted_tools"),
         ({"input": [*GPT["input"], {"type": "unknown"}]}, "hosted_tools"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y"}]}]}, "remote"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/y"}]}]}, "remote"),
-        ({"input": [*GPT["input"], {**OUTPUT, "output": [{"image_url": "https://x/y"}]}]}, "remote"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y"}]}]}, "form"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x/y"}]}]}, "form"),
+        ({"input": [*GPT["input"], {**OUTPUT, "output": [{"image_url": "https://x/y"}]}]}, "form"),
         ({"moderation": {"model": "x"}}, "form"),
         ({"x": None}, "form"),
         ({"conversation": "conv_1"}, "stored"),
@@ -166,6 +166,15 @@ def test_a_group_of_the_clients_own_tools_and_sealed_thoughts_are_no_reason_agai
 @pytest.mark.parametrize("body", [{"model": "gpt-6.1-sol", "messages": []}, {"model": "m", "messages": [], "n": 2}])
 def test_chat_completions_have_none(body: dict[str, Any]) -> None:
     assert ping_of("openai_chat", json.dumps(body).encode()) == (b"", "form")
+
+
+def test_a_url_in_the_words_of_a_person_is_no_reason_against_it_but_a_hidden_one_is() -> None:
+    words = {**CLAUDE, "messages": [{"role": "user", "content": json.dumps([PICTURE, "\\u0075rl", "\x1b\u00e9"])}]}
+    assert ping_of("anthropic_messages", json.dumps(words).encode())[1] == ""
+    picture = {**CLAUDE, "messages": [{"role": "user", "content": [PICTURE]}]}
+    hidden = json.dumps(picture).encode().replace(b'"type": "url"', b'"type": "\\u0075rl"')
+    assert json.loads(hidden) == picture
+    assert ping_of("anthropic_messages", hidden) == (b"", "form")
 
 
 @pytest.mark.parametrize("tools", [b'[{"type":"web_search","x":"\\ud800"}]', b'[{"type":"mcp"},{]'])

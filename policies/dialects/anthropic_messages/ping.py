@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from policies.dialects.common import list_at, object_at, objects, text_at
-from policies.dialects.pings import Values, is_remote, ping_of
+from policies.dialects.pings import Values, ping_of
 
 _ITS_MODELS = re.compile(r"claude[^/@:]*")
 _MEMBERS = re.compile(
@@ -38,9 +38,8 @@ def _changes(value: Values) -> Mapping[str, bytes]:
 def _objections(value: Values) -> Iterator[tuple[str, bool]]:
     holder = {name: value(name) for name in ("thinking", "tool_choice", "output_config", "context_management")}
     tools = [str(tool.get("type") or "custom") for tool in objects(value("tools"))]
-    yield "hosted_tools", not all(map(_RUN_BY_CLIENTS.fullmatch, tools))
-    yield "hosted_tools", bool(value("mcp_servers") or value("container"))
-    yield "remote", is_remote([value("messages"), value("system")])
+    is_hosted = not all(map(_RUN_BY_CLIENTS.fullmatch, tools))
+    yield "hosted_tools", is_hosted or bool(value("mcp_servers") or value("container"))
     yield "tier", value("service_tier") not in (None, "auto", "standard_only")
     yield "tier", value("speed") not in (None, "standard")
     yield "form", _ITS_MODELS.fullmatch(str(value("model"))) is None

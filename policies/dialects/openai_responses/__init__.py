@@ -3,7 +3,7 @@
 from policies.dialects.dialect import CacheMarks, Dialect, Http, RecallForm
 from policies.dialects.openai import BREAKPOINT
 from policies.dialects.openai_responses import exchange, reply, request
-from policies.dialects.openai_responses.ping import answers_ping, ping
+from policies.dialects.openai_responses.ping import ping
 from policies.dialects.splitting import RequestFields
 
 OPENAI_RESPONSES = Dialect(
@@ -35,7 +35,6 @@ OPENAI_RESPONSES = Dialect(
         styles=(BREAKPOINT,), style=request.mark_style, slots=request.slots, add=request.marked, longer=BREAKPOINT
     ),
     ping=ping,
-    answers_ping=answers_ping,
     recall=RecallForm(
         tool=exchange.recall_tool,
         put_back=exchange.put_back,

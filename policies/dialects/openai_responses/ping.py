@@ -11,9 +11,8 @@ Of older models, and of chat completions, no sentence says which limit of the ou
 import re
 from collections.abc import Iterator, Mapping
 
-from policies.dialects.common import as_json, objects, text_at
-from policies.dialects.pings import Values, is_remote, ping_of
-from policies.dialects.replies import read_event
+from policies.dialects.common import as_json, objects
+from policies.dialects.pings import Values, ping_of
 
 _ITS_MODELS = re.compile(r"gpt-(?:5\.(?:[6-9]|\d\d)|[6-9]|1\d)(?!\d)[^/@:]*")
 _MEMBERS = re.compile(
@@ -34,12 +33,6 @@ def ping(body: bytes) -> bytes:
     return ping_of(body, _MEMBERS, _objections, _changes)
 
 
-def answers_ping(event: bytes) -> bool:
-    """True where output begins with this event of a stream."""
-    kind = text_at(read_event(event), "type")
-    return kind == "response.output_item.added" or kind.endswith(".delta")
-
-
 def _changes(value: Values) -> Mapping[str, bytes]:
     options = value("prompt_cache_options")
     prewarm = {**(options if isinstance(options, dict) else {}), "prewarm": True}
@@ -53,7 +46,6 @@ def _objections(value: Values) -> Iterator[tuple[str, bool]]:
     tools = [value("tools"), *(item.get("tools") for item in items), *chosen]
     yield "hosted_tools", not all(map(_are_run_by_clients, tools))
     yield "hosted_tools", not all(_ITEMS.fullmatch(str(item.get("type", "message"))) for item in items)
-    yield "remote", is_remote(items)
     yield "stored", any(value(name) for name in ("conversation", "previous_response_id", "prompt", "background"))
     yield "stored", value("store") is not False and any(map(_is_stored, items))
     yield "tier", value("service_tier") not in (None, "auto", "default")

@@ -22,7 +22,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from policies.dialects import DIALECTS
-from policies.dialects.dialect import Dialect, usage_in
+from policies.dialects.dialect import Dialect, begins_output, usage_in
 from policies.dialects.pings import NoPingError
 from policies.money.prices import Usage
 from proxy.addons.warm.waiting import WaitingPrompt, begun
@@ -180,7 +180,7 @@ async def _read(reply: UpstreamReply, api: Dialect) -> tuple[Usage | None, bool]
     async with aclosing(reply.ahead()) as pieces:
         async for piece in pieces:
             read += piece
-            if any(map(api.answers_ping, events.feed(piece))):
+            if any(map(begins_output, events.feed(piece))):
                 return None, True
             if len(read) >= _LARGEST_REPLY:
                 break

@@ -17,18 +17,15 @@ short lifetimes half of them."""
 
 
 def beginning_of(tenant: str, owner: str, head: str) -> Key:
-    """Where the store has the conversation that an owner began last with this head (a digest of what stands before the
-    messages). It is like a conversation, but has one step alone, no text, and no bill."""
-    return Key(tenant, _digest(f"begun {owner} {head}"))
+    """Where the store has, as a single step, which conversation an owner began last with this head."""
+    return Key(tenant, f"begun {owner} {head}")
 
 
 def begun(key: Key, at: float) -> StepRecord:
     """The step that says there that it is this conversation."""
-    return StepRecord("begun", sent=Sent(0, _digest(key.conversation), 0, "", 0, "", "", ""), at=at)
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = sha256(key.conversation.encode("utf-8", "surrogatepass")).hexdigest()
+    nothing = dict.fromkeys(("tail_digest", "received_digest", "head", "settings"), "")
+    return StepRecord("begun", sent=Sent(0, digest, tail=0, received=0, **nothing), at=at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
