@@ -24,8 +24,8 @@ def beginning_of(tenant: str, owner: str, head: str) -> Key:
 def begun(key: Key, at: float) -> StepRecord:
     """The step that says there that it is this conversation."""
     digest = sha256(key.conversation.encode("utf-8", "surrogatepass")).hexdigest()
-    nothing = dict.fromkeys(("tail_digest", "received_digest", "head", "settings"), "")
-    return StepRecord("begun", sent=Sent(0, digest, tail=0, received=0, **nothing), at=at)
+    sent = Sent(0, digest, 0, "", 0, "", head="", settings="")
+    return StepRecord("begun", sent=sent, at=at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
