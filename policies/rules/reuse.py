@@ -1,27 +1,30 @@
 """Lines of a new output that repeat lines of an earlier one become a reference to them when the output arrives.
 
 Nothing goes out of sight and nothing that was sent before changes, so no cached prefix is lost. A run of lines has to
-stand word for word in one output, among those of its lines that the request still shows. Where that output is shortened
-later, the recall tool still gives the new one in full.
+stand word for word in one output, among those of its lines that the request still shows, or in what one call wrote;
+numbers that a tool prints before lines may differ. Where that text is shortened later, the recall tool still gives the
+new one in full.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 
 from policies.context import Context
 from policies.model.conversation import Block, Conversation, Index
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
-from policies.text.lines import Layout, Line, is_json, layout_of, lines_of, written_by
+from policies.text.lines import Line, LineLayout, is_json, layout_of, lines_of, written_by
 from policies.text.stubs import lines_above, named_call
 from policies.tools import FILES, RECALL
 
 _MOST_LINES = 50_000
 """Lines of one output that are looked up, and remembered."""
+_AROUND = 3
+"""Lines of a file next to new ones that stand whole."""
 _PLAIN = str.maketrans({'"': "'", "\\": "/"})
 """For a reference inside a string with escapes."""
 
@@ -60,18 +63,24 @@ class Reuse(ConfiguredPolicy):
             every_run = _runs(conversation, context, changed, i, lines)
             runs = [run for run in every_run if run.stop - run.first >= self.lines]
             if runs and context.kind(conversation, i) in FILES:
-                runs = [run for run in runs if run.stop - run.first >= self.file_share * len(lines)]
-            text, uses = self._referring(conversation, context, i, lines, runs) if runs else ("", ())
-            if uses and not (layout.json and not is_json(text)):
+                least = max(self.lines, self.file_share * len(lines))
+                runs = [run for run in _narrowed(runs) if run.stop - run.first >= least]
+            text, uses = self._referring(conversation, context, i, lines, runs, layout) if runs else ("", ())
+            if uses and (is_json(text) or not layout.json):
                 changed[i] = Replace(block.anchor, text, "reuse", uses=uses, lossless=True)
                 yield changed[i]
 
     def _referring(
-        self, conversation: Conversation, context: Context, at: int, lines: Sequence[Line], runs: Iterable[Passage]
+        self,
+        conversation: Conversation,
+        context: Context,
+        at: int,
+        lines: Sequence[Line],
+        runs: Iterable[Passage],
+        layout: LineLayout,
     ) -> tuple[str, tuple[str, ...]]:
         output, pieces, end, newest = conversation.blocks[at].text, list[str](), 0, -1
         again, uses, names = context.way_back(conversation, at), list[str](), dict[int, str]()
-        escaped = layout_of(output).escaped
         for run in runs:
             source, first, last = conversation.blocks[run.block], lines[run.first], lines[run.stop - 1]
             text = output[first.start : last.end]
@@ -83,7 +92,7 @@ class Reuse(ConfiguredPolicy):
             back = ("", None) if uses else (context.ref(conversation, at), again)
             above = range(run.line, run.line + run.stop - run.first)
             note = lines_above(above, call, *back, here=first.number, written=source.kind == "call")
-            note = note.translate(_PLAIN) if escaped else note
+            note = note.translate(_PLAIN) if layout.escaped else note
             if context.count(text) - context.count(note) >= self.saves:
                 pieces += [output[end : first.start], note]
                 newest, end = run.block, last.end
@@ -107,21 +116,29 @@ def _runs(
                 continue
             layout = above.layouts[block]
             visible = _words_of(edit.text, layout) if edit else None
-            there = lines_of(_shown(source), layout, start)
+            there = lines_of(_text_of(source), layout, start)
             stop = _end(lines, first, there, visible)
             if stop > (best.stop if best else first):
-                printed = next(lines_of(_shown(source), layout, start)).number
-                best = Passage(first, stop, block, printed or line)
+                own_number = next(lines_of(_text_of(source), layout, start)).number
+                best = Passage(first, stop, block, own_number or line)
         if best:
             yield best
         first = best.stop if best else first + 1
+
+
+def _narrowed(runs: Sequence[Passage]) -> Iterator[Passage]:
+    """The runs without the lines next to a change inside one source: an edit of what is new there quotes them."""
+    changes = [one.block == two.block and one.stop < two.first for one, two in pairwise(runs)]
+    for run, before, after in zip(runs, [False, *changes], [*changes, False], strict=True):
+        first, stop = run.first + _AROUND * before, run.stop - _AROUND * after
+        yield Passage(first, stop, run.block, run.line + first - run.first)
 
 
 def _may_show(context: Context, source: Block, edit: Replace | None) -> bool:
     return edit is None if source.kind == "call" else context.is_output(source)
 
 
-def _shown(block: Block) -> str:
+def _text_of(block: Block) -> str:
     """The text whose lines a block shows: an output, or what a call wrote."""
     return written_by(block.text) if block.kind == "call" else block.text
 
@@ -130,25 +147,19 @@ def _end(lines: Sequence[Line], first: int, source: Iterator[Line], visible: fro
     """Where the run ends that begins with the line `first`, if the lines of the source say the same; `first` itself
     where they do not. `visible`: the lines of the source that are in sight, where not all are. Numbers printed before
     lines rise by one, so that the first tells the others."""
-    stop, begin = first, 0
+    stop, expected = first, (0, 0)
     for line, there in zip(islice(lines, first, None), source, strict=False):
-        begin = begin if stop > first else there.number
+        numbers = line.number, there.number
         if line.words is None or line.words != there.words or (visible is not None and there.words not in visible):
             break
-        if line.number != _following(lines[first].number, stop - first) or there.number != _following(
-            begin, stop - first
-        ):
+        if stop > first and numbers != expected:
             break
-        stop += 1
+        stop, expected = stop + 1, (line.number and line.number + 1, there.number and there.number + 1)
     return stop
 
 
-def _following(number: int, lines: int) -> int:
-    return number + lines if number else 0
-
-
 @lru_cache(maxsize=64)  # a pure function, so the cache changes nothing but the time it takes
-def _words_of(text: str, layout: Layout) -> frozenset[str | None]:
+def _words_of(text: str, layout: LineLayout) -> frozenset[str | None]:
     return frozenset(line.words for line in islice(lines_of(text, layout), _MOST_LINES))
 
 
@@ -184,7 +195,7 @@ class LinePlaces:
     """One place of each line in each output, by the hash of the line: what is found has to be compared."""
 
     places: dict[int, int | list[int]] = field(default_factory=dict)
-    layouts: dict[int, Layout] = field(default_factory=dict)
+    layouts: dict[int, LineLayout] = field(default_factory=dict)
 
     def add(self, block: int, text: str) -> None:
         first = block * _BLOCK
@@ -215,7 +226,7 @@ class LinePlaces:
         return [(place // _BLOCK, place % _BLOCK // _START, place % _START) for place in nearest]
 
 
-def landmarks(text: str, layout: Layout) -> Iterator[tuple[int, int, str]]:
+def landmarks(text: str, layout: LineLayout) -> Iterator[tuple[int, int, str]]:
     """The first lines of a text that are long enough, each with the character at which it begins, and its number."""
     for number, line in enumerate(islice(lines_of(text, layout), _MOST_LINES), 1):
         if line.words and len(line.words.strip()) >= _SHORT:
@@ -225,13 +236,13 @@ def landmarks(text: str, layout: Layout) -> Iterator[tuple[int, int, str]]:
 def _add_lines(lines: LinePlaces, blocks: Sequence[Block], start: int) -> None:
     for at in range(start, len(blocks)):
         if blocks[at].kind in _SHOWING:
-            lines.add(at, _shown(blocks[at]))
+            lines.add(at, _text_of(blocks[at]))
 
 
 def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
     for at in reversed(range(end, len(blocks))):
         if blocks[at].kind in _SHOWING:
-            lines.remove(at, _shown(blocks[at]))
+            lines.remove(at, _text_of(blocks[at]))
 
 
 _PLACES_OF_LINES = Index[Block, LinePlaces](LinePlaces, _add_lines, _cut_lines)

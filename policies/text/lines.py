@@ -15,9 +15,10 @@ import msgspec
 
 from policies.tools.arguments import OLD, arguments_of, spelled
 
-_NUMBER = r" *(\d{1,7})(?:\t|\\+t|→|[:|-]| \| ?)"
-_NUMBERED = re.compile(_NUMBER)
-_NUMBERS = re.compile(f"^{_NUMBER}", re.M), re.compile(rf"(?:^|(?<=\\n)){_NUMBER}")
+_NUMBER = r" *(\d{1,7})(?:\t|\\+t|→|[:|-]| \| ?)", r" *(\d{1,7})[:|-] "
+"""As a rule, and where a blank follows every number, as in `12: text`."""
+_NUMBERED = [re.compile(number) for number in _NUMBER]
+_NUMBERS = [[re.compile(f"{begin}{number}", re.M) for number in _NUMBER] for begin in ("^", r"(?:\A|(?<=\\n))")]
 _FEWEST_NUMBERS = 3
 _ESCAPED_END = re.compile(r"\\+n")
 _ESCAPED_FOR_EACH = 8
@@ -35,31 +36,33 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LineLayout:
     escaped: bool
-    numbered: bool
-    """True where the printed numbers rise from the first to the last, so that each names one line."""
+    number: re.Pattern[str] | None
+    """What stands before lines, where the numbers there rise from the first to the last, so that each names one."""
     json: bool
 
 
-def layout_of(text: str) -> Layout:
+def layout_of(text: str) -> LineLayout:
     escaped = text.count("\\n") > _ESCAPED_FOR_EACH * (text.count("\n") + 1)
-    numbers = [*map(int, _NUMBERS[escaped].findall(text))]
-    numbered = len(numbers) >= _FEWEST_NUMBERS and all(map(lt, numbers, numbers[1:]))
-    return Layout(escaped, numbered, escaped and is_json(text))
+    any_number, with_blank = _NUMBERS[escaped]
+    numbers = [*map(int, any_number.findall(text))]
+    rise = len(numbers) >= _FEWEST_NUMBERS and all(map(lt, numbers, numbers[1:]))
+    blanks = rise and len(with_blank.findall(text)) == len(numbers)
+    return LineLayout(escaped, _NUMBERED[blanks] if rise else None, escaped and is_json(text))
 
 
-def lines_of(text: str, layout: Layout, start: int = 0) -> Iterator[Line]:
+def lines_of(text: str, layout: LineLayout, start: int = 0) -> Iterator[Line]:
     """The lines from the one that begins at `start` on."""
     while start >= 0:
         if layout.escaped:
-            found = _ESCAPED_END.search(text, start)
-            end, following = found.span() if found else (len(text), -1)
+            hit = _ESCAPED_END.search(text, start)
+            end, following = hit.span() if hit else (len(text), -1)
         else:
             end = text.find("\n", start)
             following = end + 1 or -1
             end = end if following > 0 else len(text)
-        number = _NUMBERED.match(text, start, end) if layout.numbered else None
+        number = layout.number.match(text, start, end) if layout.number else None
         words = text[number.end() if number else start : end].rstrip("\r")
         bare = layout.json and _BARE_QUOTE.search(words)
         yield Line(start, end, int(number[1]) if number else 0, None if bare else words)
