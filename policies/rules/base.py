@@ -89,6 +89,14 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
                 yield i
 
 
+def unreferenced(context: Context, aged: range) -> Sequence[int]:
+    """The blocks that leave a window, and those that they point to, if nothing inside the window points to them."""
+    if not context.used_by:  # nearly always
+        return aged
+    blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}
+    return sorted(at for at in blocks if context.used_by.get(at, at) < aged.stop)
+
+
 def turn_runs(
     conversation: Conversation, context: Context, turns: range, without: Container[int]
 ) -> Iterator[list[list[int]]]:

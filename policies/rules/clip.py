@@ -14,7 +14,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import Keep, Large, Trigger, is_large, parameter
 from policies.model.rawjson import Path, UnreadableError, replaced
-from policies.rules.base import ConfiguredPolicy, policy
+from policies.rules.base import ConfiguredPolicy, policy, unreferenced
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, known_by, writes
 
@@ -35,7 +35,7 @@ class Clip(ConfiguredPolicy):
             (context.aged(conversation, self.keep, self.when), False),
             (context.aged(conversation, self.keep_writes, self.when, in_sight=True), True),
         ):
-            for i in blocks:
+            for i in unreferenced(context, blocks):
                 block = conversation.blocks[i]
                 if block.kind != "call" or i not in conversation.results or not context.may_save(i):
                     continue

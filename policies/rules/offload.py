@@ -14,7 +14,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
 from policies.model.parameters import Keep, Large, Trigger, begin_of, parameter
-from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy, unreferenced
 from policies.sight import DOUBLINGS
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
@@ -91,7 +91,7 @@ class Offload(ConfiguredPolicy):
         begin = begin_of(conversation, window, context.step, context.budget.window) if lapsed else 0
         yield from large_outputs(conversation, context, (i for i in lapsed if i < begin), self.over)
         if not isinstance(window, int) or self.when:
-            gone = _unreferenced(context, context.aged(conversation, window, self.when))
+            gone = unreferenced(context, context.aged(conversation, window, self.when))
             yield from large_outputs(conversation, context, gone, self.over)
             return
         for doubling in range(DOUBLINGS + 1):
@@ -99,20 +99,12 @@ class Offload(ConfiguredPolicy):
             if not turns:
                 continue
             aged = range(conversation.ends[turns.start], conversation.ends[turns.stop])
-            for i in large_outputs(conversation, context, _unreferenced(context, aged), self.over):
+            for i in large_outputs(conversation, context, unreferenced(context, aged), self.over):
                 half, at = context.step - (window << doubling >> 1), context.rereads.get(i, i)
                 if doubling and not in_use(conversation, at, half, _RECENT, _FEWEST_NAMES):
                     continue  # it was offered when it was half as old
                 if doubling == DOUBLINGS or not in_use(conversation, at, context.step, _RECENT, _FEWEST_NAMES):
                     yield i
-
-
-def _unreferenced(context: Context, aged: range) -> Sequence[int]:
-    """The blocks that leave a window, and those that they point to, if nothing inside the window points to them."""
-    if not context.used_by:  # nearly always
-        return aged
-    blocks = {*aged, *(used for at in aged for used in context.uses.get(at, ()))}
-    return sorted(at for at in blocks if context.used_by.get(at, at) < aged.stop)
 
 
 def _waits(conversation: Conversation, context: Context, at: int) -> bool:

@@ -6,13 +6,12 @@ Files are never touched: their white space may be quoted by the next edit. The r
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.text.lines import is_json
 from policies.text.stubs import tidied_output
 from policies.tools import ToolKind
 
@@ -54,7 +53,7 @@ def tidied(text: str, kind: ToolKind) -> str:
     """The text as a reader needs it; unchanged where it is neither a command's output nor JSON."""
     if kind not in ("command", "data"):
         return text
-    if text.lstrip()[:1] in ("{", "[") and _is_json(text):
+    if is_json(text):
         return _TOKEN.sub(r"\1", text)
     if kind == "data":
         return text
@@ -67,14 +66,6 @@ def is_tidy(text: str) -> bool:
     """True where `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
     marks = ("\x1b", "\r", "\n\n\n", " \n", "\t\n")
     return not (text.lstrip()[:1] in ("{", "[") or text[-1:] in (" ", "\t") or any(mark in text for mark in marks))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
-    return True
 
 
 def _without_overwritten(line: str) -> str:

@@ -83,12 +83,22 @@ def named_call(tool: str, arguments: str, nth: int = 0) -> str:
     return f"{called} #{nth}" if nth else called
 
 
-def lines_above(lines: range, call: str, ref: str, again: WayBack | None = None) -> str:
+def lines_above(
+    lines: range, call: str, ref: str, again: WayBack | None = None, *, here: int = 0, written: bool = False
+) -> str:
     """Lines of an output that are those of an earlier one, which a call names; "" where the last such line named it.
-    `again`: the kind of the output, where nothing but its tool brings it back."""
-    which = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]}-{lines[-1]}"
+    `again`: the kind of the output, where nothing but its tool brings it back. `here`: the number before the first,
+    where the output numbers its lines. `written`: they stand in what the call was given, and not in its output."""
+    which = _numbers(lines)
+    if here and here != lines[0]:
+        which = f"{_numbers(range(here, here + len(lines)))} here: {which}"
     back = f"; ref {ref}" if ref else f"; {_AGAIN[again]} to see them here" if again else ""
-    return f"{MARK} {which} of {f'{call} above' if call else 'it'}{back}]"
+    source = f"{'what was given to ' if written else ''}{call} above" if call else "it"
+    return f"{MARK} {which} of {source}{back}]"
+
+
+def _numbers(lines: range) -> str:
+    return f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]}-{lines[-1]}"
 
 
 def tidied_output(kind: WayBack, ref: str) -> str:
@@ -150,7 +160,7 @@ def _at(ref: str) -> str:
     return f", ref {ref}" if ref else ""
 
 
-_CALL = r"(?: lines? [0-9-]{1,15} of [^\n]{1,90}? above)?"
+_CALL = r"(?:(?: lines? [0-9-]{1,15} here:)? lines? [0-9-]{1,15} of [^\n]{1,110}? above)?"
 """The name of a call, which may have brackets of its own, before a reference."""
 _REFERENCE = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
 _REF = re.compile(r"\bref \d")

@@ -132,7 +132,9 @@ class _View:
             self._hidden.append(_Hidden(hidden, ref if where == "recoverable_by_recall" else "", where))
             texts |= {blocks[0]: edit.text, **dict.fromkeys(blocks[1:], "")}
         self._texts = texts
-        self._visible = _APART.join(texts.values())
+        in_calls = (texts[i] for i, block in enumerate(conversation.blocks) if block.kind == "call")
+        arguments = (text for call in in_calls for _, text in strings_in(arguments_of(call)))
+        self._visible = _APART.join([*texts.values(), *arguments])
         self._behind = {
             where: _APART.join(hidden.text for hidden in self._hidden if hidden.where == where) for where in _BEHIND
         }

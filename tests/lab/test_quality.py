@@ -248,6 +248,16 @@ def test_old_text_counts_by_its_lines_where_it_stands_as_none() -> None:
     assert (found.at_risk_quoted_lines.used, found.at_risk_quoted_lines.recoverable_by_recall) == (1, 1)
 
 
+def test_old_text_that_stands_in_the_arguments_of_a_call_is_visible() -> None:
+    old = 'return "a text"'
+    written = call("w", "write", {"path": "a.py", "content": f"{old}\n"})
+    edit: Json = {"role": "assistant", "tool_calls": [call("e", "edit", {"path": "a.py", "oldText": old})]}
+    write: Json = {"role": "assistant", "tool_calls": [written]}
+    talk = conversation_of(user("go"), write, gives("ok", "w"), *runs("cat a.py", old), edit)
+    found = visibility_of(2, hide(4, repeated_output("", ""), talk), talk=talk)
+    assert (found.quoted.used, found.quoted.visible) == (1, 1)
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -1,8 +1,10 @@
 """Reuse: what stands above is named, all the rest stays, and work grows with what is new."""
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +19,12 @@ from policies.planning.plan import plan
 from policies.presets import PRESETS
 from policies.recall import original
 from policies.rules import reuse
+from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.rules.reuse import LinePlaces, Reuse, landmarks
 from policies.rules.tidy import Tidy
+from policies.text.lines import layout_of
 from policies.text.stubs import refs_named
 from tests import examples
 from tests.kit.histories import CHEAP, ROOMY, Json, body_of, requests
@@ -213,9 +217,136 @@ def test_an_output_that_goes_leaves_no_place_behind() -> None:
     lines.add(4, f"left line\n{FILE}\nleft line")
     assert list(lines.before(6, "left line")) == [(4, 0, 1)]
     assert list(lines.before(4, "left line")) == []
-    lines.remove(f"left line\n{FILE}\nleft line")
+    lines.remove(4, f"left line\n{FILE}\nleft line")
     assert lines == before
-    assert [place[:2] for place in landmarks("ab\nlong enough\n  }  \nlast one")] == [(3, 2), (21, 4)]
+    text = "ab\nlong enough\n  }  \nlast one"
+    assert [place[:2] for place in landmarks(text, layout_of(text))] == [(3, 2), (21, 4)]
+
+
+# --- numbers before lines, escaped texts, texts that calls wrote ---
+
+
+def numbered(text: str, first: int = 1, form: str = "{:>6}\t{}") -> str:
+    return "\n".join(form.format(n, line) for n, line in enumerate(text.split("\n"), first))
+
+
+def last_output(*messages: Json, policies: tuple[Reuse, ...] = (Reuse(lines=3, saves=10),)) -> str:
+    """The last output as it is sent."""
+    conversation = conversation_of(user("go"), *messages)
+    edits = {e.at: e.text for e in plan(conversation, setup(*policies)).edits if isinstance(e, Replace)}
+    last = conversation.blocks[-1]
+    return edits.get(last.anchor, last.text)
+
+
+def without_ref(text: str) -> str:
+    return re.sub(r"; ref \d+", "", text)
+
+
+LINES = FILE.split("\n")
+
+
+@pytest.mark.parametrize("form", ["{:>6}\t{}", "{:>6}→{}", "{}\t{}", "{}: {}", "{}:{}", "{:>4} | {}"])
+def test_lines_under_other_numbers_are_the_same_lines(form: str) -> None:
+    read = runs("cat -n a.py", numbered(FILE, 1, form))
+    assert without_ref(last_output(*read, *runs("b", numbered(FILE, 8, form)))) == (
+        "[narrows: lines 8-67 here: lines 1-60 of `cat -n a.py` above]"
+    )
+    assert without_ref(last_output(*read, *runs("b", FILE))) == "[narrows: lines 1-60 of `cat -n a.py` above]"
+    part = numbered("\n".join(LINES[19:40]), 20, form)
+    assert without_ref(last_output(*runs("cat a.py", FILE), *runs("b", part))) == (
+        "[narrows: lines 20-40 of `cat a.py` above]"
+    )
+
+
+def test_a_line_of_a_part_is_named_by_the_number_that_stands_before_it() -> None:
+    part = numbered("\n".join(LINES[19:50]), 20)
+    sent = last_output(*runs("sed", part), *runs("b", numbered("\n".join(LINES[29:40]), 30)))
+    assert without_ref(sent) == "[narrows: lines 30-40 of `sed` above]"
+
+
+def test_numbers_that_leave_lines_out_do_not_stand_for_a_range() -> None:
+    gaps = "\n".join(f"{2 * n + 1}:{line}" for n, line in enumerate(LINES))
+    for first, second in ((FILE, gaps), (gaps, FILE)):
+        assert last_output(*runs("a", first), *runs("b", second)) == second
+
+
+def test_numbers_that_name_two_lines_are_words_of_them() -> None:
+    twice = f"{numbered(FILE)}\n{numbered(FILE[::-1])}"
+    assert not layout_of(twice).number
+    assert "here" not in last_output(*runs("a", FILE), *runs("b", twice))
+
+
+def test_a_file_read_again_after_an_edit_shows_the_change_and_the_lines_around_it() -> None:
+    changed = [*LINES[:30], "a new line of the file", *LINES[31:]]
+    history = [*runs("cat -n a.py", numbered(FILE)), *runs("cat -n a.py ", numbered("\n".join(changed)))]
+    around = numbered("\n".join(changed[27:34]), 28).split("\n")
+    assert without_ref(last_output(*history)).split("\n") == [
+        "[narrows: lines 1-27 of `cat -n a.py` above]",
+        *around,
+        "[narrows: lines 35-60 of it]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("Write", {"file_path": "a.py", "content": FILE}),
+        ("Edit", {"file_path": "a.py", "old_string": f"{FILE}{FILE}", "new_string": FILE}),
+    ],
+)
+def test_a_file_that_a_call_wrote_is_read_by_reference(tool: str, arguments: Json) -> None:
+    write = {"role": "assistant", "content": None, "tool_calls": [call("call_0", tool, arguments)]}
+    done = [write, gives("done")]
+    sent = last_output(*done, *runs("cat -n a.py", numbered(FILE)))
+    assert without_ref(sent) == f"[narrows: lines 1-60 of what was given to {tool} a.py above]"
+    assert refs_named(sent)
+
+
+def test_a_call_without_its_text_is_no_source() -> None:
+    write = {"role": "assistant", "content": None}
+    write["tool_calls"] = [call("call_0", "Write", {"file_path": "a.py", "content": FILE})]
+    conversation = conversation_of(user("go"), write, gives("done"), *runs("cat a.py", FILE))
+    cut = Replace(conversation.blocks[1].anchor, '{"file_path": "a.py", "content": "gone"}', "clip")
+    at = Context(step=2, prices=CHEAP, budget=ROOMY, count=letters, recall=True)
+    assert [edit.uses for edit in Reuse(lines=3, saves=10)(conversation, at)] == [(conversation.blocks[1].anchor,)]
+    assert not list(Reuse(lines=3, saves=10)(conversation, replace(at, edits={1: cut})))
+
+
+def test_what_a_call_wrote_stays_while_an_output_inside_the_window_points_to_it() -> None:
+    write = {"role": "assistant", "content": None}
+    write["tool_calls"] = [call("call_0", "Write", {"file_path": "a.py", "content": FILE})]
+    quiet = [message for i in range(3) for message in runs(f"true {i}", f"{i}")]
+    policies = Reuse(lines=3, saves=10), Clip(over=40, keep=2, keep_writes=2)
+
+    def clipped(read: str, after: int) -> bool:
+        history = [user("go"), write, gives("done"), *runs("x", "y"), *runs("cat a.py", read), *quiet]
+        state = plan(conversation_of(*history[: 7 + 2 * after]), setup(*policies)).state
+        return 1 in state.offers or 1 in state.edits
+
+    assert clipped("nothing of it", 1)
+    assert not clipped(FILE, 1)
+    assert clipped(FILE, 2)
+
+
+@pytest.mark.parametrize("wrapped", [json.dumps, lambda value: json.dumps([json.dumps(value)]), repr])
+def test_lines_inside_strings_are_found_and_the_shape_stays(wrapped: Callable[[Json], str]) -> None:
+    first, second = ({"output": f"run {i}\n{FILE}\nend {i}", "exit": i, "quote": 'a "b"'} for i in range(2))
+    text = last_output(*runs('echo "a"', wrapped(first)), *runs("b", wrapped(second)))
+    assert "of `echo 'a'` above" in text
+    assert len(text) < 300
+    if wrapped is json.dumps:
+        sent = json.loads(text)
+        note = "[narrows: lines 2-61 of `echo 'a'` above]"
+        assert sent | {"output": without_ref(sent["output"])} == second | {"output": f"run 1\n{note}\nend 1"}
+
+
+def test_references_stay_inside_the_strings_of_json() -> None:
+    """Both strings end alike, and so does all that stands between them."""
+    outputs = [json.dumps({"id": i, "a": f"{i}\n{FILE}\nend", "b": f"begin\n{FILE[::-1]}\nend"}) for i in range(2)]
+    sent = json.loads(last_output(*runs("a", outputs[0]), *runs("b", outputs[1])))
+    assert list(sent) == ["id", "a", "b"]
+    assert sent["a"].startswith("1\n[narrows:")
+    assert sent["b"].startswith("begin\n[narrows:")
 
 
 def test_many_places_of_one_line_are_looked_at_only_in_part() -> None:

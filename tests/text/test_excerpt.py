@@ -185,12 +185,13 @@ def test_s6_stubs_say_nothing_but_what_follows_from_content() -> None:
         (f"a\n{stubs.way_back('file', '482913')}\nb {stubs.shortened_prose('111111')}", {"482913", "111111"}),
         (stubs.left_out_turns(3, "bash", "482913482913+7"), {"482913482913+7"}),
         (stubs.lines_above(range(1, 4), "`grep '[a-z]' a.py`", "482913"), {"482913"}),
+        (stubs.lines_above(range(1, 4), "write [a].py", "482913", here=8, written=True), {"482913"}),
         ("ref 482913", set()),
         ("[narrows: run it again for the rest] ref 482913", set()),
         (f"{stubs.MARK} ref 48291]", set()),
         (stubs.MARK * 20_000 + "ref 482913", {"482913"}),
     ],
-    ids=["two", "a-run", "a-call-with-brackets", "bare", "behind-a-stub", "short", "many-marks"],
+    ids=["two", "a-run", "a-call-with-brackets", "a-written-text", "bare", "behind-a-stub", "short", "many-marks"],
 )
 def test_r1_the_references_of_a_text_are_those_that_its_stubs_name(text: str, refs: set[str]) -> None:
     assert stubs.refs_named(text) == refs
