@@ -17,7 +17,7 @@ from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
-from policies.tools import FILES, RECALL
+from policies.tools import FILES, OURS
 
 _MOST_LINES = 50_000
 """Lines of one output that are looked up, and remembered."""
@@ -93,7 +93,7 @@ def _runs(
         places = above.before(at, lines[first]) if len(lines[first].strip()) >= _SHORT else ()
         for block, start, line in places:
             source = conversation.blocks[block]
-            if block in context.folded or source.tool == RECALL or not context.is_output(source):
+            if block in context.folded or source.tool in OURS or not context.is_output(source):
                 continue
             edit = changed.get(block)
             stop = _end(lines, first, source.text, start, _lines_of(edit.text) if edit else None)

@@ -11,7 +11,7 @@ from policies.context import Policy, TokenCounter
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold
 from policies.text.layout import edited_tokens, fold_tokens
-from policies.tools import RECALL
+from policies.tools import OURS
 
 TOOLS = "tools"
 """The kind of what stands before all messages: tool schemas."""
@@ -99,7 +99,7 @@ def break_down(
     in what the client wrote."""
     blocks = conversation.blocks
     after = [(block.tokens + block.frame, len(block.text)) for block in blocks]
-    before = [(0, 0) if block.tool == RECALL else size for block, size in zip(blocks, after, strict=True)]
+    before = [(0, 0) if block.tool in OURS else size for block, size in zip(blocks, after, strict=True)]
     schemas = BeforeAfter(written := tokens - sum(size for size, _ in before), written + tool)
     layers = [_layer(WRITTEN, 0, schemas.before, blocks, before)]
     if tool or after != before:
