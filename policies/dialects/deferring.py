@@ -77,9 +77,9 @@ class DeferredTools:
         return b"[" + b",".join([*listed, *(each.raw for each in found if self.form.finds_in_list)]) + b"]"
 
     def hidden(self, found: Sequence[Definition], count: TokenCounter) -> int:
-        """Tokens of definitions that the model is spared where so much was found, the search tool taken off."""
+        """Tokens of definitions that the list lacks where so much was found, the search tool taken off."""
         spared = sum(self.catalog.definitions[at].tokens for at in self.places)
-        if self.form.finds_in_list or self.form.counts_found:
+        if self.form.finds_in_list:
             spared -= sum(each.tokens for each in found)
         return spared - count(search_tool(self.form, self.catalog, self.places).decode())
 
@@ -125,8 +125,11 @@ def catalog_of(form: DeferralForm, tools: bytes, count: TokenCounter) -> Catalog
             raise UnreadableError("a tool is no object")
         is_searched = is_searched or "defer_loading" in entry or _is_search(entry)
         definitions.append(_definition(form, entry, raw, count(raw.decode("utf-8", "replace"))))
-    digest = sha256(tools).hexdigest()[:32]
-    return Catalog(unambiguous(definitions), digest, is_searched or b'"defer_loading"' in tools)
+    return Catalog(unambiguous(definitions), list_digest(tools), is_searched or b'"defer_loading"' in tools)
+
+
+def list_digest(tools: bytes) -> str:
+    return sha256(tools).hexdigest()[:32]
 
 
 def _definition(form: DeferralForm, entry: Entry, raw: bytes, tokens: int) -> Definition:

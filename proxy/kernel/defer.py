@@ -1,0 +1,250 @@
+"""Whose definitions of tools are deferred, and who says so: the list of a conversation is decided once.
+
+    ToolDeferral    what was decided of the list of a request, or is to be; and the claim of that
+    CalledTools     the tools that a tenant's conversations with the same list have called, by name
+
+Laws
+  A list is decided at the first request that brings it, and written before its bytes are sent; the first writer wins.
+  A later request whose decision nobody has, and one that nothing may be claimed for, bring their list whole; so does
+  one that forces a tool that is deferred.
+  Another list in mid-conversation is another decision. Whatever goes wrong: the list as its client wrote it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import methodcaller
+
+import msgspec
+from cachetools import TTLCache
+from msgspec import structs
+
+from policies.dialects import DIALECTS
+from policies.dialects.deferring import (
+    DeferralForm,
+    DeferredTools,
+    catalog_of,
+    forced,
+    search_tool,
+    searches,
+    with_list,
+)
+from policies.model.conversation import Conversation
+from policies.model.edits import Insert
+from policies.model.memory import StepRecord
+from policies.money.prices import Prices
+from policies.tools.deferral import Catalog, Terms, as_places, deferred, most_called, named_in, places_in
+from proxy.config import Settings
+from proxy.event_loop import in_thread
+from proxy.memory import Key, StoreTrouble
+from proxy.memory.cached import CachedStore, PendingWrite
+from proxy.memory.conversation import Inserts, LiveConversation, ParsedRequest, put_newest
+from proxy.requests import WHOLE, ClientRequest, RequestContext, ToolDecision
+from proxy.telemetry import Telemetry
+
+_TOOLS = "tools"
+"""The anchor of the record of a conversation's first list; those of others have their digest behind it."""
+_LARGE = 200_000
+"""Bytes of a list that is read in a thread, so that nobody else waits."""
+_LISTS = 8
+"""Lists of one conversation whose decisions are remembered, the newest."""
+_OF_OTHERS = (b'"tool_reference"', b'"tool_search_call"')
+"""In the history of a client whose model searches by itself."""
+
+
+def wants_deferral(client_request: ClientRequest, settings: Settings) -> bool:
+    options = client_request.options
+    preset = settings.all_presets()[options.preset or settings.preset]
+    return (options.tools or settings.tools or preset.tools) == "defer"
+
+
+@dataclass(eq=False)
+class ToolDeferral:
+    settings: Settings
+    store: CachedStore
+    telemetry: Telemetry
+    called: "CalledTools"
+    prices: Callable[[str, str], Prices]
+    refuses: Callable[[str, str], bool]
+    """True where an upstream takes no deferred definitions for a model."""
+
+    async def __call__(
+        self, client_request: ClientRequest, live: LiveConversation, received: ParsedRequest
+    ) -> ToolDecision:
+        request, form = received.request, DIALECTS[client_request.dialect].deferral
+        if form is None or client_request.is_dry or not request.brings_tools:
+            return WHOLE
+        if not wants_deferral(client_request, self.settings) or not form.takes(request):
+            return WHOLE
+        if self.refuses(client_request.upstream, request.model):
+            return WHOLE
+        try:
+            if len(request.tool_list) > _LARGE:
+                catalog = await in_thread(catalog_of, form, request.tool_list, received.count)
+            else:
+                catalog = catalog_of(form, request.tool_list, received.count)
+            return await self._decided(client_request, live, received, form, catalog)
+        except Exception as error:  # law 6: the list goes as the client wrote it
+            self.telemetry.log.error("not_deferred", error=type(error).__name__, exc_info=True)
+            return WHOLE
+
+    async def settle(self, context: RequestContext, may_claim: bool) -> bool:
+        """Have a decision count. False where another does, by which the request is to be planned anew."""
+        record, live = context.tools.record, context.live
+        assert record is not None  # else it counts
+        digest = _digest_of(record)
+        ours = record.reason
+        counts = await self._claimed(live.key, record) if may_claim else f"{digest} "
+        put_newest(live.tools, digest, counts, _LISTS)
+        return counts == ours
+
+    async def _decided(
+        self,
+        client_request: ClientRequest,
+        live: LiveConversation,
+        received: ParsedRequest,
+        form: DeferralForm,
+        catalog: Catalog,
+    ) -> ToolDecision:
+        known, is_first = live.tools.get(catalog.digest), received.conversation.steps == 1
+        if known is None and client_request.counting is not None:
+            return WHOLE
+        if known is None and not is_first:
+            lookup = await self.store.look_up(live.key, [_TOOLS, f"{_TOOLS} {catalog.digest}"])
+            records = lookup.memory.steps
+            if _TOOLS not in records:
+                return ToolDecision(is_gone=True)
+            known = next((each.reason for each in records.values() if _digest_of(each) == catalog.digest), None)
+            if known is not None:
+                put_newest(live.tools, catalog.digest, known, _LISTS)
+        if known is not None:
+            places = places_in(known.partition(" ")[2], len(catalog.definitions))
+            return ToolDecision(_unforced(DeferredTools(form, catalog, places, received.request.tool_list), received))
+        if not client_request.may_plan:
+            return WHOLE
+        places = await self._places(client_request, received, form, catalog)
+        record = StepRecord(_TOOLS, reason=f"{catalog.digest} {as_places(places)}")
+        return ToolDecision(
+            _unforced(DeferredTools(form, catalog, places, received.request.tool_list), received), record
+        )
+
+    async def _places(
+        self, client_request: ClientRequest, received: ParsedRequest, form: DeferralForm, catalog: Catalog
+    ) -> tuple[int, ...]:
+        request, conversation = received.request, received.conversation
+        if any(word in request.body for word in _OF_OTHERS):
+            return ()
+        texts = [block.text for block in conversation.blocks if block.kind in ("system", "user")]
+        kept = named_in(catalog, [*texts, request.instructions.decode("utf-8", "replace")]) | forced(request)
+        kept |= {block.tool for block in conversation.blocks if block.kind == "call"}
+        kept |= {*await self.called.counts(client_request.sender.tenant, catalog.digest)}
+        prices = self.prices(request.model, client_request.upstream)
+        prompt = conversation.client_tokens[-1] + received.count(request.instructions.decode("utf-8", "replace"))
+        terms = Terms(prices.read, prices.write, prompt, conversation.steps, form.finds_in_list)
+        every = range(len(catalog.definitions))
+        return deferred(catalog, kept, terms, received.count(search_tool(form, catalog, every).decode()))
+
+    async def _claimed(self, key: Key, record: StepRecord) -> str:
+        """What counts for the list: the first that was written. Nothing is deferred where the store does not answer."""
+        digest = _digest_of(record)
+        for anchor in (_TOOLS, f"{_TOOLS} {digest}"):
+            first = await self.store.claim(key, replace(record, anchor=anchor))
+            if first is None:
+                return f"{digest} "
+            if _digest_of(first) == digest:
+                return first.reason
+        return f"{digest} "
+
+
+def _digest_of(record: StepRecord) -> str:
+    return record.reason.partition(" ")[0]
+
+
+def _unforced(tools: DeferredTools, received: ParsedRequest) -> DeferredTools | None:
+    """Not for a request that has to call a tool that is deferred: that could be refused."""
+    return tools if tools.places and tools.names.isdisjoint(forced(received.request)) else None
+
+
+def with_tools(parsed: ParsedRequest, tools: DeferredTools | None) -> ParsedRequest:
+    """The request as it is sent: with what its searches have found, where that stands in the list."""
+    if tools is None:
+        return parsed
+    found = tools.found_in(parsed.conversation) if tools.form.finds_in_list else ()
+    request, listed = parsed.request, tools.list(found)
+    request = request if request.tool_list == listed else with_list(request, listed)
+    return structs.replace(parsed, request=request, tools=tools)
+
+
+def without_searches(exchanges: Inserts) -> Inserts:
+    """The exchanges that a request can hold where nothing is deferred."""
+
+    def may_stand(insert: Insert) -> bool:
+        return not any(searches(call) for each in insert.rounds for call in each.calls)
+
+    return {after: kept for after, some in exchanges.items() if (kept := [*filter(may_stand, some)])}
+
+
+# --- what the conversations of a tenant have called: names and counts, for each list ---
+
+_Counts = dict[str, tuple[int, int]]
+"""By name, how many conversations have called it, and the day when one did last."""
+_COUNTS = msgspec.json.Decoder(_Counts)
+_DAYS = 30
+"""Days after which a name counts no more."""
+_SECONDS = 300.0
+"""For which what the store says is remembered."""
+
+
+@dataclass(eq=False)
+class CalledTools:
+    store: CachedStore
+    clock: Callable[[], float]
+    _known: TTLCache[Key, _Counts] = field(default_factory=lambda: TTLCache(1_024, _SECONDS))
+
+    async def counts(self, tenant: str, digest: str) -> Mapping[str, int]:
+        """The tools that others have called which have the same list. Empty where the store does not answer."""
+        key = _list_key(tenant, digest)
+        if key not in self._known:
+            try:
+                self._known[key] = await self._stored(key, waits=True)
+            except StoreTrouble:
+                return {}
+        return {name: count for name, (count, _) in self._known[key].items()}
+
+    def note(self, tenant: str, digest: str, names: Sequence[str]) -> None:
+        """A conversation has called these for the first time: that is written behind its request."""
+        key = _list_key(tenant, digest)
+        self.store.writes.put(PendingWrite(key, partial(self._add, key, names)))
+
+    async def _add(self, key: Key, names: Sequence[str], _: PendingWrite) -> None:
+        counts = await self._stored(key, waits=False)
+        counts |= {name: (counts.get(name, (0, 0))[0] + 1, self._today) for name in names}
+        most = most_called({name: count for name, (count, _) in counts.items()})
+        self._known[key] = counts = {name: counts[name] for name in most}
+        record = StepRecord(_TOOLS, reason=msgspec.json.encode(counts).decode())
+        await self.store.ask("called", methodcaller("claim", key, record, supersedes=True), waits=False)
+
+    async def _stored(self, key: Key, *, waits: bool) -> _Counts:
+        memory = await self.store.ask("called", methodcaller("memory", key, [_TOOLS]), waits=waits)
+        record = memory.steps.get(_TOOLS)
+        with suppress(msgspec.DecodeError):
+            counts = _COUNTS.decode(record.reason) if record is not None else {}
+            return {name: (count, day) for name, (count, day) in counts.items() if day > self._today - _DAYS}
+        return {}
+
+    @property
+    def _today(self) -> int:
+        return int(self.clock() // 86_400)
+
+
+def _list_key(tenant: str, digest: str) -> Key:
+    return Key(tenant, f"{_TOOLS} {digest}")
+
+
+def first_calls(conversation: Conversation) -> Iterator[str]:
+    """The tools that the newest reply calls, and none before it."""
+    calls = conversation.kinds.get("call", ())
+    newest = conversation.ends[-2] if conversation.steps > 1 else len(conversation.blocks)
+    before = {conversation.blocks[at].tool for at in calls if at < newest}
+    yield from {conversation.blocks[at].tool for at in calls if at >= newest} - before
