@@ -16,13 +16,16 @@ from policies.context import TokenCounter
 from policies.dialects.common import Request, as_json, decoded, list_at, object_at, objects, text_at
 from policies.model.conversation import Conversation
 from policies.model.rawjson import Span, UnreadableError, items, spliced
+from policies.money.prices import Prices
 from policies.recall import FINDS, QUERY, RecallAnswer, found
 from policies.tools import SEARCH
-from policies.tools.deferral import Catalog, Definition, names_of, unambiguous
+from policies.tools.deferral import Catalog, Definition, Terms, deferred, named_in, names_of, unambiguous
 
 Entry = dict[str, object]
 _CATALOGS = 16
 """Lists that are remembered as they were read: those of the agents that are at work."""
+_OF_OTHERS = (b'"tool_reference"', b'"tool_search_call"')
+"""In the history of a client whose model searches by itself."""
 _OF_SEARCHES = ("toolsearch", "searchtool", "findtool", "tool_search")
 """What the name or kind of a tool says that finds others."""
 
@@ -62,6 +65,17 @@ class DeferredTools:
 
     def answer(self, arguments: str, last: bool) -> RecallAnswer:
         return found(self.catalog, self.places, arguments, last)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The tokens of each definition that is deferred, by its name."""
+        return {each.name: each.tokens for each in (self.catalog.definitions[at] for at in self.places)}
+
+    def called_in(self, conversation: Conversation) -> tuple[Definition, ...]:
+        """Those deferred which a history calls, in this order."""
+        by_name = {self.catalog.definitions[at].name: self.catalog.definitions[at] for at in self.places}
+        calls = dict.fromkeys(conversation.blocks[at].tool for at in conversation.kinds.get("call", ()))
+        return tuple(by_name[name] for name in calls if name in by_name)
 
     def found_in(self, conversation: Conversation) -> tuple[Definition, ...]:
         """What the searches of a history have found, in this order."""
@@ -126,6 +140,31 @@ def catalog_of(form: DeferralForm, tools: bytes, count: TokenCounter) -> Catalog
         is_searched = is_searched or "defer_loading" in entry or _is_search(entry)
         definitions.append(_definition(form, entry, raw, count(raw.decode("utf-8", "replace"))))
     return Catalog(unambiguous(definitions), list_digest(tools), is_searched or b'"defer_loading"' in tools)
+
+
+def decided(
+    form: DeferralForm,
+    request: Request,
+    conversation: Conversation,
+    catalog: Catalog,
+    count: TokenCounter,
+    prices: Prices,
+    called: Collection[str] = (),
+    step: int = -1,
+) -> tuple[int, ...]:
+    """The places of the definitions that are deferred from this step of the history on; `called`: the tools that others
+    have called which have the same list."""
+    if any(word in request.body for word in _OF_OTHERS):
+        return ()
+    blocks = conversation.blocks[: conversation.ends[step]]
+    instructions = request.instructions.decode("utf-8", "replace")
+    texts = [block.text for block in blocks if block.kind in ("system", "user")]
+    kept = named_in(catalog, [*texts, instructions]) | forced(request) | {*called}
+    kept |= {block.tool for block in blocks if block.kind == "call"}
+    prompt, requests = sum(block.tokens for block in blocks) + count(instructions), range(conversation.steps)[step] + 1
+    terms = Terms(prices.read, prices.write, prompt, requests, form.finds_in_list)
+    every = range(len(catalog.definitions))
+    return deferred(catalog, kept, terms, count(search_tool(form, catalog, every).decode()))
 
 
 def list_digest(tools: bytes) -> str:

@@ -25,8 +25,8 @@ from policies.dialects.deferring import (
     DeferralForm,
     DeferredTools,
     catalog_of,
+    decided,
     forced,
-    search_tool,
     searches,
     with_list,
 )
@@ -34,7 +34,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.money.prices import Prices
-from policies.tools.deferral import Catalog, Terms, as_places, deferred, most_called, named_in, places_in
+from policies.tools.deferral import Catalog, as_places, most_called, places_in
 from proxy.config import Settings
 from proxy.event_loop import in_thread
 from proxy.memory import Key, StoreTrouble
@@ -49,8 +49,6 @@ _LARGE = 200_000
 """Bytes of a list that is read in a thread, so that nobody else waits."""
 _LISTS = 8
 """Lists of one conversation whose decisions are remembered, the newest."""
-_OF_OTHERS = (b'"tool_reference"', b'"tool_search_call"')
-"""In the history of a client whose model searches by itself."""
 
 
 def wants_deferral(client_request: ClientRequest, settings: Settings) -> bool:
@@ -123,27 +121,13 @@ class ToolDeferral:
             return ToolDecision(_unforced(DeferredTools(form, catalog, places, received.request.tool_list), received))
         if not client_request.may_plan:
             return WHOLE
-        places = await self._places(client_request, received, form, catalog)
+        called = await self.called.counts(client_request.sender.tenant, catalog.digest)
+        request, prices = received.request, self.prices(received.request.model, client_request.upstream)
+        places = decided(form, request, received.conversation, catalog, received.count, prices, called)
         record = StepRecord(_TOOLS, reason=f"{catalog.digest} {as_places(places)}")
         return ToolDecision(
             _unforced(DeferredTools(form, catalog, places, received.request.tool_list), received), record
         )
-
-    async def _places(
-        self, client_request: ClientRequest, received: ParsedRequest, form: DeferralForm, catalog: Catalog
-    ) -> tuple[int, ...]:
-        request, conversation = received.request, received.conversation
-        if any(word in request.body for word in _OF_OTHERS):
-            return ()
-        texts = [block.text for block in conversation.blocks if block.kind in ("system", "user")]
-        kept = named_in(catalog, [*texts, request.instructions.decode("utf-8", "replace")]) | forced(request)
-        kept |= {block.tool for block in conversation.blocks if block.kind == "call"}
-        kept |= {*await self.called.counts(client_request.sender.tenant, catalog.digest)}
-        prices = self.prices(request.model, client_request.upstream)
-        prompt = conversation.client_tokens[-1] + received.count(request.instructions.decode("utf-8", "replace"))
-        terms = Terms(prices.read, prices.write, prompt, conversation.steps, form.finds_in_list)
-        every = range(len(catalog.definitions))
-        return deferred(catalog, kept, terms, received.count(search_tool(form, catalog, every).decode()))
 
     async def _claimed(self, key: Key, record: StepRecord) -> str:
         """What counts for the list: the first that was written. Nothing is deferred where the store does not answer."""

@@ -42,6 +42,7 @@ def catalog(things: Sequence[str] = THINGS) -> list[Json]:
 
 
 TOOLS = catalog()
+DONE = Say("Done.")
 
 
 def looks(query: str, id_: str = "find_1") -> Json:
@@ -70,7 +71,7 @@ async def accepted(speaker: Speaker) -> Heard:
     return await speaker.hear([HELLO], tools=None, model=MODELS[speaker.api.dialect])
 
 
-def finding(query: str, then: Callable[[Received], Answer] | Answer = Say("Done.")) -> Callable[[Received], Answer]:
+def finding(query: str, then: Callable[[Received], Answer] | Answer = DONE) -> Callable[[Received], Answer]:
     """A model that looks for tools once in each conversation, and then does something else."""
 
     def answer(received: Received) -> Answer:

@@ -38,6 +38,7 @@ from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
+from policies.tools.deferral import ToolLists
 from proxy.addons.warm.addon import KeepWarm
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
@@ -194,7 +195,17 @@ def _parts(received: Received) -> Iterator[Part]:
 
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
-_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol", "mark_lifetime", "keep_warm")
+_SETTINGS = (
+    "preset",
+    "aim",
+    "context_tokens",
+    "keep",
+    "window",
+    "text_protocol",
+    "mark_lifetime",
+    "keep_warm",
+    "tools",
+)
 """Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
@@ -228,6 +239,8 @@ class Options:
     no_marks: bool = False
     mark_lifetime: MarkLifetime = "own"
     keep_warm: float = 0.0
+    tools: ToolLists | None = None
+    """As the setting `tools`."""
     store: str = ""
     """The URL of a store that stays; one of its own, which is deleted, where empty."""
 
