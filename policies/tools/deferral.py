@@ -140,11 +140,11 @@ def as_places(places: Iterable[int]) -> str:
 
 def places_in(text: str, most: int) -> tuple[int, ...]:
     """The places that such a text says, of a list of so many. Raises ValueError."""
-    ends = (row.partition("-") for row in text.split(",") if row)
-    places = [at for first, _, last in ends for at in range(int(first), min(most, int(last or first)) + 1)]
-    if any(at >= most for at in places):
+    ends = [row.partition("-") for row in text.split(",") if row]
+    rows = [range(int(first), int(last or first) + 1) for first, _, last in ends]
+    if any(not row or row[-1] >= most for row in rows):
         raise ValueError("there are no such places")
-    return tuple(places)
+    return tuple(at for row in rows for at in row)
 
 
 # --- what a search finds ---

@@ -83,6 +83,11 @@ def finding(query: str, then: Callable[[Received], Answer] | Answer = DONE) -> C
     return answer
 
 
+def always(answer: Answer) -> Callable[[Received], Answer]:
+    """A model that says this, whatever it is asked."""
+    return lambda _: answer
+
+
 def _kinds(received: Received) -> str:
     kinds: list[Any] = [each.get("type") for each in received.json.get("tools", [])]
     return SEARCH if "tool_search" in kinds else ""

@@ -55,7 +55,7 @@ class PromptReader:
         )
 
     def __call__(self, body: Json) -> ProviderPrompt:
-        blocks = [block for tool in body.get("tools") or () for block in self._read(tool, "tools")[0].blocks]
+        blocks = [block for tool in self._api.tools(body) for block in self._read(tool, "tools")[0].blocks]
         roles, ends = list[str](), list[int]()
         joinable = ""
         for entry in self._api.entries(body):

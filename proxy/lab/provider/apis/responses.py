@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from policies.dialects.openai_responses import OPENAI_RESPONSES
 from policies.money.caches import CacheRule
+from policies.tools import SEARCH
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import (
@@ -29,6 +30,7 @@ from proxy.lab.provider.api import (
     Violations,
     cache_options,
     check_breakpoint,
+    fits,
     holds_object,
     invalid,
     mapping,
@@ -56,6 +58,7 @@ from proxy.lab.provider.signatures import REASONING, seal, unseal
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of each kind of call that holds what the tool is called with."""
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+_ANSWERED = {**OUTPUTS, "tool_search_output": "tool_search_call"}
 """Which kind of call each kind of output answers."""
 NEEDS_REASONING = "r"
 """The end of the id of an item that must not come back without the reasoning before it."""
@@ -109,6 +112,12 @@ def message_of(item: Json) -> PromptMessage:
         return PromptMessage("assistant", (call,), joins=True)
     if kind in OUTPUTS:
         return PromptMessage("tool", tuple(_pieces(item["output"])), item["call_id"])
+    if kind == "tool_search_call":
+        call = call_piece(item["call_id"], "tool_search", jsontext.write(item["arguments"]).decode())
+        return PromptMessage("assistant", (call,), joins=True)
+    if kind == "tool_search_output":
+        pieces = (tool_piece(tool, marks_of(tool)) for tool in item["tools"])
+        return PromptMessage("tool", tuple(pieces), item["call_id"])
     if kind == "reasoning":
         piece = PromptPiece("thinking", thought_in(item))
     else:  # an item that is compared as a whole
@@ -189,6 +198,8 @@ ITEM_FIELDS: Mapping[str, frozenset[str]] = {
     "custom_tool_call": _COMMON | {"call_id", "name", "input", "namespace", "caller"},
     "custom_tool_call_output": _COMMON | {"call_id", "output", "name", "namespace", "caller"},
     "reasoning": _COMMON | {"summary", "content", "encrypted_content"},
+    "tool_search_call": _COMMON | {"call_id", "arguments", "execution"},
+    "tool_search_output": _COMMON | {"call_id", "tools", "execution"},
 }
 PART_FIELDS: Mapping[str, frozenset[str]] = {
     "input_text": frozenset({"type", "text", BREAKPOINT}),
@@ -224,6 +235,8 @@ def _items(body: Json, _: CacheRule) -> Violations:
                 yield from _call(item, kind, at)
             elif kind in OUTPUTS:
                 yield from _check_output(item, at)
+            elif kind.startswith("tool_search_"):
+                yield from _check_search(item, at)
             elif kind == "reasoning" and not isinstance(item.get("summary"), list):
                 yield missing(f"{at}.summary")
 
@@ -278,9 +291,21 @@ def _check_output(item: Json, at: str) -> Violations:
         yield from _parts(item["output"], INPUT_PARTS, f"{at}.output")
 
 
+def _check_search(item: Json, at: str) -> Violations:
+    key, of_kind = ("arguments", "object") if item["type"] == "tool_search_call" else ("tools", "array")
+    if item.get("execution") == "client" and not isinstance(item.get("call_id"), str):
+        yield missing(f"{at}.call_id")
+    if not fits(item.get(key), of_kind):
+        yield wrong_type(f"{at}.{key}", f"an {of_kind}")
+
+
 # --- the items in their order ---
 
-_CALL_NAMES = {"function_call": "function call", "custom_tool_call": "custom tool call"}
+_CALL_NAMES = {
+    "tool_search_call": "tool search call",
+    "function_call": "function call",
+    "custom_tool_call": "custom tool call",
+}
 
 
 def _order(body: Json, _: CacheRule) -> Violations:
@@ -289,10 +314,10 @@ def _order(body: Json, _: CacheRule) -> Violations:
     waiting: dict[tuple[str, str], None] = {}
     for item in items(body):
         kind = kind_of(item)
-        if kind in CALLS:
+        if kind in CALLS or (kind == "tool_search_call" and item.get("execution") == "client"):
             waiting[kind, item["call_id"]] = None
-        elif kind in OUTPUTS:
-            called, call_id = OUTPUTS[kind], item["call_id"]
+        elif kind in _ANSWERED and item.get("call_id") is not None:
+            called, call_id = _ANSWERED[kind], item["call_id"]
             if (called, call_id) not in waiting and not _has_more(body):
                 why = f"No tool call found for {_CALL_NAMES[called]} output with call_id {call_id}."
                 yield Violation(why, "input")
@@ -351,6 +376,21 @@ def _tools(body: Json, _: CacheRule) -> Violations:
                 yield Violation(f"{why} '^{TOOL_NAME.pattern}$'.", f"{at}.name", "invalid_value")
             if tool.get("parameters") is not None and not isinstance(tool["parameters"], dict):
                 yield wrong_type(f"{at}.parameters", "an object")
+        elif tool["type"] == "tool_search":
+            yield from (unknown(f"{at}.{name}") for name in tool.keys() - _SEARCH_FIELDS)
+            if not knows_search(body["model"]):
+                why = f"Tool 'tool_search' is not supported with {body['model']}."
+                yield Violation(why, "tools", "unsupported_value")
+
+
+_SEARCH_FIELDS = frozenset({"type", "execution", "description", "parameters"})
+_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?![\d.])")
+
+
+def knows_search(model: str) -> bool:
+    """Only gpt-5.4 and later models support it."""
+    version = _VERSION.match(model)
+    return version is None or (int(version[1]), int(version[2] or 0)) >= (5, 4)
 
 
 def _breakpoints(body: Json, rule: CacheRule) -> Violations:
@@ -457,7 +497,7 @@ class OpenAIResponses(Api):
         yield {"type": "response.in_progress", "response": _begin(reply)}
         for index, item in enumerate(_output(reply)):
             blank = {"content": [], "summary": [], "arguments": "", "input": "", "encrypted_content": ""}
-            added = {**item, **{key: value for key, value in blank.items() if key in item}}
+            added = {**item, **{key: value for key, value in blank.items() if isinstance(item.get(key), type(value))}}
             if "status" in item:
                 added["status"] = "in_progress"
             yield {"type": "response.output_item.added", "output_index": index, "item": added}
@@ -521,7 +561,8 @@ def _usage(reply: ModelReply) -> dict[str, Any]:
 
 def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
     """The items of a reply. Where the model thought, the first item after that needs the reasoning before it."""
-    say, name = reply.say, reply.id("")
+    say, name, tools = reply.say, reply.id(""), reply.request.get("tools") or ()
+    kinds, names = {tool["type"] for tool in tools}, {tool.get("name") for tool in tools}
     summarized = bool(mapping(reply.request.get("reasoning")).get("summary"))
     for at, thought in enumerate(say.thinking):
         summary = [{"type": "summary_text", "text": thought}] if summarized else []
@@ -535,9 +576,16 @@ def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
         needs = ""
     for at, call in enumerate(say.calls):
         tool, text = call_texts(call)
+        if tool == SEARCH and "tool_search" in kinds:
+            head = {"id": f"tsc_{name}{at:02x}{needs}", "type": "tool_search_call", "status": "completed"}
+            yield {**head, "call_id": call["id"], "execution": "client", "arguments": jsontext.read(text)}
+            needs = ""
+            continue
+        # a function that a search has loaded is called by a namespace of its own name
+        loaded = {"namespace": tool} if "tool_search" in kinds and tool not in names else {}
         kind, short = ("function_call", "fc") if call["type"] == "function" else ("custom_tool_call", "ctc")
         head = {"id": f"{short}_{name}{at:02x}{needs}", "type": kind, "status": "completed"}
-        yield {**head, "call_id": call["id"], "name": tool, CALLS[kind]: text}
+        yield {**head, "call_id": call["id"], "name": tool, **loaded, CALLS[kind]: text}
         needs = ""
 
 
@@ -550,7 +598,7 @@ def _deltas(item: Json, pieces: int) -> Iterator[dict[str, Any]]:
         for index, part in enumerate(item["summary"]):
             at = {"summary_index": index}
             yield from _part(part, at, "reasoning_summary_part", "reasoning_summary_text", {}, pieces)
-    else:
+    elif item["type"] in CALLS:
         key = CALLS[item["type"]]
         kind = f"response.{item['type']}_{key}"
         for piece in pieces_of(item[key], pieces):
