@@ -71,19 +71,15 @@ def compact(
     that the provider reports for each one counted. Cache marks are added beside those of the body alone;
     `own_marks="auto"` adds them wherever the cache takes any. Where the policies want summaries, `summarizing` says how
     they are written, the plan which are wanted, and `memory` which exist; likewise digests of outputs, at the prices
-    `digesting`. `keep` names what is never edited. With `tools="defer"` definitions of
-    tools are left to a search, as with the first request of the history, and those that it calls since were found: the
-    caller then answers the calls of the search tool. Without a `dialect` it is detected from the body. Raises
-    ValueError where the body is not a request of the dialect, or `keep` holds what is no pattern; KeyError where there
-    is no such dialect or preset.
+    `digesting`. `keep` names what is never edited. With `tools="defer"` definitions are left to a search, whose calls the
+    caller answers; what the history calls was found. Without a `dialect` it is detected from the body. Raises ValueError
+    where the body is not a request of the dialect, or `keep` holds what is no pattern; KeyError where there is no such
+    dialect or preset.
     """
     preset = PRESETS[policies] if isinstance(policies, str) else policies
     preset = preset if isinstance(preset, Preset) else Preset(preset)
     api = DIALECTS[dialect or dialect_of(parsed(body))]
-    request = api.split(body)
-    if request is None:
-        needs = "it needs `model` and a history of messages or items"
-        raise ValueError(f"the body is not a request of {api.name}: {needs}")
+    request = _split(api, body)
     count = Counter(encoding_for(request.model))
     conversation = converse([api.read(request.raw(i), count) for i in range(len(request.spans))])
     options = PlanOptions(
@@ -100,27 +96,31 @@ def compact(
         digesting=digesting,
         keep=patterns_of(keep),
     )
-    deferring = None
-    if (tools or preset.tools) == "defer":
-        deferring, request = _with_deferred(api, request, conversation, count, options.prices)
+    deferring = _deferred(api, request, conversation, count, options.prices, tools or preset.tools)
+    request = with_list(request, deferring.list(deferring.called_in(conversation))) if deferring else request
     plan_input = assemble(api, request, conversation, count, options)
-    settings, tool, consent = plan_input.settings, plan_input.tool, plan_input.consent
-    result = plan(conversation, settings, memory)
-    rendering = render(api.name, request, conversation, result)
-    new = body_of(api, request, result, rendering, marks=settings.marks, tool=tool, consent=consent)
+    result = plan(conversation, plan_input.settings, memory)
+    rendering, marks = render(api.name, request, conversation, result), plan_input.settings.marks
+    new = body_of(api, request, result, rendering, marks=marks, tool=plan_input.tool, consent=plan_input.consent)
     return Compacted(new, result, conversation, plan_input, api.name, deferring)
 
 
-def _with_deferred(
-    api: Dialect, request: Request, conversation: Conversation, count: Counter, prices: Prices
-) -> tuple[DeferredTools | None, Request]:
-    form = api.deferral
-    if form is None or not (request.brings_tools and form.takes(request)):
-        return None, request
+def _split(api: Dialect, body: bytes) -> Request:
+    request = api.split(body)
+    if request is None:
+        needs = "it needs `model` and a history of messages or items"
+        raise ValueError(f"the body is not a request of {api.name}: {needs}")
+    return request
+
+
+def _deferred(
+    api: Dialect, request: Request, conversation: Conversation, count: Counter, prices: Prices, tools: ToolLists
+) -> DeferredTools | None:
+    form = api.deferral if tools == "defer" and request.brings_tools else None
+    if form is None or not form.takes(request):
+        return None
     with suppress(UnreadableError):
         catalog = catalog_of(form, request.tool_list, count)
         places = decided(form, request, conversation, catalog, count, prices, step=0)
-        tools = DeferredTools(form, catalog, places, request.tool_list)
-        if places:
-            return tools, with_list(request, tools.list(tools.called_in(conversation)))
-    return None, request
+        return DeferredTools(form, catalog, places, request.tool_list) if places else None
+    return None

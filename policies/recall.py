@@ -235,7 +235,7 @@ FINDS = "Finds more tools, by words or by name; those found can be called from t
 QUERY = '{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}'
 
 
-def found(catalog: Catalog, places: tuple[int, ...], arguments: str, last: bool = False) -> RecallAnswer:
+def found_tools(catalog: Catalog, places: tuple[int, ...], arguments: str, last: bool = False) -> RecallAnswer:
     """Answer a call of the search tool: with what it finds at these places, or with what there is."""
     query = " ".join(map(str, arguments_of(arguments).values()))
     tools = search(catalog, places, query)

@@ -17,7 +17,7 @@ from policies.dialects.common import Request, as_json, decoded, list_at, object_
 from policies.model.conversation import Conversation
 from policies.model.rawjson import Span, UnreadableError, items, spliced
 from policies.money.prices import Prices
-from policies.recall import FINDS, QUERY, RecallAnswer, found
+from policies.recall import FINDS, QUERY, RecallAnswer, found_tools
 from policies.tools import SEARCH
 from policies.tools.deferral import Catalog, Definition, Terms, deferred, named_in, names_of, unambiguous
 
@@ -64,7 +64,7 @@ class DeferredTools:
         return frozenset(self.catalog.definitions[at].name for at in self.places)
 
     def answer(self, arguments: str, last: bool) -> RecallAnswer:
-        return found(self.catalog, self.places, arguments, last)
+        return found_tools(self.catalog, self.places, arguments, last)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -84,17 +84,17 @@ class DeferredTools:
         hits = (each for arguments in searches for each in self.answer(arguments, False).tools)
         return tuple(dict.fromkeys(hits))
 
-    def list(self, found: Sequence[Definition] = ()) -> bytes:
+    def list(self, hits: Sequence[Definition] = ()) -> bytes:
         """The list as it is sent."""
         raws = [each.raw for each in self.catalog.definitions]
         listed = self.form.listed(raws, set(self.places), search_tool(self.form, self.catalog, self.places))
-        return b"[" + b",".join([*listed, *(each.raw for each in found if self.form.finds_in_list)]) + b"]"
+        return b"[" + b",".join([*listed, *(each.raw for each in hits if self.form.finds_in_list)]) + b"]"
 
-    def hidden(self, found: Sequence[Definition], count: TokenCounter) -> int:
+    def hidden(self, hits: Sequence[Definition], count: TokenCounter) -> int:
         """Tokens of definitions that the list lacks where so much was found, the search tool taken off."""
         spared = sum(self.catalog.definitions[at].tokens for at in self.places)
         if self.form.finds_in_list:
-            spared -= sum(each.tokens for each in found)
+            spared -= sum(each.tokens for each in hits)
         return spared - count(search_tool(self.form, self.catalog, self.places).decode())
 
 
@@ -159,12 +159,12 @@ def decided(
     blocks = conversation.blocks[: conversation.ends[step]]
     instructions = request.instructions.decode("utf-8", "replace")
     texts = [block.text for block in blocks if block.kind in ("system", "user")]
-    kept = named_in(catalog, [*texts, instructions]) | forced(request) | {*called}
-    kept |= {block.tool for block in blocks if block.kind == "call"}
+    fixed = named_in(catalog, [*texts, instructions]) | forced(request) | {*called}
+    fixed |= {block.tool for block in blocks if block.kind == "call"}
     prompt, requests = sum(block.tokens for block in blocks) + count(instructions), range(conversation.steps)[step] + 1
     terms = Terms(prices.read, prices.write, prompt, requests, form.finds_in_list)
     every = range(len(catalog.definitions))
-    return deferred(catalog, kept, terms, count(search_tool(form, catalog, every).decode()))
+    return deferred(catalog, fixed, terms, count(search_tool(form, catalog, every).decode()))
 
 
 def list_digest(tools: bytes) -> str:

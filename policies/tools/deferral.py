@@ -92,8 +92,8 @@ class Terms:
 
 def named_in(catalog: Catalog, texts: Iterable[str]) -> set[str]:
     """The tools that a text names as a whole word, or, behind the prefix of its server, by a name of several words."""
-    said = {word.lower() for text in texts for word in _WORD.findall(text)}
-    return {each.name for each in catalog.definitions if each.name and not said.isdisjoint(_spoken(each.name))}
+    words = {word.lower() for text in texts for word in _WORD.findall(text)}
+    return {each.name for each in catalog.definitions if each.name and not words.isdisjoint(_spoken(each.name))}
 
 
 def _spoken(name: str) -> Iterator[str]:
@@ -103,12 +103,12 @@ def _spoken(name: str) -> Iterator[str]:
         yield short
 
 
-def deferred(catalog: Catalog, kept: Collection[str], terms: Terms, search: int) -> tuple[int, ...]:
-    """The places of the definitions that are deferred: none where that does not pay. `kept`: the names that have to
+def deferred(catalog: Catalog, fixed: Collection[str], terms: Terms, search: int) -> tuple[int, ...]:
+    """The places of the definitions that are deferred: none where that does not pay. `fixed`: the names that have to
     stay; `search`: tokens of the search tool."""
     if catalog.is_searched or sum(each.tokens for each in catalog.definitions) < LEAST_LIST:
         return ()
-    places = tuple(at for at, each in enumerate(catalog.definitions) if each.name and each.name not in kept)
+    places = tuple(at for at, each in enumerate(catalog.definitions) if each.name and each.name not in fixed)
     hidden = sum(catalog.definitions[at].tokens for at in places) - search
     return places if hidden >= LEAST and _pays(hidden, terms) else ()
 
@@ -125,26 +125,6 @@ def _pays(hidden: int, terms: Terms) -> bool:
 def most_called(counts: Mapping[str, int]) -> dict[str, int]:
     """The names that count, with how many conversations have called each."""
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:MOST_CALLED])
-
-
-def as_places(places: Iterable[int]) -> str:
-    """Places as a text that records hold: 0-4,7"""
-    rows: list[list[int]] = []
-    for at in sorted(places):
-        if rows and rows[-1][1] == at - 1:
-            rows[-1][1] = at
-        else:
-            rows.append([at, at])
-    return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in rows)
-
-
-def places_in(text: str, most: int) -> tuple[int, ...]:
-    """The places that such a text says, of a list of so many. Raises ValueError."""
-    ends = [row.partition("-") for row in text.split(",") if row]
-    rows = [range(int(first), int(last or first) + 1) for first, _, last in ends]
-    if any(not row or row[-1] >= most for row in rows):
-        raise ValueError("there are no such places")
-    return tuple(at for row in rows for at in row)
 
 
 # --- what a search finds ---

@@ -34,7 +34,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.money.prices import Prices
-from policies.tools.deferral import Catalog, as_places, most_called, places_in
+from policies.tools.deferral import Catalog, most_called
 from proxy.config import Settings
 from proxy.event_loop import in_thread
 from proxy.memory import Key, StoreTrouble
@@ -49,6 +49,12 @@ _LARGE = 200_000
 """Bytes of a list that is read in a thread, so that nobody else waits."""
 _LISTS = 8
 """Lists of one conversation whose decisions are remembered, the newest."""
+
+
+def may_defer(settings: Settings) -> bool:
+    """True where any request may have its list deferred."""
+    presets = (preset.tools for preset in settings.all_presets().values())
+    return "defer" in (settings.tools, *(rule.tools for rule in settings.rules), *presets)
 
 
 def wants_deferral(client_request: ClientRequest, settings: Settings) -> bool:
@@ -105,29 +111,31 @@ class ToolDeferral:
         form: DeferralForm,
         catalog: Catalog,
     ) -> ToolDecision:
-        known, is_first = live.tools.get(catalog.digest), received.conversation.steps == 1
-        if known is None and client_request.counting is not None:
+        decision, is_first = live.tools.get(catalog.digest), received.conversation.steps == 1
+        if decision is None and client_request.counting is not None:
             return WHOLE
-        if known is None and not is_first:
+        if decision is None and not is_first:
             lookup = await self.store.look_up(live.key, [_TOOLS, f"{_TOOLS} {catalog.digest}"])
             records = lookup.memory.steps
             if _TOOLS not in records:
                 return ToolDecision(is_gone=True)
-            known = next((each.reason for each in records.values() if _digest_of(each) == catalog.digest), None)
-            if known is not None:
-                put_newest(live.tools, catalog.digest, known, _LISTS)
-        if known is not None:
-            places = places_in(known.partition(" ")[2], len(catalog.definitions))
-            return ToolDecision(_unforced(DeferredTools(form, catalog, places, received.request.tool_list), received))
-        if not client_request.may_plan:
-            return WHOLE
-        called = await self.called.counts(client_request.sender.tenant, catalog.digest)
-        request, prices = received.request, self.prices(received.request.model, client_request.upstream)
-        places = decided(form, request, received.conversation, catalog, received.count, prices, called)
-        record = StepRecord(_TOOLS, reason=f"{catalog.digest} {as_places(places)}")
-        return ToolDecision(
-            _unforced(DeferredTools(form, catalog, places, received.request.tool_list), received), record
-        )
+            decision = next((each.reason for each in records.values() if _digest_of(each) == catalog.digest), None)
+            if decision is not None:
+                put_newest(live.tools, catalog.digest, decision, _LISTS)
+        record = None
+        if decision is None:
+            if not client_request.may_plan:
+                return WHOLE
+            called = await self.called.counts(client_request.sender.tenant, catalog.digest)
+            prices = self.prices(received.request.model, client_request.upstream)
+            some = decided(form, received.request, received.conversation, catalog, received.count, prices, called)
+            decision = f"{catalog.digest} {','.join(map(str, some))}"
+            record = StepRecord(_TOOLS, reason=decision)
+        places = tuple(map(int, filter(None, decision.partition(" ")[2].split(","))))
+        tools = DeferredTools(form, catalog, places, received.request.tool_list)
+        # not for a request that has to call one of them: that could be refused
+        is_forced = not tools.names.isdisjoint(forced(received.request))
+        return ToolDecision(None if is_forced or not places else tools, record)
 
     async def _claimed(self, key: Key, record: StepRecord) -> str:
         """What counts for the list: the first that was written. Nothing is deferred where the store does not answer."""
@@ -145,17 +153,10 @@ def _digest_of(record: StepRecord) -> str:
     return record.reason.partition(" ")[0]
 
 
-def _unforced(tools: DeferredTools, received: ParsedRequest) -> DeferredTools | None:
-    """Not for a request that has to call a tool that is deferred: that could be refused."""
-    return tools if tools.places and tools.names.isdisjoint(forced(received.request)) else None
-
-
-def with_tools(parsed: ParsedRequest, tools: DeferredTools | None) -> ParsedRequest:
+def with_tools(parsed: ParsedRequest, tools: DeferredTools) -> ParsedRequest:
     """The request as it is sent: with what its searches have found, where that stands in the list."""
-    if tools is None:
-        return parsed
-    found = tools.found_in(parsed.conversation) if tools.form.finds_in_list else ()
-    request, listed = parsed.request, tools.list(found)
+    hits = tools.found_in(parsed.conversation) if tools.form.finds_in_list else ()
+    request, listed = parsed.request, tools.list(hits)
     request = request if request.tool_list == listed else with_list(request, listed)
     return structs.replace(parsed, request=request, tools=tools)
 
@@ -166,7 +167,7 @@ def without_searches(exchanges: Inserts) -> Inserts:
     def may_stand(insert: Insert) -> bool:
         return not any(searches(call) for each in insert.rounds for call in each.calls)
 
-    return {after: kept for after, some in exchanges.items() if (kept := [*filter(may_stand, some)])}
+    return {after: others for after, some in exchanges.items() if (others := [*filter(may_stand, some)])}
 
 
 # --- what the conversations of a tenant have called: names and counts, for each list ---
@@ -184,30 +185,29 @@ _SECONDS = 300.0
 class CalledTools:
     store: CachedStore
     clock: Callable[[], float]
-    _known: TTLCache[Key, _Counts] = field(default_factory=lambda: TTLCache(1_024, _SECONDS))
+    _lists: TTLCache[tuple[str, str], _Counts] = field(default_factory=lambda: TTLCache(1_024, _SECONDS))
 
     async def counts(self, tenant: str, digest: str) -> Mapping[str, int]:
         """The tools that others have called which have the same list. Empty where the store does not answer."""
-        key = _list_key(tenant, digest)
-        if key not in self._known:
+        if (tenant, digest) not in self._lists:
             try:
-                self._known[key] = await self._stored(key, waits=True)
+                self._lists[tenant, digest] = await self._stored(_list_key(tenant, digest), waits=True)
             except StoreTrouble:
                 return {}
-        return {name: count for name, (count, _) in self._known[key].items()}
+        return {name: count for name, (count, _) in self._lists[tenant, digest].items()}
 
     def note(self, tenant: str, digest: str, names: Sequence[str]) -> None:
         """A conversation has called these for the first time: that is written behind its request."""
-        key = _list_key(tenant, digest)
-        self.store.writes.put(PendingWrite(key, partial(self._add, key, names)))
+        write = partial(self._add, tenant, digest, names)
+        self.store.writes.put(PendingWrite(_list_key(tenant, digest), write))
 
-    async def _add(self, key: Key, names: Sequence[str], _: PendingWrite) -> None:
-        counts = await self._stored(key, waits=False)
+    async def _add(self, tenant: str, digest: str, names: Sequence[str], pending: PendingWrite) -> None:
+        counts = await self._stored(pending.key, waits=False)
         counts |= {name: (counts.get(name, (0, 0))[0] + 1, self._today) for name in names}
         most = most_called({name: count for name, (count, _) in counts.items()})
-        self._known[key] = counts = {name: counts[name] for name in most}
+        self._lists[tenant, digest] = counts = {name: counts[name] for name in most}
         record = StepRecord(_TOOLS, reason=msgspec.json.encode(counts).decode())
-        await self.store.ask("called", methodcaller("claim", key, record, supersedes=True), waits=False)
+        await self.store.ask("called", methodcaller("claim", pending.key, record, supersedes=True), waits=False)
 
     async def _stored(self, key: Key, *, waits: bool) -> _Counts:
         memory = await self.store.ask("called", methodcaller("memory", key, [_TOOLS]), waits=waits)

@@ -101,12 +101,10 @@ class FollowUp:
     ) -> UpstreamRequest:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
+        tools, sent = context.tools.tools, context.received
+        sent = with_tools(sent, tools) if tools is not None else sent
         restored, _, answers = await self.compactor.understanding.restored(
-            client_request,
-            context.live,
-            with_tools(context.received, context.tools.tools),
-            context.exchanges,
-            in_progress,
+            client_request, context.live, sent, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.request
         tool = dialect.recall.tool(request, self.settings.recall == "always")

@@ -144,10 +144,10 @@ class Planner:
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory, result: Plan, rendering: Rendering
     ) -> PlannedRequest:
         head, conversation, tools = context.plan_settings.head, context.conversation, context.tools.tools
-        found = tools.found_in(conversation) if tools else ()
+        hits = tools.found_in(conversation) if tools else ()
         before, count = conversation.previous_anchor, context.plan_settings.count
-        hidden = tools.hidden(found, count) if tools else 0
-        named = sum(each.tokens for each in found) if tools and tools.form.counts_found else 0
+        hidden = tools.hidden(hits, count) if tools else 0
+        named = sum(each.tokens for each in hits) if tools and tools.form.counts_found else 0
         return PlannedRequest(
             context=context,
             plan_state=plan_state,

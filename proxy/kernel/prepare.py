@@ -41,7 +41,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
 from proxy.kernel.cold import ColdProcess
-from proxy.kernel.defer import CalledTools, ToolDeferral
+from proxy.kernel.defer import CalledTools, ToolDeferral, may_defer
 from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
 from proxy.kernel.understand import Assembler, Learned, RequestParser, Understanding
 from proxy.memory import Key
@@ -75,9 +75,9 @@ class Compactor:
         self.clock = clock
         self.learned = learned = Learned(settings, clock)
         assembler = Assembler(settings, price_book, learned)
-        self.called = CalledTools(store, clock)
-        prices, refuses = price_book.prices, learned.refuses_tools
-        self.deferral = ToolDeferral(settings, store, telemetry, self.called, prices, refuses)
+        prices, refuses, called = price_book.prices, learned.refuses_tools, CalledTools(store, clock)
+        deferral = ToolDeferral(settings, store, telemetry, called, prices, refuses)
+        self.deferral = deferral if may_defer(settings) else None
         self.understanding = Understanding(parser, store, assembler, price_book, learned, self.deferral)
         self.planner = Planner(settings, self.understanding, writers, clock, PlanRuns(cold, settings.planning_timeout))
         self._warnings = ReplyWarnings(telemetry, assembler.context_tokens_of)
@@ -99,8 +99,11 @@ class Compactor:
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
-        if first is None and planned.context.tools.record is not None:
-            planned = await self._with_tools_settled(planned)
+        deferral = self.deferral if first is None and planned.context.tools.record is not None else None
+        if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
+            again = await self.plan(planned.context.client_request)
+            assert again is not None  # it was one before
+            planned = again
         if planned.plan.shed and not self.learned.fits(planned):
             raise not_planned()
         wants = bool(planned.plan.wants or planned.plan.digests)
@@ -113,14 +116,6 @@ class Compactor:
         if is_underivable(planned):
             planned = await self.derived(planned) if left_out else await self._claimed(planned)
         return self.sendable(planned, left_out=left_out)
-
-    async def _with_tools_settled(self, planned: PlannedRequest) -> PlannedRequest:
-        """Claim what is deferred; planned anew where something else counts."""
-        if await self.deferral.settle(planned.context, await self.is_verified(planned)):
-            return planned
-        again = await self.plan(planned.context.client_request)
-        assert again is not None  # it was one before
-        return again
 
     async def is_verified(self, planned: PlannedRequest) -> bool:
         client_request = planned.context.client_request

@@ -107,7 +107,7 @@ class Understanding:
         decision = first.context.tools if first is not None else WHOLE
         if first is None and self.deferral is not None:
             decision = await self.deferral(client_request, live, received)
-        parsed = with_tools(received, decision.tools)
+        parsed = with_tools(received, decision.tools) if decision.tools is not None else received
         assembly = self.assembler.assemble(client_request, live, parsed)
         if assembly is None:
             return None
@@ -115,7 +115,7 @@ class Understanding:
         may_hold = assembly.tool is not None or decision.tools is not None
         if first is None and not client_request.is_dry and may_hold:
             exchanges, lookup = await self.store.exchanges(live, client_request.dialect, received.conversation)
-            exchanges = without_searches(exchanges) if decision.tools is None else exchanges
+            exchanges = without_searches(exchanges) if exchanges and decision.tools is None else exchanges
         is_lost, answers = False, tuple[RecallAnswer, ...]()
         if exchanges or in_progress is not None:
             parsed, is_lost, answers = await self.restored(client_request, live, parsed, exchanges, in_progress)
@@ -175,7 +175,7 @@ class Understanding:
         parsed = received
         if whole.body is not received.request.body:
             parsed = await self.parser.parse_of(client_request, whole.body) or received
-            parsed = with_tools(parsed, received.tools)
+            parsed = with_tools(parsed, received.tools) if received.tools is not None else parsed
         return parsed, whole.lost, whole.answers
 
 

@@ -251,9 +251,9 @@ async def test_what_one_conversation_calls_is_there_in_the_next(stage: Stage, ap
         heard = await ask(speaker)
         stage.provider.answer = always(DONE)
         await ask(speaker, heard.message(), RESULT)
-        called = app.services.compaction.compactor.called  # type: ignore[union-attr]
+        called = app.services.compaction.compactor.deferral.called  # type: ignore[union-attr]
         await called.store.close()
-        called._known.clear()
+        called._lists.clear()
         await speaker.hear([{"role": "user", "content": "Another."}], tools=TOOLS, model=MODELS[api.dialect])
     assert {*names_sent(stage.provider.requests[-1], api)} == {OURS[api.dialect], RECALL, "export_shipment"}
 

@@ -14,12 +14,10 @@ from policies.tools.deferral import (
     Catalog,
     Definition,
     Terms,
-    as_places,
     deferred,
     most_called,
     named_in,
     names_of,
-    places_in,
     search,
     unambiguous,
 )
@@ -81,17 +79,6 @@ def test_a_name_that_is_not_plain_or_stands_twice_is_never_deferred() -> None:
 def test_names_that_many_have_called_count_first_and_few_are_remembered() -> None:
     counts = {f"t{n}": n for n in range(200)}
     assert list(most_called(counts)) == [f"t{n}" for n in range(199, 199 - MOST_CALLED, -1)]
-
-
-@given(st.sets(st.integers(0, 60)))
-def test_places_are_read_as_they_were_written(places: set[int]) -> None:
-    assert set(places_in(as_places(places), 61)) == places
-
-
-@pytest.mark.parametrize("text", ["x", "1-2-3", "70", "3-x"])
-def test_places_of_another_list_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"places|literal"):
-        places_in(text, 61)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         if self._rounds.waiting:
             return []
         if self._ours.deferred:
-            content, event = self._undeferred(content, event)
+            content, event = undeferred(content, event, self._ours)
         if is_plain(event):
             return self._plain(content, event)
         response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
@@ -271,33 +271,6 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
             events, self._undecided = self._undecided, []
             return [piece for each in events for piece in self._relay(*each)]
         return self._relay(content, event)
-
-    def _undeferred(self, content: Json, event: bytes) -> tuple[Json, bytes]:
-        """An event, or the body, as if nothing had been deferred: the tools that it repeats are those of the client,
-        and a call of a function that was loaded has no namespace (which would be the name of the function)."""
-        changes: Json = {}
-        if isinstance(item := content.get("item"), dict):
-            changes["item"] = self._without_namespace(item)
-        whole = content if is_plain(event) else object_at(content, "response")
-        changed: Json = {}
-        if isinstance(whole.get("tools"), list):
-            changed["tools"] = decoded(self._ours.tools)
-        if isinstance(output := whole.get("output"), list):
-            changed["output"] = [self._without_namespace(each) for each in output]
-        if is_plain(event):
-            content = {**content, **changed}
-            return content, as_json(content)
-        changes |= {"response": {**whole, **changed}} if changed else {}
-        if all(content.get(key) == value for key, value in changes.items()):
-            return content, event
-        content = {**content, **changes}
-        return content, framed(content, named=b"event:" in event[: event.find(b"data:")])
-
-    def _without_namespace(self, item: object) -> object:
-        name = text_at(item, "name")
-        if not isinstance(item, dict) or name not in self._ours.deferred or item.get("namespace") != name:
-            return item
-        return {key: value for key, value in item.items() if key != "namespace"}
 
     def _relay(self, content: Json, event: bytes) -> list[bytes]:
         index, response, round_ = content.get("output_index"), content.get("response"), self._rounds.round
@@ -435,6 +408,32 @@ def without_tool(event: bytes, path: Path) -> bytes:
     if len(theirs) == len(tools):
         return event
     return event.replace(text, spliced(text, [((start, end), b"[" + b",".join(theirs) + b"]")]))
+
+
+def undeferred(content: Json, event: bytes, ours: Ours) -> tuple[Json, bytes]:
+    """An event, or the body, as if nothing had been deferred: the tools that it repeats are those of the client, and a
+    call of a function that was loaded has no namespace (which would be the name of the function)."""
+
+    def unnamed(item: object) -> object:
+        name = text_at(item, "name")
+        if not isinstance(item, dict) or name not in ours.deferred or item.get("namespace") != name:
+            return item
+        return {key: value for key, value in item.items() if key != "namespace"}
+
+    whole = content if is_plain(event) else object_at(content, "response")
+    changes: Json = {"tools": decoded(ours.tools)} if isinstance(whole.get("tools"), list) else {}
+    if isinstance(output := whole.get("output"), list):
+        changes["output"] = [unnamed(each) for each in output]
+    if is_plain(event):
+        content = {**content, **changes}
+        return content, as_json(content)
+    changes = {"response": {**whole, **changes}} if changes else {}
+    if isinstance(item := content.get("item"), dict):
+        changes["item"] = unnamed(item)
+    if all(content.get(key) == value for key, value in changes.items()):
+        return content, event
+    content = {**content, **changes}
+    return content, framed(content, named=b"event:" in event[: event.find(b"data:")])
 
 
 # --- the messages of a whole reply, as a client returns them with its next request ---

@@ -24,12 +24,11 @@ class CallCounts(Addon):
         if not received.request.brings_tools or not wants_deferral(client_request, self._settings):
             return
         names = {*first_calls(received.conversation)}
-        if names and (known := names & {tool.name for tool in tools(received.request)}):
+        if names := names & {tool.name for tool in tools(received.request)} if names else names:
             digest = list_digest(received.request.tool_list)
-            self._called.note(client_request.sender.tenant, digest, sorted(known))
+            self._called.note(client_request.sender.tenant, digest, sorted(names))
 
 
 async def start(services: Services) -> CallCounts | None:
-    if services.compaction is None:
-        return None
-    return CallCounts(services, services.compaction.compactor.called)
+    deferral = services.compaction.compactor.deferral if services.compaction is not None else None
+    return CallCounts(services, deferral.called) if deferral is not None else None

@@ -258,10 +258,6 @@ class Api(ABC):
     def messages(self, entry: Json) -> Iterable[PromptMessage]:
         """The messages that one of them is."""
 
-    def tools(self, body: Json) -> Iterable[Json]:
-        """The definitions that lead the prompt."""
-        return body.get("tools") or ()
-
     @abstractmethod
     def tool(self, definition: Json) -> PromptPiece:
         """A tool's definition, in the shape of chat completions: the same tool is the same piece in every API."""

@@ -79,10 +79,6 @@ class AnthropicMessages(Api):
     def messages(self, entry: Json) -> Iterator[PromptMessage]:
         return _messages_of(entry)
 
-    def tools(self, body: Json) -> list[Json]:
-        """Deferred ones stand where they are referred to."""
-        return [tool for tool in body.get("tools") or () if not tool.get("defer_loading")]
-
     def tool(self, definition: Json) -> PromptPiece:
         plain = unmarked(definition)
         if "input_schema" in plain:

@@ -30,7 +30,6 @@ from proxy.lab.provider.api import (
     Violations,
     cache_options,
     check_breakpoint,
-    fits,
     holds_object,
     invalid,
     mapping,
@@ -40,6 +39,7 @@ from proxy.lab.provider.api import (
     unknown,
     wrong_type,
 )
+from proxy.lab.provider.apis import searches
 from proxy.lab.provider.prompt import (
     AUDIO,
     FILE,
@@ -112,12 +112,8 @@ def message_of(item: Json) -> PromptMessage:
         return PromptMessage("assistant", (call,), joins=True)
     if kind in OUTPUTS:
         return PromptMessage("tool", tuple(_pieces(item["output"])), item["call_id"])
-    if kind == "tool_search_call":
-        call = call_piece(item["call_id"], "tool_search", jsontext.write(item["arguments"]).decode())
-        return PromptMessage("assistant", (call,), joins=True)
-    if kind == "tool_search_output":
-        pieces = (tool_piece(tool, marks_of(tool)) for tool in item["tools"])
-        return PromptMessage("tool", tuple(pieces), item["call_id"])
+    if kind in searches.SEARCHES:
+        return searches.search_message(item)
     if kind == "reasoning":
         piece = PromptPiece("thinking", thought_in(item))
     else:  # an item that is compared as a whole
@@ -198,8 +194,7 @@ ITEM_FIELDS: Mapping[str, frozenset[str]] = {
     "custom_tool_call": _COMMON | {"call_id", "name", "input", "namespace", "caller"},
     "custom_tool_call_output": _COMMON | {"call_id", "output", "name", "namespace", "caller"},
     "reasoning": _COMMON | {"summary", "content", "encrypted_content"},
-    "tool_search_call": _COMMON | {"call_id", "arguments", "execution"},
-    "tool_search_output": _COMMON | {"call_id", "tools", "execution"},
+    **searches.SEARCHES,
 }
 PART_FIELDS: Mapping[str, frozenset[str]] = {
     "input_text": frozenset({"type", "text", BREAKPOINT}),
@@ -235,8 +230,8 @@ def _items(body: Json, _: CacheRule) -> Violations:
                 yield from _call(item, kind, at)
             elif kind in OUTPUTS:
                 yield from _check_output(item, at)
-            elif kind.startswith("tool_search_"):
-                yield from _check_search(item, at)
+            elif kind in searches.SEARCHES:
+                yield from searches.check_search_item(item, at)
             elif kind == "reasoning" and not isinstance(item.get("summary"), list):
                 yield missing(f"{at}.summary")
 
@@ -291,21 +286,7 @@ def _check_output(item: Json, at: str) -> Violations:
         yield from _parts(item["output"], INPUT_PARTS, f"{at}.output")
 
 
-def _check_search(item: Json, at: str) -> Violations:
-    key, of_kind = ("arguments", "object") if item["type"] == "tool_search_call" else ("tools", "array")
-    if item.get("execution") == "client" and not isinstance(item.get("call_id"), str):
-        yield missing(f"{at}.call_id")
-    if not fits(item.get(key), of_kind):
-        yield wrong_type(f"{at}.{key}", f"an {of_kind}")
-
-
 # --- the items in their order ---
-
-_CALL_NAMES = {
-    "tool_search_call": "tool search call",
-    "function_call": "function call",
-    "custom_tool_call": "custom tool call",
-}
 
 
 def _order(body: Json, _: CacheRule) -> Violations:
@@ -319,11 +300,11 @@ def _order(body: Json, _: CacheRule) -> Violations:
         elif kind in _ANSWERED and item.get("call_id") is not None:
             called, call_id = _ANSWERED[kind], item["call_id"]
             if (called, call_id) not in waiting and not _has_more(body):
-                why = f"No tool call found for {_CALL_NAMES[called]} output with call_id {call_id}."
+                why = f"No tool call found for {called.replace('_', ' ')} output with call_id {call_id}."
                 yield Violation(why, "input")
             waiting.pop((called, call_id), None)
     for kind, call_id in waiting:
-        yield Violation(f"No tool output found for {_CALL_NAMES[kind]} {call_id}.", "input")
+        yield Violation(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
     ids = set[str]()
     for item in items(body):
         own = item.get("id")
@@ -377,20 +358,7 @@ def _tools(body: Json, _: CacheRule) -> Violations:
             if tool.get("parameters") is not None and not isinstance(tool["parameters"], dict):
                 yield wrong_type(f"{at}.parameters", "an object")
         elif tool["type"] == "tool_search":
-            yield from (unknown(f"{at}.{name}") for name in tool.keys() - _SEARCH_FIELDS)
-            if not knows_search(body["model"]):
-                why = f"Tool 'tool_search' is not supported with {body['model']}."
-                yield Violation(why, "tools", "unsupported_value")
-
-
-_SEARCH_FIELDS = frozenset({"type", "execution", "description", "parameters"})
-_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?![\d.])")
-
-
-def knows_search(model: str) -> bool:
-    """Only gpt-5.4 and later models support it."""
-    version = _VERSION.match(model)
-    return version is None or (int(version[1]), int(version[2] or 0)) >= (5, 4)
+            yield from searches.check_search_tool(tool, body["model"], at)
 
 
 def _breakpoints(body: Json, rule: CacheRule) -> Violations:
@@ -577,9 +545,7 @@ def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
     for at, call in enumerate(say.calls):
         tool, text = call_texts(call)
         if tool == SEARCH and "tool_search" in kinds:
-            head = {"id": f"tsc_{name}{at:02x}{needs}", "type": "tool_search_call", "status": "completed"}
-            yield {**head, "call_id": call["id"], "execution": "client", "arguments": jsontext.read(text)}
-            needs = ""
+            yield searches.search_call(f"tsc_{name}{at:02x}{needs}", call["id"], text)
             continue
         # a function that a search has loaded is called by a namespace of its own name
         loaded = {"namespace": tool} if "tool_search" in kinds and tool not in names else {}
