@@ -71,10 +71,10 @@ def compact(
     that the provider reports for each one counted. Cache marks are added beside those of the body alone;
     `own_marks="auto"` adds them wherever the cache takes any. Where the policies want summaries, `summarizing` says how
     they are written, the plan which are wanted, and `memory` which exist; likewise digests of outputs, at the prices
-    `digesting`. `keep` names what is never edited. With `tools="defer"` definitions are left to a search, whose calls the
-    caller answers; what the history calls was found. Without a `dialect` it is detected from the body. Raises ValueError
-    where the body is not a request of the dialect, or `keep` holds what is no pattern; KeyError where there is no such
-    dialect or preset.
+    `digesting`. `keep` names what is never edited. With `tools="defer"` definitions are left to a search, whose calls
+    the caller answers; what the history calls was found. Without a `dialect` it is detected from the body. Raises
+    ValueError where the body is not a request of the dialect, or `keep` holds what is no pattern; KeyError where there
+    is no such dialect or preset.
     """
     preset = PRESETS[policies] if isinstance(policies, str) else policies
     preset = preset if isinstance(preset, Preset) else Preset(preset)

@@ -65,7 +65,7 @@ Tools = Annotated[
     typer.Option(
         "--tools",
         metavar="keep|defer",
-        help="As the setting `tools`: whether definitions of tools are left to a search. Default: by preset.",
+        help="As the setting `tools`. Default: by preset.",
     ),
 ]
 Files = Annotated[

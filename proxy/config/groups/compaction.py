@@ -68,8 +68,7 @@ class CompactionGroup(Configured):
     )
     tools: ToolLists | None = Field(
         default=None,
-        description="what becomes of the definitions of tools: keep, or defer, so that the model looks for those that "
-        "it needs; default: the preset's, keep",
+        description="keep the definitions of tools, or defer them until the model looks for them; default: the preset's",
     )
     tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
         default_factory=dict,
