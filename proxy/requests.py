@@ -105,6 +105,8 @@ class ToolDecision(NamedTuple):
     """None where the list stays whole."""
     record: StepRecord | None = None
     """What is to be claimed before it counts; None where it does."""
+    alone: str = ""
+    """The decision that follows from the request alone, where nothing can be claimed."""
     is_gone: bool = False
     """True where nobody knows how the list was sent before."""
 

@@ -5,12 +5,12 @@
 
 Laws
   A list is decided at the first request that brings it, and written before its bytes are sent; the first writer wins.
-  A later request whose decision nobody has, and one that nothing may be claimed for, bring their list whole; so does
-  one that forces a tool that is deferred.
+  Where nothing may be claimed, a first request is decided by itself alone, and that is written once it was accepted.
+  A later request whose decision nobody has, or that forces a tool that is deferred, brings its list whole.
   Another list in mid-conversation is another decision. Whatever goes wrong: the list as its client wrote it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from policies.dialects.deferring import (
     catalog_of,
     decided,
     forced,
+    list_digest,
     searches,
     with_list,
 )
@@ -95,13 +96,19 @@ class ToolDeferral:
 
     async def settle(self, context: RequestContext, may_claim: bool) -> bool:
         """Have a decision count. False where another does, by which the request is to be planned anew."""
-        record, live = context.tools.record, context.live
+        record, live, is_first = context.tools.record, context.live, context.received.conversation.steps == 1
         assert record is not None  # else it counts
-        digest = _digest_of(record)
-        ours = record.reason
-        counts = await self._claimed(live.key, record) if may_claim else f"{digest} "
-        put_newest(live.tools, digest, counts, _LISTS)
-        return counts == ours
+        whole = f"{_digest_of(record)} "
+        counts = await self._claimed(live.key, record) if may_claim else context.tools.alone if is_first else whole
+        put_newest(live.tools, _digest_of(record), counts, _LISTS)
+        return counts == record.reason
+
+    def of_first(self, context: RequestContext) -> Iterator[StepRecord]:
+        """What was decided for a first request, where its credential could claim nothing: it follows from the request
+        alone, and is written once that has been accepted."""
+        digest = list_digest(context.received.request.tool_list)
+        if context.received.conversation.steps == 1 and digest in context.live.tools:
+            yield StepRecord(_TOOLS, reason=context.live.tools[digest])
 
     async def _decided(
         self,
@@ -122,20 +129,24 @@ class ToolDeferral:
             decision = next((each.reason for each in records.values() if _digest_of(each) == catalog.digest), None)
             if decision is not None:
                 put_newest(live.tools, catalog.digest, decision, _LISTS)
-        record = None
+        record, alone = None, ""
         if decision is None:
             if not client_request.may_plan:
                 return WHOLE
             called = await self.called.counts(client_request.sender.tenant, catalog.digest)
             prices = self.prices(received.request.model, client_request.upstream)
-            some = decided(form, received.request, received.conversation, catalog, received.count, prices, called)
-            decision = f"{catalog.digest} {','.join(map(str, some))}"
-            record = StepRecord(_TOOLS, reason=decision)
+
+            def reason(called: Collection[str]) -> str:
+                some = decided(form, received.request, received.conversation, catalog, received.count, prices, called)
+                return f"{catalog.digest} {','.join(map(str, some))}"
+
+            decision, alone = reason(called), reason(()) if called else ""
+            record, alone = StepRecord(_TOOLS, reason=decision), alone or decision
         places = tuple(map(int, filter(None, decision.partition(" ")[2].split(","))))
         tools = DeferredTools(form, catalog, places, received.request.tool_list)
         # not for a request that has to call one of them: that could be refused
         is_forced = not tools.names.isdisjoint(forced(received.request))
-        return ToolDecision(None if is_forced or not places else tools, record)
+        return ToolDecision(None if is_forced or not places else tools, record, alone)
 
     async def _claimed(self, key: Key, record: StepRecord) -> str:
         """What counts for the list: the first that was written. Nothing is deferred where the store does not answer."""

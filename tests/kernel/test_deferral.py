@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
+from policies.model.memory import StepRecord
 from policies.tools import RECALL, SEARCH
 from proxy.app import App
 from proxy.kernel.defer import CalledTools
 from proxy.lab.provider import Received, Say
 from proxy.lab.provider.api import Violation
+from proxy.memory import Key
+from proxy.memory.cached import CachedStore, WriteBehindQueue
 from tests.kit.apis import APIS, Api
 from tests.kit.deferring import ASK, DONE, MODELS, TOOLS, accepted, always, finding, looks, name_of, names_sent, native
 from tests.kit.recalling import BOTH, call
@@ -258,13 +261,44 @@ async def test_what_one_conversation_calls_is_there_in_the_next(stage: Stage, ap
     assert {*names_sent(stage.provider.requests[-1], api)} == {OURS[api.dialect], RECALL, "export_shipment"}
 
 
-async def test_a_credential_that_nobody_knows_has_nothing_deferred(stage: Stage, app: App, api: Api) -> None:
+async def test_for_a_credential_that_nobody_knows_the_request_alone_decides(
+    stage: Stage, app: App, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def called(*_: Any) -> dict[str, int]:
+        return {"list_sensor": 3}
+
+    claims: list[StepRecord] = []
+
+    async def claim(self: CachedStore, key: Key, record: StepRecord) -> None:
+        claims.append(record)
+
+    monkeypatch.setattr(CalledTools, "counts", called)
+    monkeypatch.setattr(CachedStore, "claim", claim)
     stage.provider.answer = always(DONE)
     async with speaking(api, app.base_url) as speaker:
         heard = await ask(speaker)
-        again = await ask(speaker, heard.message(), {"role": "user", "content": "And?"})
-    assert again.prefix == "extended"
-    assert [len(names_sent(each, api)) for each in stage.provider.requests] == [61, 61]
+        history = [heard.message(), {"role": "user", "content": "And?"}]
+        assert (await ask(speaker, *history)).prefix == "extended"
+    await app.close(1)
+    other = await stage.start(tools="defer", preset="lossless")
+    async with speaking(api, other.base_url) as speaker:
+        assert (await ask(speaker, *history)).prefix == "extended"
+    assert [names_sent(each, api) for each in stage.provider.requests] == [[OURS[api.dialect], RECALL]] * 3
+    assert not claims
+
+
+async def test_of_a_credential_that_is_refused_nothing_is_written(
+    stage: Stage, app: App, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(CachedStore, "claim", lambda *each: written.append(each))
+    monkeypatch.setattr(WriteBehindQueue, "put", lambda *each: written.append(each))
+    stage.provider.refuse = lambda _: Violation("no", None, status=401)
+    async with speaking(api, app.base_url) as speaker:
+        with pytest.raises(Exception, match="no"):
+            await ask(speaker)
+    assert names_sent(stage.provider.requests[-1], api) == [OURS[api.dialect], RECALL]
+    assert not written
 
 
 def refusing(words: str) -> Any:

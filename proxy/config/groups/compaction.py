@@ -68,7 +68,7 @@ class CompactionGroup(Configured):
     )
     tools: ToolLists | None = Field(
         default=None,
-        description="keep the definitions of tools, or defer them until the model looks for them; default: the preset's",
+        description="keep definitions of tools, or defer them until the model looks for them; default: the preset's",
     )
     tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
         default_factory=dict,
