@@ -122,5 +122,5 @@ def _deferred(
     with suppress(UnreadableError):
         catalog = catalog_of(form, request.tool_list, count)
         places = decided(form, request, conversation, catalog, count, prices, step=0)
-        return DeferredTools(form, catalog, places, request.tool_list) if places else None
+        return DeferredTools(form, catalog, places, request.tool_list, (prices.read, prices.write)) if places else None
     return None

@@ -19,7 +19,7 @@ from policies.model.rawjson import Span, UnreadableError, items, spliced
 from policies.money.prices import Prices
 from policies.recall import FINDS, QUERY, RecallAnswer, found_tools
 from policies.tools import SEARCH
-from policies.tools.deferral import Catalog, Definition, Terms, deferred, named_in, names_of, unambiguous
+from policies.tools.deferral import Catalog, Definition, Terms, deferred, exceeds, named_in, names_of, unambiguous
 
 Entry = dict[str, object]
 _CATALOGS = 16
@@ -58,6 +58,8 @@ class DeferredTools:
     """Of the definitions that are deferred."""
     whole: bytes = field(repr=False)
     """The list as the client wrote it."""
+    prices: tuple[float, float]
+    """Of a token that is read from the cache or written to it, when that was decided."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -78,11 +80,18 @@ class DeferredTools:
         return tuple(by_name[name] for name in calls if name in by_name)
 
     def found_in(self, conversation: Conversation) -> tuple[Definition, ...]:
-        """What the searches of a history have found, in this order."""
-        calls = (conversation.blocks[at] for at in conversation.kinds.get("call", ()))
-        searches = [call.text for call in calls if call.tool == SEARCH]
-        hits = (each for arguments in searches for each in self.answer(arguments, False).tools)
-        return tuple(dict.fromkeys(hits))
+        """What the searches of a history have found, in this order. Where each has all of the prompt written anew, and
+        as many again would cost more than all the definitions, it is all of these."""
+        hits, times, every = dict[Definition, None](), 0, [self.catalog.definitions[at] for at in self.places]
+        for at in conversation.kinds.get("call", ()):
+            call = conversation.blocks[at]
+            new = self.answer(call.text, False).tools if call.tool == SEARCH else ()
+            if self.form.finds_in_list and not hits.keys() >= {*new}:
+                times += 1
+                terms = Terms(*self.prices, conversation.client_tokens[at], call.turn + 1, True)
+                new = (*new, *every) if exceeds(sum(each.tokens for each in every), terms, times) else new
+            hits |= dict.fromkeys(new)
+        return tuple(hits)
 
     def list(self, hits: Sequence[Definition] = ()) -> bytes:
         """The list as it is sent."""

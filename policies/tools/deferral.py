@@ -118,8 +118,13 @@ def _pays(hidden: int, terms: Terms) -> bool:
     long again as it has: a definition that is there is written now and read with each request."""
     lasts = terms.write + terms.requests * terms.read
     if terms.is_rewritten:
-        return hidden * lasts > SEARCHES * terms.prompt * terms.write
+        return not exceeds(hidden, terms, SEARCHES)
     return (hidden - _FOUND) * lasts > terms.prompt * terms.read + _ANSWER
+
+
+def exceeds(hidden: int, terms: Terms, searches: int) -> bool:
+    """True where so many searches, each of which has all of the prompt written anew, cost more than the definitions."""
+    return searches * terms.prompt * terms.write > hidden * (terms.write + terms.requests * terms.read)
 
 
 def most_called(counts: Mapping[str, int]) -> dict[str, int]:
@@ -149,13 +154,15 @@ def search(catalog: Catalog, places: tuple[int, ...], query: str) -> tuple[Defin
     scores: dict[int, int] = {}
     for at in sorted(places):
         fields = zip((_NAME, _PARAMETER, _TEXT), catalog.words[at], strict=True)
-        score = sum(weight * rarity[word] for weight, some in fields for word in rarity.keys() & some)
-        scores[at] = score + (10**6 if catalog.definitions[at].name in names else 0)
-    ranked = sorted((at for at in scores if scores[at]), key=lambda at: (-scores[at], at))
+        scores[at] = sum(weight * rarity[word] for weight, some in fields for word in rarity.keys() & some)
+    named = {at for at in scores if catalog.definitions[at].name in names}
+    ranked = sorted(
+        (at for at in scores if scores[at] or at in named), key=lambda at: (at not in named, -scores[at], at)
+    )
     hits: list[Definition] = []
     for at in ranked[:_HITS]:
         each = catalog.definitions[at]
-        if scores[at] * _WORSE < scores[ranked[0]]:
+        if at not in named and scores[at] * _WORSE < max(scores.values()):
             break
         if not hits or sum(hit.tokens for hit in hits) + each.tokens <= _HIT_TOKENS:
             hits.append(each)

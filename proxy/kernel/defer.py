@@ -46,6 +46,8 @@ from proxy.telemetry import Telemetry
 
 _TOOLS = "tools"
 """The anchor of the record of a conversation's first list; those of others have their digest behind it."""
+_NOTHING = " 1.0 1.0"
+"""Behind its digest, what a record says of a list of which nothing is deferred."""
 _LARGE = 200_000
 """Bytes of a list that is read in a thread, so that nobody else waits."""
 _LISTS = 8
@@ -98,7 +100,7 @@ class ToolDeferral:
         """Have a decision count. False where another does, by which the request is to be planned anew."""
         record, live, is_first = context.tools.record, context.live, context.received.conversation.steps == 1
         assert record is not None  # else it counts
-        whole = f"{_digest_of(record)} "
+        whole = f"{_digest_of(record)} {_NOTHING}"
         counts = await self._claimed(live.key, record) if may_claim else context.tools.alone if is_first else whole
         put_newest(live.tools, _digest_of(record), counts, _LISTS)
         return counts == record.reason
@@ -138,12 +140,13 @@ class ToolDeferral:
 
             def reason(called: Collection[str]) -> str:
                 some = decided(form, received.request, received.conversation, catalog, received.count, prices, called)
-                return f"{catalog.digest} {','.join(map(str, some))}"
+                return f"{catalog.digest} {','.join(map(str, some))} {prices.read} {prices.write}"
 
             decision, alone = reason(called), reason(()) if called else ""
             record, alone = StepRecord(_TOOLS, reason=decision), alone or decision
-        places = tuple(map(int, filter(None, decision.partition(" ")[2].split(","))))
-        tools = DeferredTools(form, catalog, places, received.request.tool_list)
+        _, numbers, read, write = decision.split(" ")
+        places = tuple(map(int, filter(None, numbers.split(","))))
+        tools = DeferredTools(form, catalog, places, received.request.tool_list, (float(read), float(write)))
         # not for a request that has to call one of them: that could be refused
         is_forced = not tools.names.isdisjoint(forced(received.request))
         return ToolDecision(None if is_forced or not places else tools, record, alone)
@@ -154,10 +157,10 @@ class ToolDeferral:
         for anchor in (_TOOLS, f"{_TOOLS} {digest}"):
             first = await self.store.claim(key, replace(record, anchor=anchor))
             if first is None:
-                return f"{digest} "
+                return f"{digest} {_NOTHING}"
             if _digest_of(first) == digest:
                 return first.reason
-        return f"{digest} "
+        return f"{digest} {_NOTHING}"
 
 
 def _digest_of(record: StepRecord) -> str:

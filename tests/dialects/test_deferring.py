@@ -33,7 +33,7 @@ def form(dialect: str) -> DeferralForm:
 def listed(dialect: str, *raws: bytes, places: tuple[int, ...], found: tuple[int, ...] = ()) -> bytes:
     whole = b"[" + b", ".join(raws) + b"]"
     catalog = catalog_of(form(dialect), whole, COUNT)
-    tools = DeferredTools(form(dialect), catalog, places, whole)
+    tools = DeferredTools(form(dialect), catalog, places, whole, (0.1, 1.0))
     return tools.list([catalog.definitions[at] for at in found])
 
 
