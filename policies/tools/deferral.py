@@ -136,7 +136,7 @@ def most_called(counts: Mapping[str, int]) -> dict[str, int]:
 
 _HITS = 5
 _HIT_TOKENS = 4_000
-"""Tokens of definitions that a search brings; the best one whatever it takes."""
+"""Tokens of definitions that a search brings; the best one, and those that it names, whatever they take."""
 _NAME, _PARAMETER, _TEXT = 8, 4, 2
 """The weight of a word by where a definition has it."""
 _WORSE = 4
@@ -164,7 +164,7 @@ def search(catalog: Catalog, places: tuple[int, ...], query: str) -> tuple[Defin
         each = catalog.definitions[at]
         if at not in named and scores[at] * _WORSE < max(scores.values()):
             break
-        if not hits or sum(hit.tokens for hit in hits) + each.tokens <= _HIT_TOKENS:
+        if not hits or at in named or sum(hit.tokens for hit in hits) + each.tokens <= _HIT_TOKENS:
             hits.append(each)
     return tuple(hits)
 

@@ -2,7 +2,9 @@
 notices."""
 
 import json
+from contextlib import AsyncExitStack
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -16,7 +18,20 @@ from proxy.lab.provider.api import Violation
 from proxy.memory import Key
 from proxy.memory.cached import CachedStore, WriteBehindQueue
 from tests.kit.apis import APIS, Api
-from tests.kit.deferring import ASK, DONE, MODELS, TOOLS, accepted, always, finding, looks, name_of, names_sent, native
+from tests.kit.deferring import (
+    ASK,
+    DONE,
+    MODELS,
+    TOOLS,
+    accepted,
+    always,
+    finding,
+    looks,
+    name_of,
+    names_sent,
+    native,
+    tool,
+)
 from tests.kit.recalling import BOTH, call
 from tests.kit.speaking import Heard, Speaker, speaking
 from tests.kit.stage import Stage
@@ -177,20 +192,31 @@ async def test_replicas_and_restarts_send_the_same(stage: Stage, app: App, api: 
     assert len(bodies) == 1
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
 async def test_a_first_request_that_two_replicas_get_is_decided_once(
-    stage: Stage, app: App, api: Api, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, api: Api, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, kind: str
 ) -> None:
+    """For the second of them something else would be right; a third one goes on."""
+
     async def called(*_: Any) -> dict[str, int]:
         return {"list_sensor": 3}
 
-    other = await stage.start(tools="defer", preset="lossless")
-    async with speaking(api, app.base_url) as one, speaking(api, other.base_url) as two:
-        await accepted(one)
-        await accepted(two)
-        await ask(one)
-        monkeypatch.setattr(CalledTools, "counts", called)  # something else would be right for the other one
-        await ask(two)
-    assert names_sent(stage.provider.requests[-1], api) == [OURS[api.dialect], RECALL]
+    shared = {"store": f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}"} if kind == "redis" else {}
+    apps = [await stage.start(tools="defer", preset="lossless", **shared) for _ in range(3)]
+    stage.provider.answer = finding("export the shipment", EXPORT)
+    async with AsyncExitStack() as stack:
+        one, two, three = [await stack.enter_async_context(speaking(api, app.base_url)) for app in apps]
+        for speaker in (one, two):
+            await accepted(speaker)
+        first = await ask(one)
+        monkeypatch.setattr(CalledTools, "counts", called)
+        second = await ask(two)
+        assert first.message() == second.message()
+        stage.provider.answer = always(DONE)
+        assert (await ask(three, first.message(), RESULT)).prefix == "extended"
+    sent = [each.json["tools"] for each in stage.provider.requests if each.json.get("tools")]
+    assert sent[:2] == sent[2:4]
+    assert sent[4] == sent[1]
 
 
 async def test_where_the_store_was_wiped_the_list_is_whole(stage: Stage, app: App, api: Api) -> None:
@@ -372,3 +398,45 @@ async def test_trouble_with_a_list_leaves_it_whole(stage: Stage, app: App, api: 
         await accepted(speaker)
         await ask(speaker)
     assert len(names_sent(stage.provider.requests[-1], api)) == 61
+
+
+async def test_a_huge_list_of_hostile_names(stage: Stage, app: App) -> None:
+    """Two thousand tools; those whose names are no names stay."""
+    api = APIS["anthropic_messages"]
+    many = [tool(f"tool_{n}", "It does <b>something</b>. " * 9, **{f"p{n % 7}": "x"}) for n in range(1_900)]
+    many += [tool("narrows", "x", **{f"p{n}": "y" * 40 for n in range(900)})]
+    stage.provider.answer = finding("tool_77 narrows", DONE)
+    async with speaking(api, app.base_url) as speaker:
+        await accepted(speaker)
+        assert (await ask(speaker, tools=many)).text == "Let me look. Done."
+    last = stage.provider.requests[-1]
+    assert last.violation is None
+    assert names_sent(last, api) == [SEARCH, RECALL]
+    assert {*found_in(last)[0]} == {"tool_77", "narrows"}
+
+
+@pytest.mark.parametrize("named", ["system", "person"])
+async def test_a_tool_that_somebody_names_is_there_from_the_beginning(
+    stage: Stage, speaker: Speaker, api: Api, named: str
+) -> None:
+    said = "Use rename_branch for that."
+    words = [{"role": "system", "content": said}] if named == "system" else [{"role": "user", "content": said}]
+    await accepted(speaker)
+    await speaker.hear([*words, ASK], tools=TOOLS, model=MODELS[api.dialect])
+    assert {*names_sent(stage.provider.requests[-1], api)} == {OURS[api.dialect], RECALL, "rename_branch"}
+
+
+async def test_the_bill_is_of_what_was_sent_beside_the_whole_list(stage: Stage, app: App, api: Api) -> None:
+    stage.provider.answer = finding("export the shipment", EXPORT)
+    async with speaking(api, app.base_url) as speaker:
+        await accepted(speaker)
+        heard = await ask(speaker)
+        before, after = (int(heard.headers[f"x-narrows-tokens-{when}"]) for when in ("before", "after"))
+        stage.provider.answer = always(DONE)
+        last = await ask(speaker, heard.message(), RESULT)
+    first = list(stage.provider.requests)[1]
+    assert first.usage is not None
+    assert abs(after - first.usage.prompt) < 20
+    assert before > 5_000
+    sizes = [each.usage.prompt for each in stage.provider.requests if each.usage is not None]
+    assert abs(int(last.headers["x-narrows-tokens-after"]) - sizes[-1]) < 0.1 * sizes[-1]
