@@ -47,7 +47,7 @@ def is_recall_round(conversation: Conversation, step: int) -> bool:
     is_round = False
     for at in reversed(conversation.arrived(step)):  # the last one is mostly a result
         block = conversation.blocks[at]
-        if block.kind == "result" or block.answers is not None:
+        if block.kind == "result" or block.answers is not None or block.tool in OURS:
             if block.tool not in OURS:
                 return False
             is_round = True

@@ -13,7 +13,7 @@ from typing import Any
 from policies.dialects.common import Added, Request, answered_calls, as_json, member, parsed
 from policies.dialects.deferring import DeferralForm, Entry, without
 from policies.dialects.openai import MARKS, MOST_TOOLS
-from policies.dialects.openai_responses.request import CALLS, Item, digest, read, texts_of, type_of
+from policies.dialects.openai_responses.request import CALLS, OF_SEARCH, Item, digest, read, texts_of, type_of
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
@@ -98,8 +98,8 @@ def _results(exchange: RecallRound, answers: Sequence[RecallAnswer]) -> Iterator
         name = call.get("call_id", "")
         if call["type"] == "tool_search_call":
             loaded = b",".join(each.raw for each in answer.tools)
-            fields = {"type": "tool_search_output", "call_id": name, "execution": "client", "status": "completed"}
-            yield as_json(fields)[:-1] + b',"tools":[' + loaded + b"]}"
+            fields = as_json({"call_id": name, "status": "completed"})[1:-1]
+            yield OF_SEARCH + fields + b',"tools":[' + loaded + b"]}"
             continue
         result = {"type": "function_call_output", "call_id": name, "output": answer.text}
         yield as_json(result | ({"caller": call["caller"]} if call.get("caller") else {}))
