@@ -62,34 +62,32 @@ class DeferredTools:
     """Of a token that is read from the cache or written to it, when that was decided."""
 
     @property
+    def deferred(self) -> tuple[Definition, ...]:
+        return tuple(self.catalog.definitions[at] for at in self.places)
+
+    @property
     def names(self) -> frozenset[str]:
-        return frozenset(self.catalog.definitions[at].name for at in self.places)
+        return frozenset(each.name for each in self.deferred)
 
     def answer(self, arguments: str, last: bool) -> RecallAnswer:
         return found_tools(self.catalog, self.places, arguments, last)
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The tokens of each definition that is deferred, by its name."""
-        return {each.name: each.tokens for each in (self.catalog.definitions[at] for at in self.places)}
-
     def called_in(self, conversation: Conversation) -> tuple[Definition, ...]:
-        """Those deferred which a history calls, in this order."""
-        by_name = {self.catalog.definitions[at].name: self.catalog.definitions[at] for at in self.places}
-        calls = dict.fromkeys(conversation.blocks[at].tool for at in conversation.kinds.get("call", ()))
-        return tuple(by_name[name] for name in calls if name in by_name)
+        """Those deferred which a history calls."""
+        calls = {conversation.blocks[at].tool for at in conversation.kinds.get("call", ())}
+        return tuple(each for each in self.deferred if each.name in calls)
 
     def found_in(self, conversation: Conversation) -> tuple[Definition, ...]:
         """What the searches of a history have found, in this order. Where each has all of the prompt written anew, and
         as many again would cost more than all the definitions, it is all of these."""
-        hits, times, every = dict[Definition, None](), 0, [self.catalog.definitions[at] for at in self.places]
+        hits, times, every = dict[Definition, None](), 0, self.deferred
         for at in conversation.kinds.get("call", ()):
             call = conversation.blocks[at]
             new = self.answer(call.text, False).tools if call.tool == SEARCH else ()
             if self.form.finds_in_list and not hits.keys() >= {*new}:
                 times += 1
                 terms = Terms(*self.prices, conversation.client_tokens[at], call.turn + 1, True)
-                new = (*new, *every) if exceeds(sum(each.tokens for each in every), terms, times) else new
+                new += every if exceeds(sum(each.tokens for each in every), terms, times) else ()
             hits |= dict.fromkeys(new)
         return tuple(hits)
 
@@ -101,7 +99,7 @@ class DeferredTools:
 
     def hidden(self, hits: Sequence[Definition], count: TokenCounter) -> int:
         """Tokens of definitions that the list lacks where so much was found, the search tool taken off."""
-        spared = sum(self.catalog.definitions[at].tokens for at in self.places)
+        spared = sum(each.tokens for each in self.deferred)
         if self.form.finds_in_list:
             spared -= sum(each.tokens for each in hits)
         return spared - count(search_tool(self.form, self.catalog, self.places).decode())

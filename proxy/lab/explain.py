@@ -202,7 +202,7 @@ def explained(
         verdict=_verdict(result),
         tokens=tokens,
         tokens_of_recall_tool=tool,
-        deferred=list_.sizes if list_ else {},
+        deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
         input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime),
         messages=sizes.messages,
         kinds=sizes.kinds,
