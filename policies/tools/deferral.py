@@ -10,7 +10,7 @@ Laws
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -115,10 +115,11 @@ def deferred(catalog: Catalog, fixed: Collection[str], terms: Terms, search: int
 
 def _pays(hidden: int, terms: Terms) -> bool:
     """True where the definitions cost more than the searches that may be needed, if the conversation goes on for as
-    long again as it has: a definition that is there is written now and read with each request."""
+    long again as it has: a definition that is there is written now and read with each request, and the prompt of the
+    searches may be twice as long by then."""
     lasts = terms.write + terms.requests * terms.read
     if terms.is_rewritten:
-        return not exceeds(hidden, terms, SEARCHES)
+        return not exceeds(hidden, replace(terms, prompt=2 * terms.prompt), SEARCHES)
     return (hidden - _FOUND) * lasts > terms.prompt * terms.read + _ANSWER
 
 
@@ -141,7 +142,7 @@ _NAME, _PARAMETER, _TEXT = 8, 4, 2
 """The weight of a word by where a definition has it."""
 _WORSE = 4
 """A definition whose score is smaller by more than this factor than that of the best is not found."""
-_MOST_WORDS, _LONGEST = 64, 4_000
+_MOST_WORDS, _LONGEST = 64, 2_000
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 

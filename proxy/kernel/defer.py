@@ -48,7 +48,7 @@ _TOOLS = "tools"
 """The anchor of the record of a conversation's first list; those of others have their digest behind it."""
 _NOTHING = " 1.0 1.0"
 """Behind its digest, what a record says of a list of which nothing is deferred."""
-_LARGE = 200_000
+_LARGE = 50_000
 """Bytes of a list that is read in a thread, so that nobody else waits."""
 _LISTS = 8
 """Lists of one conversation whose decisions are remembered, the newest."""
@@ -237,7 +237,7 @@ class CalledTools:
 
 
 def _list_key(tenant: str, digest: str) -> Key:
-    return Key(tenant, f"{_TOOLS} {digest}")
+    return Key(tenant, f"\0{_TOOLS} {digest}")  # no conversation that a client can name
 
 
 def first_calls(conversation: Conversation) -> Iterator[str]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from policies.compact import compact
-from policies.tools import SEARCH
 from proxy.lab.demo import recorded
 from proxy.lab.explain import Explanation, explained
 from proxy.lab.replay.environment import Options
@@ -71,4 +70,3 @@ async def test_the_model_of_a_replay_looks_for_what_it_calls() -> None:
     assert whole.whole_bill.ratio is not None
     assert less.whole_bill.ratio < whole.whole_bill.ratio
     assert less.baseline == whole.baseline
-    assert SEARCH not in str(less)

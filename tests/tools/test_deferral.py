@@ -52,7 +52,7 @@ def test_nothing_is_deferred_where_a_search_costs_more() -> None:
     assert deferred(catalog(*NAMES), (), long, 0) == ()
     later = Terms(read=0.1, write=1.0, prompt=100_000, requests=60, is_rewritten=False)
     assert len(deferred(catalog(*NAMES), (), later, 0)) == 6
-    for prompt, many in ((int(6_000 * 1.1 / SEARCHES) - 1, 6), (int(6_000 * 1.1 / SEARCHES) + 1, 0)):
+    for prompt, many in ((int(3_000 * 1.1 / SEARCHES) - 1, 6), (int(3_000 * 1.1 / SEARCHES) + 1, 0)):
         assert len(deferred(catalog(*NAMES), (), Terms(0.1, 1.0, prompt, 1, True), 0)) == many
 
 
