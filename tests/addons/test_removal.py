@@ -144,7 +144,8 @@ async def counts_calls(stage: Stage, app: App, client: Client) -> None:
         for name in ("bash", "look", "send", "stop", "read", "sort", "move", "wait", "plan", "draw", "name")
     ]
     await client.ask(said, tools=tools)
-    assert (deferral := compaction_of(app).compactor.deferral) is not None
+    deferral = compaction_of(app).compactor.deferral
+    assert deferral is not None
     async with asyncio.timeout(5):
         while not any(deferral.called._lists.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
