@@ -30,7 +30,8 @@ The laws
   4  What was valid stays valid; what was invalid goes on as it came.
   5  System text, the first and newest user message, the newest turns and opaque items are not edited, but for what a
      preset declares (context.Exceptions). Outputs that arrive may be edited at once where that loses nothing: all of it
-     stays in sight, there or above in the same request (`Replace.lossless`). One edit makes an output longer: an answer
+     stays in sight, there or above in the same request (`Replace.lossless`). Definitions of tools stay, unless people
+     ask for less (tools.deferral). One edit makes an output longer: an answer
      that says a file is unchanged, and points at a result that is hidden, gets that text (planning.rereads).
   6  Fail open: trouble in here never stops a request (kept by proxy/).
   7  Honest money: what is reported is the bill, by the provider's own usage (kept by proxy/).

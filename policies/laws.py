@@ -8,7 +8,7 @@ from policies.context import Context
 from policies.keep import NOTHING
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
-from policies.tools import RECALL, arguments_of
+from policies.tools import OURS, arguments_of
 
 _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
@@ -27,7 +27,7 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
     at_once = block.answers is not None and (lossless or context.exceptions.first_sight)
     if at >= newest and not context.excess and not at_once:
         return False
-    if block.tool == RECALL and not context.excess:
+    if block.tool in OURS and not context.excess:
         return block.kind == "result" and by == "collapse"
     if block.kind in ("assistant", "call"):
         return context.text_protocol or context.recall

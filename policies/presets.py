@@ -23,6 +23,7 @@ from policies.rules.reuse import Reuse
 from policies.rules.summarize import Summarize
 from policies.rules.tidy import Tidy
 from policies.rules.trim import Trim
+from policies.tools.deferral import ToolLists
 
 StaleAction = Literal["regenerate", "trim", "fail"]
 
@@ -83,6 +84,7 @@ class Preset:
     sight: float = 0.0
     """The share of actions that may need something out of sight: windows of files, written arguments and old turns are
     as wide as that takes (policies.sight). 0: they are as wide as the policies say."""
+    tools: ToolLists = "keep"
 
     def aim_for(self, *, is_chat: bool, window: int) -> Aim:
         return (self.small_chat_aim if is_chat and window <= SMALL_WINDOW else None) or self.aim

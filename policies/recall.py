@@ -1,4 +1,5 @@
-"""The recall tool: its name, how its calls are read, and how they are answered.
+"""The tools that are ours: the recall tool, how its calls are read and how they are answered, and the search for tools
+whose definitions are deferred.
 
 Laws
   The answer follows from the conversation and the call alone: no store, no clock; the same call has the same answer.
@@ -15,6 +16,7 @@ import re2  # type: ignore[import-untyped]  # it ships no types
 from policies.model.conversation import Block, Conversation, Places
 from policies.text.stubs import MARK
 from policies.tools import RECALL, arguments_of, recalled_ref
+from policies.tools.deferral import Catalog, Definition, names_of, search
 
 DESCRIPTION = "Text left out at [narrows: ref N]"
 PARAMETERS = '{"type":"object","properties":{"ref":{"type":"string"},"part":{"type":"string"}},"required":["ref"]}'
@@ -52,6 +54,8 @@ class RecallAnswer:
 
     text: str
     succeeded: bool
+    tools: tuple[Definition, ...] = ()
+    """Those that a search has found: their definitions go where the API has a place for them."""
 
 
 def read(arguments: str) -> RecallCall:
@@ -223,3 +227,20 @@ def _aligned(text: bytes, at: int) -> int:
     while at < len(text) and text[at] & 0xC0 == 0x80:
         at += 1
     return at
+
+
+# --- the search for tools ---
+
+FINDS = "Finds more tools, by words or by name; those found can be called from then on. There are: {}"
+QUERY = '{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}'
+
+
+def found_tools(catalog: Catalog, places: tuple[int, ...], arguments: str, last: bool = False) -> RecallAnswer:
+    """Answer a call of the search tool: with what it finds at these places, or with what there is."""
+    query = " ".join(map(str, arguments_of(arguments).values()))
+    tools = search(catalog, places, query)
+    if tools:
+        text = f"{MARK} found, and among your tools now: {', '.join(each.name for each in tools)}]"
+    else:
+        text = f"{MARK} nothing found; there are: {names_of(catalog, places)}]"
+    return RecallAnswer(text + _LAST if last else text, bool(tools), tools)

@@ -11,10 +11,12 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects import Dialect, Request
+from policies.dialects.deferring import DeferredTools
 from policies.model.conversation import Conversation, Message, converse
 from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
 from policies.recall import RecallAnswer, answer
+from policies.tools import SEARCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class DialectRequest:
     request: Request
     conversation: Conversation
     count: TokenCounter
+    tools: DeferredTools | None = None
+    """Where definitions are deferred: what answers the calls that look for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ def restore(
     if in_progress is not None:
         newest, text, rounds = len(request.spans) - 1, in_progress.text, in_progress.rounds
         every = _answers(source, history.before(len(request.spans)), rounds, text)
-        raws = source.dialect.recall.put_back(rounds, _texts(every), text, None)
+        raws = source.dialect.recall.put_back(rounds, every, text, None)
         changed[newest] = (*changed.get(newest, (request.raw(newest),)), *raws)
         answers = every[-1]
     joined = {message: b",".join(raws) for message, raws in changed.items()}
@@ -142,20 +146,17 @@ def _restored(
     source: DialectRequest, history: _History, reply: range, insert: Insert, cache: Cache
 ) -> RestoredMessages | None:
     originals = [source.request.raw(i) for i in reply]
-    name = (insert, *originals, history.stamp)
+    tools = source.tools and (source.tools.catalog.digest, source.tools.places)
+    name = (insert, *originals, history.stamp, tools)
     try:
         if name not in cache:
             text = _text(source.conversation.messages[reply.start : reply.stop])
             answers = _answers(source, history.before(reply.start), insert.rounds, text)
-            raws = tuple(source.dialect.recall.put_back(insert.rounds, _texts(answers), text, originals))
+            raws = tuple(source.dialect.recall.put_back(insert.rounds, answers, text, originals))
             cache[name] = RestoredMessages(raws, tuple(source.dialect.read(raw, source.count) for raw in raws))
         return cache[name]
     except UnreadableError:
         return None
-
-
-def _texts(answers: Sequence[Sequence[RecallAnswer]]) -> list[list[str]]:
-    return [[answer.text for answer in each] for each in answers]
 
 
 def _answers(
@@ -164,10 +165,16 @@ def _answers(
     """The answers to the calls of each round: from the history before the reply, and from its own earlier rounds."""
     answers: list[tuple[RecallAnswer, ...]] = []
     for exchange in rounds:
-        calls = map(source.dialect.recall.arguments, exchange.calls)
-        answers.append(tuple(answer(history, arguments, exchange.last) for arguments in calls))
+        answers.append(tuple(_answer(source, history, call, exchange.last) for call in exchange.calls))
         if len(answers) < len(rounds):
-            raws = source.dialect.recall.put_back([exchange], _texts(answers[-1:]), text[: exchange.text], None)
+            raws = source.dialect.recall.put_back([exchange], answers[-1:], text[: exchange.text], None)
             messages = [source.dialect.read(raw, source.count) for raw in raws]
             history, text = converse([*history.messages, *messages], history, lends=False), text[exchange.text :]
     return answers
+
+
+def _answer(source: DialectRequest, history: Conversation, call: str, last: bool) -> RecallAnswer:
+    tool, arguments = source.dialect.recall.called(call)
+    if tool == SEARCH and source.tools is not None:
+        return source.tools.answer(arguments, last)
+    return answer(history, arguments, last)

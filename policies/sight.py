@@ -22,7 +22,7 @@ from math import sqrt
 from policies.model.conversation import Block, Conversation, Index
 from policies.model.identifiers import identifiers_in
 from policies.money.prices import Prices
-from policies.tools import RECALL, recalled_ref, shell_command
+from policies.tools import OURS, RECALL, recalled_ref, shell_command
 
 TOGETHER = 8
 DOUBLINGS = 4
@@ -103,7 +103,7 @@ class _Reach:
 def _arrived(conversation: Conversation, step: int) -> Sequence[Block]:
     """The blocks that came with a step, but for recalls: these are no actions of the agent."""
     arrived = (conversation.blocks[at] for at in conversation.arrived(step))
-    return [block for block in arrived if block.tool != RECALL]
+    return [block for block in arrived if block.tool not in OURS]
 
 
 def steps_recalled(conversation: Conversation, step: int) -> Iterator[int]:

@@ -41,7 +41,7 @@ from proxy.upstreams.table import Upstreams
 from proxy.workers.worker import Worker
 
 PAGES, DOOR = ("pages",), ("access",)
-INNER = ("billing", "shadows", "archive", "telemetry", "compress", "limits", "warm")
+INNER = ("billing", "shadows", "archive", "telemetry", "compress", "limits", "warm", "tools")
 """The addons, each a folder in proxy/addons/, in the order in which they are told: who answers where no API is asked,
 who looks at the head of a request, and who is told of it then. Limits charge what was billed, and what compresses
 counts as a request."""

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 
 from policies.context import Aim
 from policies.dialects import Added, Consent, Dialect, Request
+from policies.dialects.deferring import DeferredTools
 from policies.keep import Patterns
 from policies.model.conversation import Conversation
 from policies.model.edits import Insert
@@ -29,6 +30,7 @@ from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
+from policies.tools.deferral import ToolLists
 from proxy.config import Settings
 from proxy.config.rules import Mode
 from proxy.identity.who import Identity
@@ -49,6 +51,7 @@ class RequestOptions(NamedTuple):
     record: bool | None = None
     upstream: str = ""
     keep: Patterns = ()
+    tools: ToolLists | None = None
 
 
 class Proof(NamedTuple):
@@ -95,6 +98,22 @@ class ClientRequest(Struct, frozen=True):
     the plan."""
 
 
+class ToolDecision(NamedTuple):
+    """What was decided of the tools that a request brings."""
+
+    tools: DeferredTools | None = None
+    """None where the list stays whole."""
+    record: StepRecord | None = None
+    """What is to be claimed before it counts; None where it does."""
+    alone: str = ""
+    """The decision that follows from the request alone, where nothing can be claimed."""
+    is_gone: bool = False
+    """True where nobody knows how the list was sent before."""
+
+
+WHOLE = ToolDecision()
+
+
 class RequestContext(Struct, frozen=True, kw_only=True):
     """A request, parsed, with all that it is planned under."""
 
@@ -117,6 +136,7 @@ class RequestContext(Struct, frozen=True, kw_only=True):
     lifetime: float
     """Seconds of disuse after which the provider has forgotten the prompt, by the marks of the client."""
     calibration: Calibration
+    tools: ToolDecision
     preset: Preset
     """With what is in force for this request: what a rule, the preset and the settings say of stale summaries."""
     policy: str

@@ -22,7 +22,9 @@ from policies.model.edits import Edit, RecallRound, Replace
 from policies.model.rawjson import Change, Path, Span, UnreadableError, items, members, replaced, spliced
 from policies.money.caches import LONGER_TTL, MarkStyle
 from policies.money.prices import Usage
+from policies.recall import RecallAnswer
 from policies.text.layout import Piece, call_id, pieces_of
+from policies.tools import RECALL
 
 
 class Request(Struct, frozen=True):
@@ -89,6 +91,21 @@ class Consent:
 
     changes: Sequence[Change] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What a reply to a request may hold that its client must not see."""
+
+    names: frozenset[str] = frozenset({RECALL})
+    """The tools of ours that it was sent with."""
+    deferred: frozenset[str] = frozenset()
+    """The names of the tools whose definitions were deferred."""
+    tools: bytes = b""
+    """Where there are such, the list as the client wrote it."""
+
+
+RECALL_ALONE = Ours()
 
 
 class Reply(Protocol):
@@ -259,9 +276,11 @@ def joined(
     return spliced(request.body, changes)
 
 
-def answered_calls(exchange: RecallRound, texts: Sequence[str]) -> Iterator[tuple[dict[str, object], str]]:
-    """The recall calls of a round, read from their JSON, each with the text of its answer."""
-    return zip(map(json.loads, exchange.calls), texts, strict=True)
+def answered_calls(
+    exchange: RecallRound, answers: Sequence[RecallAnswer]
+) -> Iterator[tuple[dict[str, object], RecallAnswer]]:
+    """The calls of ours in a round, read from their JSON, each with its answer."""
+    return zip(map(json.loads, exchange.calls), answers, strict=True)
 
 
 def failure(fault: Fault) -> bytes:

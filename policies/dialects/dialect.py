@@ -15,6 +15,7 @@ from typing import Any, Literal
 from policies.context import TokenCounter
 from policies.dialects import common
 from policies.dialects.common import Added, Consent, Fault, Reply, Request
+from policies.dialects.deferring import DeferralForm
 from policies.dialects.pings import no_ping
 from policies.dialects.replies import Json, UsageNames, events_in, is_plain, read_event
 from policies.dialects.splitting import RequestFields, split_request
@@ -24,6 +25,7 @@ from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Change
 from policies.money.caches import MarkStyle
 from policies.money.prices import Usage
+from policies.recall import RecallAnswer
 from policies.text.summary_checks import End
 
 # --- how an API is spoken over HTTP, beside its JSON; what most have is the default ---
@@ -166,13 +168,15 @@ class CacheMarks:
 class RecallForm:
     tool: Callable[[Request, bool], Added | None]
     """Where and how to add the tool, where the client brings tools or the argument says always; else None."""
-    put_back: Callable[[Sequence[RecallRound], Sequence[Sequence[str]], str, Sequence[bytes] | None], list[bytes]]
+    put_back: Callable[
+        [Sequence[RecallRound], Sequence[Sequence[RecallAnswer]], str, Sequence[bytes] | None], list[bytes]
+    ]
     """The messages of a reply's recall exchange, as the model saw them, from its rounds, their answers, the text of the
     reply, and the reply as the client returned it, message by message (None before it has): each round and its answers,
     then the rest of the reply. Where a user brings the results of its calls, and some were made beside ours, the reply
     ends with that message. Raises UnreadableError where the reply does not fit the rounds."""
-    arguments: Callable[[str], str]
-    """The arguments of a call that a RecallRound holds."""
+    called: Callable[[str], tuple[str, str]]
+    """Which tool of ours a call that a RecallRound holds calls, and its arguments."""
     next_round: Callable[[bytes, int], bytes] = lambda body, tokens: body
     """The body that asks for the next round of a reply: one choice, with so many tokens less for the answer."""
     may_stand: Callable[[Request], bool] = lambda request: True
@@ -220,12 +224,15 @@ class Dialect:
     ping: Callable[[bytes], bytes] = no_ping
     """The request that keeps the prompt of this one in the provider's cache. Raises NoPingError."""
     recall: RecallForm
+    deferral: DeferralForm | None = None
+    """How definitions of tools are deferred; None where they cannot be."""
 
     # --- replies ---
 
     usage: UsageNames
-    reply: Callable[[int | None], Reply]
-    """A new reader of a reply, with so many rounds of recall; None where every call is the client's."""
+    reply: Callable[..., Reply]
+    """A new reader of a reply, with so many rounds of recall; None where every call is the client's. And with the Ours
+    that it may hold, where that is not the recall tool alone."""
     whole_messages: Callable[[Json], list[Json]]
     """The messages in the JSON of a reply, as a client returns them; none where it is not whole."""
     streamed_messages: Callable[[list[Json]], list[Json]]

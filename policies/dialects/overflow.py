@@ -13,9 +13,11 @@ Laws
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import re2  # type: ignore[import-untyped]  # it ships no types
+
+from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices
 
 STATUSES = frozenset({200, 400, 413, 422, 500})
 _MOST_CHARACTERS = 4_000
@@ -195,3 +197,48 @@ def _number(patterns: Sequence[re2._Regexp], text: str) -> int | None:
             if _SMALLEST <= number <= _LARGEST:
                 return number
     return None
+
+
+# --- what was learned of a window from what upstreams have said ---
+
+SHARE = 0.7
+"""Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWindow:
+    """In the upstream's own tokens."""
+
+    window: int | None = None
+    prompt: int | None = None
+    """The most tokens of a prompt; None where that follows from the window."""
+    with_answer: bool = False
+
+    def after(self, overflow: Overflow, sent: int) -> "LearnedWindow":
+        """With what is said of a prompt that had about so many tokens. The newest word on the window counts."""
+        with_answer = self.with_answer or overflow.with_answer
+        if overflow.window is not None:
+            return LearnedWindow(overflow.window, None, with_answer)
+        return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
+
+    def above(self, prompt: int) -> "LearnedWindow":
+        """The window that is left after a prompt of so many tokens was taken: a smaller window was never the
+        model's."""
+        window = None if self.window is not None and self.window < prompt else self.window
+        return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))
+
+    def budget(self, limits: BudgetLimits, prices: Prices, answer: int | None, *, has_floor: bool) -> Budget:
+        """The budget for this model: at most what the upstream takes beside an answer of so many tokens."""
+        limits = limits.within(self.window)
+        budget = limits.budget(prices, answer, has_floor=has_floor)
+        caps = [self.prompt or 0, int((self.room(answer) or 0) * limits.high)]  # where no prompt fits, none is made to
+        high = min([budget.high, *filter(None, caps)])
+        low, floor = budget.low * high // budget.high, budget.floor * high // budget.high
+        if budget.high == NO_MARK:
+            floor = min(budget.floor, high // 3)
+        return budget if high == budget.high else replace(budget, high=high, low=low, floor=floor, mark="window")
+
+    def room(self, answer: int | None) -> int | None:
+        """The most tokens that a prompt may have beside an answer of so many; None where nobody has said."""
+        beside = answer if self.with_answer and answer else 0
+        return None if self.window is None else max(0, self.window - beside)

@@ -4,6 +4,7 @@ Law: nothing here raises on what a client wrote; a list that cannot be read has 
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, wraps
 from itertools import islice
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 from policies.context import TokenCounter
 from policies.dialects.common import Added, Request, decoded, objects
 from policies.model.conversation import Message
+from policies.model.rawjson import UnreadableError, items
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 
 _REMEMBERED_BYTES = 100_000
@@ -33,7 +35,17 @@ def remembered(function: Callable[..., T]) -> Callable[..., T]:
 
 @remembered
 def definition_tokens(tools: bytes, count: TokenCounter) -> int:
+    """Tokens of definitions; those that are deferred stand in no prompt until they are found."""
+    if b'"defer_loading"' in tools:
+        with suppress(UnreadableError):
+            raws = [tools[start:end] for start, end in items(tools)]
+            tools = b"[" + b",".join(raw for raw in raws if not _is_deferred(raw)) + b"]"
     return count(tools.decode("utf-8", "replace")) if tools else 0
+
+
+def _is_deferred(raw: bytes) -> bool:
+    entry = decoded(raw) if b'"defer_loading"' in raw else None
+    return isinstance(entry, dict) and entry.get("defer_loading") is True
 
 
 def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:

@@ -2,7 +2,7 @@
 have: the marks at which room is made for it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Tiers = tuple[tuple[int, float], ...]
@@ -134,6 +134,10 @@ class BudgetLimits:
     low: float | None = None
     floor: int | None = None
     """None for what is usual where only the bill counts, and for nothing elsewhere."""
+
+    def within(self, window: int | None) -> "BudgetLimits":
+        """The same, for a window that is no larger than this one."""
+        return replace(self, window=min((each for each in (window, self.window) if each is not None), default=None))
 
     def budget(self, prices: Prices, reserve: int | None = None, *, has_floor: bool = True) -> Budget:
         """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say. A

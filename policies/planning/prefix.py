@@ -2,8 +2,8 @@
 
 The outcomes: first (nothing was sent before), extended (the request begins with the whole of the last one), tail-cut
 (it does up to the last step), checkpoint:REASON (a declared rewrite), client-changed (the client's own history
-changed), checkpoint:replayed (neither this process nor the store can say what was sent before; checkpoint:shed where
-nothing was planned either).
+changed), checkpoint:tools (others of the same tools are deferred), checkpoint:replayed (neither this process nor the
+store can say what was sent before; checkpoint:shed where nothing was planned either).
 """
 
 import hashlib
@@ -17,6 +17,8 @@ from policies.model.memory import FRESH, CacheLife, Sent, StepRecord
 from policies.model.summary_record import NO_USE, SummaryUse
 
 SHED = "checkpoint:shed"
+LIST_AT = 16
+"""Where, in the digest of a head, the part begins that tells lists of the same tools apart."""
 _STRIDE = 64
 """Digests between two places at which the hash of a chain is remembered."""
 
@@ -137,10 +139,14 @@ def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, c
     last record of this conversation, tells whether the client's own history has changed."""
     before = previous.sent if previous else None
     last = before or (newest.sent if newest else None)
-    if last and (last.head != now.head or chains.received_digest(last.received) != last.received_digest):
+    if last and (
+        last.head[:LIST_AT] != now.head[:LIST_AT] or chains.received_digest(last.received) != last.received_digest
+    ):
         return "client-changed"
     if before is None:
         return reason if reason == SHED else "checkpoint:replayed"
+    if before.head != now.head:
+        return reason if reason.startswith("checkpoint:") else "checkpoint:tools"
     if chains.sent_digest(before.messages) == before.digest:
         return "extended"
     if reason == "tail-cut" and chains.sent_digest(before.tail) == before.tail_digest:

@@ -37,7 +37,7 @@ from policies.planning.state import PlanSettings, PlanState, Pointers
 from policies.rules.base import ConfiguredPolicy
 from policies.sight import sight_window
 from policies.text.layout import edited_tokens
-from policies.tools import RECALL
+from policies.tools import OURS
 
 # --- which cache marks of ours the request of one step gets ---
 
@@ -47,8 +47,8 @@ def is_recall_round(conversation: Conversation, step: int) -> bool:
     is_round = False
     for at in reversed(conversation.arrived(step)):  # the last one is mostly a result
         block = conversation.blocks[at]
-        if block.kind == "result":
-            if block.tool != RECALL:
+        if block.kind == "result" or block.answers is not None or block.tool in OURS:
+            if block.tool not in OURS:
                 return False
             is_round = True
     return is_round
@@ -541,7 +541,7 @@ def _arrive(
     head, places = conversation.head, conversation.arrived(step)
     foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
     sizes = [conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-    ours = [n for n, at in enumerate(places) if conversation.blocks[at].tool == RECALL]
+    ours = [n for n, at in enumerate(places) if conversation.blocks[at].tool in OURS]
     # a mark of ours finds any entry
     in_reach = 0 if settings.slots else oldest_in_reach(conversation, conversation.ends[step], settings.cache)
     original = settings.head + ledger.original + sum(sizes)

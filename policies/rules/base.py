@@ -10,7 +10,7 @@ from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.parameters import Large, Window, amounts, is_large, parameter, parameters_of
-from policies.tools import RECALL
+from policies.tools import OURS
 
 Conflict = tuple[Sequence[str | int], str]
 """The path of a parameter that cannot work beside the others, and what to change."""
@@ -83,7 +83,7 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
         block = context.text_at(conversation, i)
         if block.tokens <= least or block.answers is None:
             continue
-        if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
+        if context.is_output(block) and block.tool not in OURS and is_large(block.text, block.tokens, over):
             context.pause(1)
             if not context.protection.keeps(conversation, i):
                 yield i

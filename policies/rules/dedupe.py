@@ -17,7 +17,7 @@ from policies.model.parameters import Large, is_large, parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
-from policies.tools import FILES, RECALL, known_by, path_of, rewrites
+from policies.tools import FILES, OURS, known_by, path_of, rewrites
 
 _REFUSED = re.compile(
     r"reject|denied|refus|cancel|abort|interrupt|declin|cannot|can't|unable|not been|not found|not allowed"
@@ -58,7 +58,7 @@ class Dedupe(ConfiguredPolicy):
 
     def _is_large_output(self, block: Block) -> bool:
         # in a text protocol only exact duplicates go
-        return block.answers is not None and block.tool != RECALL and is_large(block.text, block.tokens, self.over)
+        return block.answers is not None and block.tool not in OURS and is_large(block.text, block.tokens, self.over)
 
 
 def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator[Replace]:

@@ -24,7 +24,7 @@ from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
 from policies.text.stubs import framed, recorded_turns
-from policies.tools import FILES, RECALL, arguments_of, known_by, path_of, paths_of, shell_command, writes
+from policies.tools import FILES, OURS, arguments_of, known_by, path_of, paths_of, shell_command, writes
 
 _MENTIONED, _RARE = 4.0, 3.0
 """The worth of a name used since; and of others, shared by their blocks and the names of their form (`value_#`)."""
@@ -313,7 +313,7 @@ def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:
 
 
 def _lines_of_block(block: Block) -> list[_TextLine]:
-    if block.tool == RECALL:
+    if block.tool in OURS:
         return []
     if block.kind != "call":
         return _lines_of(block.text, prose=block.kind == "assistant")

@@ -19,7 +19,7 @@ from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.lines import Line, LineLayout, is_json, layout_of, lines_of, written_by
 from policies.text.stubs import lines_above, named_call
-from policies.tools import FILES, RECALL
+from policies.tools import FILES, OURS
 
 _MOST_LINES = 50_000
 """Lines of one output that are looked up, and remembered."""
@@ -112,7 +112,7 @@ def _runs(
         places = above.before(at, words) if words and len(words.strip()) >= _SHORT else ()
         for block, start, line in places:
             source, edit = conversation.blocks[block], changed.get(block)
-            if block in context.folded or source.tool == RECALL or not _may_show(context, source, edit):
+            if block in context.folded or source.tool in OURS or not _may_show(context, source, edit):
                 continue
             layout = above.layouts[block]
             visible = _words_of(edit.text, layout) if edit else None

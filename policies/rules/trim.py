@@ -15,7 +15,7 @@ from policies.recall import call_answered_by, stands_for_text
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
-from policies.tools import HEAD, RECALL
+from policies.tools import HEAD, OURS
 
 _SHORTEST_RESULT = 200
 _SHORTEST_STUB = 20
@@ -67,7 +67,7 @@ class Trim(ConfiguredPolicy):
             if saved <= _SHORTEST_STUB:
                 continue
             blocks = [conversation.blocks[i] for i in going]
-            tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
+            tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool not in OURS})
             ref = conversation.run_ref(going[0], going[-1]) if context.recall else ""
             text = left_out_turns(len({block.turn for block in blocks}), ", ".join(tools[:12]), ref)
             answers = ref if context.exchanges else ""

@@ -30,7 +30,7 @@ from policies.context import TokenCounter
 from policies.model.conversation import Block
 from policies.model.identifiers import identifiers_in
 from policies.text.stubs import framed
-from policies.tools import RECALL
+from policies.tools import OURS
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
 """How an answer ended: complete, cut off, or without a text that can be used."""
@@ -283,7 +283,7 @@ class Quotations:
     def __init__(self, blocks: Iterable[Block], previous: str = "") -> None:
         self._sources: dict[int, list[_Source]] = {}
         for block in blocks:
-            if block.kind != "opaque" and block.tool != RECALL and block.text.strip():
+            if block.kind != "opaque" and block.tool not in OURS and block.text.strip():
                 self._sources.setdefault(block.message, []).append(_Source(block))
         self._lines = {_plain(line): line for line in previous.splitlines()}
         self._room = 0

@@ -13,7 +13,7 @@ from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter
 from policies.model.conversation import Block, Conversation, Sums
 from policies.model.identifiers import identifiers_in
 from policies.text.excerpt import excerpt
-from policies.tools import HEAD, RECALL, kind_of
+from policies.tools import HEAD, OURS, kind_of
 
 _MOST_TOKENS: Mapping[str, int] = {
     "result": 300,
@@ -83,7 +83,7 @@ def _is_included(conversation: Conversation, block: Block) -> bool:
 
 
 def _is_text(block: Block) -> bool:
-    return block.kind not in ("system", "opaque") and block.tool != RECALL and bool(block.text.strip())
+    return block.kind not in ("system", "opaque") and block.tool not in OURS and bool(block.text.strip())
 
 
 _SIZES = Sums[Block](lambda block: _size(block) if _is_text(block) else 0)

@@ -16,7 +16,9 @@ from policies.tools.calls import subject_of as subject_of
 from policies.tools.calls import writes as writes
 from policies.tools.kinds import FILES as FILES
 from policies.tools.kinds import HEAD as HEAD
+from policies.tools.kinds import OURS as OURS
 from policies.tools.kinds import RECALL as RECALL
+from policies.tools.kinds import SEARCH as SEARCH
 from policies.tools.kinds import Kinds as Kinds
 from policies.tools.kinds import ToolKind as ToolKind
 from policies.tools.kinds import WayBack as WayBack

@@ -18,7 +18,10 @@ Kinds = Mapping[str, ToolKind]
 FILES = frozenset({"file", "instructions"})
 """The kinds of what was read from a file."""
 RECALL = "narrows_recall"
-"""The name of the one tool that is ours."""
+"""The name of the tool that brings back what was left out."""
+SEARCH = "narrows_find_tools"
+"""The name of the tool that finds tools whose definitions are deferred."""
+OURS = frozenset({RECALL, SEARCH})
 
 HEAD: Mapping[ToolKind, float] = {
     "file": 0.7,

@@ -24,6 +24,7 @@ from policies.context import Aim
 from policies.model.parameters import MOST, Parameter, parameters_of
 from policies.presets import POLICIES, PRESETS, Preset, StaleAction, StaleOptions
 from policies.rules.base import ConfiguredPolicy
+from policies.tools.deferral import ToolLists
 from proxy.config.errors import Path, Table, check, refused, refused_at, unknown
 from proxy.config.units import Period
 
@@ -128,6 +129,7 @@ class PresetTable(Table):
     first_sight: Annotated[bool, Field(strict=True)] | None = None
     system: tuple[_Text, ...] | None = None
     aim: Aim | None = None
+    tools: ToolLists | None = None
     sight: Annotated[float, Field(strict=True, ge=0, le=0.25)] | None = None
     summary_prompt: _Text | None = None
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
@@ -173,6 +175,7 @@ class PresetTable(Table):
             self.aim or base.aim,
             None if self.aim else base.small_chat_aim,
             sight=base.sight if self.sight is None else self.sight,
+            tools=self.tools or base.tools,
         )
 
 

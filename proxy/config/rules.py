@@ -16,6 +16,7 @@ from policies.context import Aim
 from policies.keep import Patterns, patterns_of
 from policies.model.parameters import MOST
 from policies.presets import StaleAction, StaleOptions
+from policies.tools.deferral import ToolLists
 from proxy.config.errors import Table, refused, unknown
 from proxy.config.presets import NAME
 from proxy.config.routes import CHATS
@@ -57,6 +58,7 @@ class Rule(Table):
     record: Annotated[bool, Field(strict=True)] | None = None
     upstream: str | None = Field(default=None, description="the name of the upstream that these requests go to")
     keep: KeepPatterns = ()
+    tools: ToolLists | None = None
 
     @field_validator("path")
     @classmethod

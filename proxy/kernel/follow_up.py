@@ -11,6 +11,7 @@ from policies.dialects.overflow import Overflow
 from policies.model.edits import Insert
 from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
+from proxy.kernel.defer import with_tools
 from proxy.kernel.plan import step_record
 from proxy.kernel.prepare import Compactor, in_arm, retried
 from proxy.kernel.understand import RequestParser
@@ -71,6 +72,8 @@ class FollowUp:
                 record,
                 supersedes=upstream_request.notes.supersedes,
             )
+        for of_list in self.compactor.deferral.of_first(context) if self.compactor.deferral is not None else ():
+            writer.note_tools(context.live.key, of_list)
         first, _ = upstream_request.notes.continues or (None, 0)
         if first is not None and first.planned is not None and first.notes.record is not None:
             writer.continued(context.live, first.planned.context.fingerprint, first.notes.record, record)
@@ -100,8 +103,10 @@ class FollowUp:
     ) -> UpstreamRequest:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
+        tools, sent = context.tools.tools, context.received
+        sent = with_tools(sent, tools) if tools is not None else sent
         restored, _, answers = await self.compactor.understanding.restored(
-            client_request, context.live, context.received, context.exchanges, in_progress
+            client_request, context.live, sent, context.exchanges, in_progress
         )
         dialect, request = context.dialect, restored.request
         tool = dialect.recall.tool(request, self.settings.recall == "always")
@@ -135,6 +140,22 @@ class FollowUp:
             self.telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             return None
         return retried(upstream_request, sendable.noting(arm=upstream_request.notes.arm))
+
+    async def keep_tools(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
+        """Learn that its upstream takes no deferred definitions. The request with all of them, for its reply from the
+        beginning; None where that fails."""
+        client_request, learned = upstream_request.client_request, self.compactor.learned
+        learned.note_refused_tools(upstream_request, True)
+        try:
+            planned = await self.compactor.plan(client_request)
+            prepared = self.compactor.compacted(planned) if planned else self.compactor.unread(client_request)
+            whole = await prepared
+        except Exception as error:  # law 6: the client gets the upstream's error then
+            self.telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
+            return None
+        headers = {**whole.headers, "x-narrows-ms": upstream_request.headers.get("x-narrows-ms", "")}
+        notes = upstream_request.notes
+        return structs.replace(whole.noting(arm=notes.arm, continues=notes.continues), headers=headers)
 
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now

@@ -143,16 +143,19 @@ class Planner:
     def _planned_request(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory, result: Plan, rendering: Rendering
     ) -> PlannedRequest:
-        head, conversation = context.plan_settings.head, context.conversation
-        before = conversation.previous_anchor
+        head, conversation, tools = context.plan_settings.head, context.conversation, context.tools.tools
+        hits = tools.found_in(conversation) if tools else ()
+        before, count = conversation.previous_anchor, context.plan_settings.count
+        hidden = tools.hidden(hits, count) if tools else 0
+        named = sum(each.tokens for each in hits) if tools and tools.form.counts_found else 0
         return PlannedRequest(
             context=context,
             plan_state=plan_state,
             memory=memory,
             plan=result,
             rendering=rendering,
-            tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
-            tokens_sent=head + result.after,
+            tokens_received=head - tool_tokens(context.tool, count) + result.before + hidden,
+            tokens_sent=head + result.after + named,
             is_quiet=result.state.step == 0,
             previous=memory.steps.get(before) or context.live.sent_before(conversation),
             sent_last=not context.lookup.complete
@@ -300,7 +303,7 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
         previous = None if before is None else StepRecord(context.conversation.previous_anchor, sent=before)
     word = outcome(previous, newest, record.sent, chains, planned.plan.reason)
     is_new = untouched is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
-    if word == "checkpoint:replayed" and is_new and not planned.plan.edits:
+    if word == "checkpoint:replayed" and is_new and not planned.plan.edits and not context.tools.is_gone:
         return "first"
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):
         return "checkpoint:recall"
@@ -311,10 +314,10 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
 
 def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     context, result = planned.context, planned.plan
-    policies = Counter(edit.by for edit in result.edits)
+    policies, is_edited = Counter(edit.by for edit in result.edits), bool(result.edits or context.tools.tools)
     preset, prices = context.client_request.options.preset, context.plan_settings.prices
     return {
-        "x-narrows-mode": "compacted" if result.edits else "marked" if result.marks else "untouched",
+        "x-narrows-mode": "compacted" if is_edited else "marked" if result.marks else "untouched",
         "x-narrows-prefix": prefix,
         "x-narrows-tokens-before": str(context.calibration.estimate(planned.tokens_received)),
         "x-narrows-tokens-after": str(context.calibration.estimate(planned.tokens_sent)),

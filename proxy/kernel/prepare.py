@@ -41,6 +41,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
 from proxy.kernel.cold import ColdProcess
+from proxy.kernel.defer import CalledTools, ToolDeferral, may_defer
 from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
 from proxy.kernel.understand import Assembler, Learned, RequestParser, Understanding
 from proxy.memory import Key
@@ -74,7 +75,10 @@ class Compactor:
         self.clock = clock
         self.learned = learned = Learned(settings, clock)
         assembler = Assembler(settings, price_book, learned)
-        self.understanding = Understanding(parser, store, assembler, price_book, learned)
+        prices, refuses, called = price_book.prices, learned.refuses_tools, CalledTools(store, clock)
+        deferral = ToolDeferral(settings, store, telemetry, called, prices, refuses)
+        self.deferral = deferral if may_defer(settings) else None
+        self.understanding = Understanding(parser, store, assembler, price_book, learned, self.deferral)
         self.planner = Planner(settings, self.understanding, writers, clock, PlanRuns(cold, settings.planning_timeout))
         self._warnings = ReplyWarnings(telemetry, assembler.context_tokens_of)
         self.plan, self.needs_room = self.planner.plan, assembler.needs_room
@@ -95,6 +99,11 @@ class Compactor:
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
+        deferral = self.deferral if first is None and planned.context.tools.record is not None else None
+        if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
+            again = await self.plan(planned.context.client_request)
+            assert again is not None  # it was one before
+            planned = again
         if planned.plan.shed and not self.learned.fits(planned):
             raise not_planned()
         wants = bool(planned.plan.wants or planned.plan.digests)
@@ -140,7 +149,7 @@ class Compactor:
             marks=_marks_of(planned),
             notes=Notes(
                 record=record,
-                recalls=context.tool is not None,
+                recalls=context.tool is not None or context.tools.tools is not None,
                 left_out=left_out,
                 supersedes=supersedes,
                 may_overflow=self.learned.may_overflow(context, planned.tokens_sent),

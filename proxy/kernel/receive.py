@@ -98,6 +98,7 @@ def options_of(asks: RequestOptions, settings: Settings, dialect: str, access: I
         record=rule.record if rule else None,
         upstream=(rule and rule.upstream) or "",
         keep=joined(asks.keep, rule.keep) if rule else asks.keep,
+        tools=rule.tools if rule else None,
     )
 
 

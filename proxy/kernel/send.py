@@ -136,8 +136,8 @@ async def _refuses(option: UsageOption, reply: UpstreamReply) -> bool:
 
 
 # --- a request that its upstream refuses for what Narrows can change: sent once more, changed ---
-# Two refusals can be answered so: the upstream does not take cache marks of ours, and the prompt is too long. Each is
-# answered once for a request, in whatever order they come.
+# Three refusals can be answered so: the upstream does not take cache marks of ours, or deferred definitions, and the
+# prompt is too long. Each is answered once for a request, in whatever order they come.
 # Laws
 #   Nothing is sent again but what the upstream surely did not process, and whose reply the client has seen nothing of.
 #   Where a smaller prompt is refused as well, the client gets the first refusal, as it came.
@@ -159,6 +159,7 @@ async def settled(
 ) -> SentRequest:
     """The request and the reply that count, of one that was sent and of those that were sent in its place."""
     marked: UpstreamRequest | None = None
+    deferring: UpstreamRequest | None = None
     too_long: SentRequest | None = None
     first: Overflow | None = None
     while True:
@@ -168,6 +169,13 @@ async def settled(
             telemetry.metrics.count("marks_refused")
             marked = sent.request
             changed, suffix = without_marks(marked), "unmarked"
+        elif deferring is None and await _refuses_tools(sent):
+            telemetry.metrics.count("tools_refused")
+            deferring = sent.request
+            whole = await follow_up.keep_tools(deferring)
+            if whole is None:
+                break
+            changed, suffix = without_marks(whole) if marked and whole.marks else whole, "whole"
         elif overflow and too_long is None:
             smaller = await follow_up.compact_harder(sent.request, overflow)
             if smaller is None:
@@ -187,6 +195,8 @@ async def settled(
         is_refused = sent is too_long or sent.reply.status >= 400 or overflow is not None
         _report(telemetry, "failed" if is_refused else "retried", first, too_long.request, changed)
         sent = too_long if is_refused else sent
+    if deferring is not None and sent.reply.status >= 400:
+        follow_up.compactor.learned.note_refused_tools(deferring, False)
     if marked is not None and sent.reply.status < 400:
         follow_up.learn_refused_marks(marked)
     return sent
@@ -205,6 +215,16 @@ async def _refuses_marks(sent: SentRequest) -> bool:
     if not marks or reply.status != 400 or reply.received_encoding not in READABLE:
         return False
     return marks.encode() in await error_of(reply)
+
+
+async def _refuses_tools(sent: SentRequest) -> bool:
+    """True where the upstream refuses the request and names what deferred definitions need."""
+    planned, reply = sent.request.planned, sent.reply
+    tools = planned.context.tools.tools if planned is not None else None
+    if tools is None or reply.status not in _REFUSALS or reply.received_encoding not in READABLE:
+        return False
+    error = await error_of(reply)
+    return any(word in error for word in tools.form.refused)
 
 
 async def _overflow_of(sent: SentRequest) -> Overflow | None:

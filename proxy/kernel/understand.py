@@ -26,19 +26,20 @@ from msgspec import structs
 
 from policies.assemble import PlanOptions, assemble
 from policies.dialects import DIALECTS, Consent
-from policies.dialects.overflow import Overflow
+from policies.dialects.overflow import LearnedWindow, Overflow
 from policies.keep import joined
 from policies.model.conversation import Conversation, Message, converse
 from policies.model.tokens import Calibration, Counter, encoding_for
 from policies.money.caches import MINUTE
-from policies.money.prices import NO_MARK, Budget, BudgetLimits, Prices, Usage
-from policies.planning.prefix import last_use, life_of
+from policies.money.prices import BudgetLimits, Usage
+from policies.planning.prefix import LIST_AT, last_use, life_of
 from policies.planning.state import PlanSettings
 from policies.presets import described
 from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, restore
 from proxy.config import Settings
 from proxy.event_loop import in_thread
+from proxy.kernel.defer import ToolDeferral, with_tools, without_searches
 from proxy.memory import Key, conversation_id
 from proxy.memory.cached import NO_LOOKUP, CachedStore
 from proxy.memory.conversation import (
@@ -51,7 +52,7 @@ from proxy.memory.conversation import (
     ParsedRequest,
     restored_weight,
 )  # fmt: skip
-from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
+from proxy.requests import WHOLE, ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook
 
@@ -82,6 +83,7 @@ class Understanding:
     assembler: "Assembler"
     price_book: PriceBook
     learned: "Learned"
+    deferral: ToolDeferral | None = None
 
     async def __call__(
         self,
@@ -102,15 +104,21 @@ class Understanding:
         live = self.store.conversations.of(received.key)
         if is_dry is not None and is_dry(live.key):
             client_request = structs.replace(client_request, is_dry=True)
-        assembly = self.assembler.assemble(client_request, live, received)
+        decision = first.context.tools if first is not None else WHOLE
+        if first is None and self.deferral is not None:
+            decision = await self.deferral(client_request, live, received)
+        parsed = with_tools(received, decision.tools) if decision.tools is not None else received
+        assembly = self.assembler.assemble(client_request, live, parsed)
         if assembly is None:
             return None
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
-        if first is None and not client_request.is_dry and assembly.tool is not None:
+        may_hold = assembly.tool is not None or decision.tools is not None
+        if first is None and not client_request.is_dry and may_hold:
             exchanges, lookup = await self.store.exchanges(live, client_request.dialect, received.conversation)
-        parsed, is_lost, answers = received, False, tuple[RecallAnswer, ...]()
+            exchanges = without_searches(exchanges) if exchanges and decision.tools is None else exchanges
+        is_lost, answers = False, tuple[RecallAnswer, ...]()
         if exchanges or in_progress is not None:
-            parsed, is_lost, answers = await self.restored(client_request, live, received, exchanges, in_progress)
+            parsed, is_lost, answers = await self.restored(client_request, live, parsed, exchanges, in_progress)
             assembly = self.assembler.assemble(client_request, live, parsed, restored=True)
             if assembly is None:
                 return None
@@ -130,6 +138,7 @@ class Understanding:
             consent=assembly.consent,
             lifetime=self.learned.caches.lifetime(received.request.model, client_request.upstream, assembly.lifetime),
             calibration=self.learned.calibration(live, received.request.model),
+            tools=decision,
             preset=assembly.preset,
             policy=assembly.policy,
             fingerprint=assembly.fingerprint,
@@ -138,7 +147,9 @@ class Understanding:
 
     def anew(self, context: RequestContext) -> RequestContext | None:
         is_restored = context.request is not context.received.request
-        parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
+        parsed = structs.replace(
+            context.received, request=context.request, conversation=context.conversation, tools=context.tools.tools
+        )
         assembly = self.assembler.assemble(context.client_request, context.live, parsed, restored=is_restored)
         if assembly is None:
             return None
@@ -156,7 +167,7 @@ class Understanding:
         """The request as the model was sent it, with the exchange of the reply that is being given, if any; whether the
         newest reply had an exchange and came back as another; and the answers to the calls of the reply in progress."""
         dialect = DIALECTS[client_request.dialect]
-        reading = DialectRequest(dialect, received.request, received.conversation, received.count)
+        reading = DialectRequest(dialect, received.request, received.conversation, received.count, received.tools)
         remembered = dict(live.restored)  # which belongs to the event loop, the copy to the thread
         with received.conversation.carried.held():
             whole = await in_thread(restore, reading, exchanges, remembered, in_progress)
@@ -164,6 +175,7 @@ class Understanding:
         parsed = received
         if whole.body is not received.request.body:
             parsed = await self.parser.parse_of(client_request, whole.body) or received
+            parsed = with_tools(parsed, received.tools) if received.tools is not None else parsed
         return parsed, whole.lost, whole.answers
 
 
@@ -285,7 +297,7 @@ class Assembler:
         self._settings, self._price_book, self._learned = settings, price_book, learned
         self._rows = {row.name: row for row in settings.upstream_rows}
         limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
-        self._limits = {"": limits} | {name: _within(limits, row.window) for name, row in self._rows.items()}
+        self._limits = {"": limits} | {name: limits.within(row.window) for name, row in self._rows.items()}
         self._presets, self._stale = settings.all_presets(), settings.stale
 
     def assemble(
@@ -357,7 +369,11 @@ class Assembler:
             has_floor = settings.aim == "bill"
             budget = learned.budget(options.limits, settings.prices, reserve, has_floor=has_floor)
             settings = replace(settings, learned=budget)
-        before_messages = (request.tool_list, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
+        tools = parsed.tools.whole if parsed.tools else request.tool_list
+        before_messages = (tools, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
+        head = sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32]
+        if parsed.tools:  # another list of the same tools
+            head = head[:LIST_AT] + sha256(request.tool_list).hexdigest()[:LIST_AT]
         stale = client_request.options.stale.over(options.preset.writing.stale).over(self._stale)
         return Assembly(
             settings=settings,
@@ -367,7 +383,7 @@ class Assembler:
             preset=replace(options.preset, writing=replace(options.preset.writing, stale=stale)),
             policy=policy_of(client_request.options.preset or self._settings.preset, options.preset),
             fingerprint=_fingerprint(client_request, settings),
-            head=sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32],
+            head=head,
             end=request.spans[-1][1],
         )
 
@@ -400,11 +416,6 @@ def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation
     return Key(tenant, conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
 
 
-def _within(limits: BudgetLimits, window: int | None) -> BudgetLimits:
-    windows = [each for each in (window, limits.window) if each is not None]
-    return replace(limits, window=min(windows, default=None))
-
-
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     prices = (settings.prices, settings.aim, settings.is_chat, settings.budget)
     values = (*prices, settings.marks, settings.slots, settings.marks_end, settings.head, settings.text_protocol)
@@ -428,49 +439,8 @@ _SECONDS = 3_600.0
 _MODELS = 1_024
 _STREAK, _FEW = 5, 2
 """Replies in a row that show the same of a cache before it is believed; fewer where dear marks are in vain."""
-SHARE = 0.7
-"""Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedWindow:
-    """In the upstream's own tokens."""
-
-    window: int | None = None
-    prompt: int | None = None
-    """The most tokens of a prompt; None where that follows from the window."""
-    with_answer: bool = False
-
-    def after(self, overflow: Overflow, sent: int) -> "LearnedWindow":
-        """With what is said of a prompt that had about so many tokens. The newest word on the window counts."""
-        with_answer = self.with_answer or overflow.with_answer
-        if overflow.window is not None:
-            return LearnedWindow(overflow.window, None, with_answer)
-        return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
-
-    def above(self, prompt: int) -> "LearnedWindow":
-        """The window that is left after a prompt of so many tokens was taken: a smaller window was never the
-        model's."""
-        window = None if self.window is not None and self.window < prompt else self.window
-        return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))
-
-    def budget(self, limits: BudgetLimits, prices: Prices, answer: int | None, *, has_floor: bool) -> Budget:
-        """The budget for this model: at most what the upstream takes beside an answer of so many tokens."""
-        limits = _within(limits, self.window)
-        budget = limits.budget(prices, answer, has_floor=has_floor)
-        caps = [self.prompt or 0, int((self.room(answer) or 0) * limits.high)]  # where no prompt fits, none is made to
-        high = min([budget.high, *filter(None, caps)])
-        low, floor = budget.low * high // budget.high, budget.floor * high // budget.high
-        if budget.high == NO_MARK:
-            floor = min(budget.floor, high // 3)
-        return budget if high == budget.high else replace(budget, high=high, low=low, floor=floor, mark="window")
-
-    def room(self, answer: int | None) -> int | None:
-        """The most tokens that a prompt may have beside an answer of so many; None where nobody has said."""
-        beside = answer if self.with_answer and answer else 0
-        return None if self.window is None else max(0, self.window - beside)
 
 
 class Learned:
@@ -482,6 +452,7 @@ class Learned:
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
+        self._refused_tools: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(_served_by(client_request, model)) if self._windows else None
@@ -496,6 +467,15 @@ class Learned:
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
         self._refused_marks[upstream_request.client_request.upstream, model] = True
+
+    def refuses_tools(self, upstream: str, model: str) -> bool:
+        return self._refused_tools.get((upstream, model), False)
+
+    def note_refused_tools(self, upstream_request: UpstreamRequest, is_refused: bool) -> None:
+        """An upstream does not take deferred definitions for this model, or has refused the whole list as well."""
+        assert upstream_request.planned is not None
+        model = upstream_request.planned.context.request.model
+        self._refused_tools[upstream_request.client_request.upstream, model] = is_refused
 
     def note_overflow(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
         """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""

@@ -15,6 +15,7 @@ from policies.context import Aim
 from policies.model.parameters import MOST
 from policies.money.catalog import prices_for
 from policies.presets import PRESETS
+from policies.tools.deferral import ToolLists
 from proxy.config import Settings
 from proxy.config.errors import unknown
 from proxy.config.presets import ALL, CustomPreset
@@ -58,6 +59,14 @@ Keep = Annotated[
 TextProtocol = Annotated[
     bool,
     typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
+]
+Tools = Annotated[
+    ToolLists | None,
+    typer.Option(
+        "--tools",
+        metavar="keep|defer",
+        help="As the setting `tools`. Default: by preset.",
+    ),
 ]
 Files = Annotated[
     list[Path],

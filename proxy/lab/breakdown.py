@@ -11,14 +11,14 @@ from policies.context import Policy, TokenCounter
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold
 from policies.text.layout import edited_tokens, fold_tokens
-from policies.tools import RECALL
+from policies.tools import OURS
 
 TOOLS = "tools"
 """The kind of what stands before all messages: tool schemas."""
 WRITTEN = "as written"
 """The layer before all others: the request of the client."""
-RECALL_TOOL = "recall tool"
-"""The layer of what makes a request longer."""
+RECALL_TOOL, DEFERRED = "recall tool", "deferred tools"
+"""The layer of what makes a request longer, or, where definitions are deferred, shorter before any policy does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ def break_down(
     in what the client wrote."""
     blocks = conversation.blocks
     after = [(block.tokens + block.frame, len(block.text)) for block in blocks]
-    before = [(0, 0) if block.tool == RECALL else size for block, size in zip(blocks, after, strict=True)]
+    before = [(0, 0) if block.tool in OURS else size for block, size in zip(blocks, after, strict=True)]
     schemas = BeforeAfter(written := tokens - sum(size for size, _ in before), written + tool)
     layers = [_layer(WRITTEN, 0, schemas.before, blocks, before)]
     if tool or after != before:
-        layers.append(_layer(RECALL_TOOL, 0, schemas.after, blocks, after))
+        layers.append(_layer(RECALL_TOOL if tool > 0 else DEFERRED, 0, schemas.after, blocks, after))
     spans = [span(conversation, edit) for edit in edits]
     for policy in dict.fromkeys([*order, *(edit.by for edit in edits)]):
         own = [(edit, covered) for edit, covered in zip(edits, spans, strict=True) if edit.by == policy]

@@ -36,6 +36,7 @@ from policies.recall import original, read
 from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
+from policies.tools.deferral import ToolLists
 from proxy.addons.archive.texts import named
 from proxy.console.arguments import AsJson, Config
 from proxy.console.output import explains_columns, plain_table, print_json, print_last_line, printable, refusing
@@ -49,6 +50,7 @@ from proxy.lab.arguments import (
     Keep,
     PresetName,
     TextProtocol,
+    Tools,
     check_preset,
     check_prices,
     custom_presets,
@@ -102,7 +104,7 @@ class PatternEffect:
 class Explanation:
     JSON: ClassVar = (
         *("model", "prices", "prices_known", "notes", "preset", "aim", "requests_in_history", "reason", "verdict"),
-        *("tokens", "tokens_of_recall_tool", "input_bill_of_this_request", "messages", "kinds", "foretold"),
+        *("tokens", "tokens_of_recall_tool", "deferred", "input_bill_of_this_request", "messages", "kinds", "foretold"),
         *("edits", "keep"),
     )
 
@@ -117,6 +119,8 @@ class Explanation:
     verdict: str
     tokens: BeforeAfter
     tokens_of_recall_tool: int
+    deferred: Mapping[str, int]
+    """The tools whose definitions are deferred, each with the tokens of its definition."""
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
@@ -162,6 +166,7 @@ def explained(
     aim: Aim | None = None,
     context_tokens: int | None = None,
     keep: Patterns = (),
+    tools: ToolLists | None = None,
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
     Narrows; the aim is that of the preset where none is given. Raises ValueError where the body is not a request."""
@@ -175,11 +180,13 @@ def explained(
         recall=True,
         own_marks="auto",
         keep=keep,
+        tools=tools,
     )
     plan, settings = result.plan, result.settings
-    tool = tool_tokens(result.tool, settings.count)
-    before, order = settings.head - tool + plan.before, order_of(settings.policies)
-    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
+    tool, list_ = tool_tokens(result.tool, settings.count), result.tools
+    hidden = list_.hidden(list_.called_in(result.conversation), settings.count) if list_ else 0
+    before, order = settings.head - tool + plan.before + hidden, order_of(settings.policies)
+    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool - hidden, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
     warm = warm_tokens(result, sizes.messages, tokens)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
@@ -195,6 +202,7 @@ def explained(
         verdict=_verdict(result),
         tokens=tokens,
         tokens_of_recall_tool=tool,
+        deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
         input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime),
         messages=sizes.messages,
         kinds=sizes.kinds,
@@ -379,6 +387,10 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     for end, bill in explanation.input_bill_of_this_request.items():
         costs = f"{money(bill.before):>10} -> {money(bill.after):>10}"
         console.print(Text(f"its bill, {end.replace('_', ' '):<22} {costs}"))
+    if explanation.deferred:
+        size, names = sum(explanation.deferred.values()), ", ".join(map(printable, explanation.deferred))
+        count = len(explanation.deferred)
+        console.print(Text(f"deferred until looked for        {size:>10,} tokens of {count} tools: {names}"))
     note = (
         f"Prices of {printable(explanation.prices)}, for the input of this one request; now and in ten minutes: "
         "after the request before it. What a whole session costs, with every rewrite of the provider's cache, is what "
@@ -419,6 +431,7 @@ def explain(
     keep: Keep = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
+    tools: Tools = None,
     html: Html = None,
     ref: Annotated[str, typer.Option(metavar="REF", help="Print what this reference stands for, unchanged.")] = "",
     as_json: AsJson = False,
@@ -437,7 +450,7 @@ def explain(
         check_prices([prices] if prices else [])
         path, body = writable(html, [file]), request_from(file, model)
         choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
-        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ())}
+        choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ()), "tools": tools}
         explanation = explained(
             body,
             prices=prices_for(prices) if prices else None,

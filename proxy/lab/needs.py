@@ -26,7 +26,7 @@ from typing import ClassVar
 from policies.model.conversation import Block, Conversation, Part
 from policies.model.edits import Edit, Fold
 from policies.model.identifiers import identifiers_in
-from policies.tools import RECALL, arguments_of, path_of, shell_command
+from policies.tools import OURS, arguments_of, path_of, shell_command
 from proxy.lab.breakdown import span
 from proxy.lab.quality import SHORTEST, quoted
 
@@ -153,7 +153,7 @@ class _Request:
             origin = edit.origin if isinstance(edit, Fold) else None
             text = edit.text or (summaries.get(origin.id, "") if origin else "")
             for at in (places := span(conversation, edit)):
-                if self._blocks[at].tool != RECALL:
+                if self._blocks[at].tool not in OURS:
                     self._hidden[at] = _readable(self._blocks[at].kind, self._blocks[at].text)
                 self._stubs[at], self._seen_by_block[at] = text, ""
             kind = self._blocks[places[0]].kind

@@ -25,7 +25,7 @@ from policies.model.conversation import Conversation, Part
 from policies.model.edits import Edit, Fold
 from policies.model.identifiers import identifiers_in
 from policies.text.stubs import MARK, names_way_back, refs_named
-from policies.tools import RECALL, arguments_of, shell_command, writes
+from policies.tools import OURS, arguments_of, shell_command, writes
 from policies.tools.arguments import OLD, spelled
 from proxy.lab.breakdown import span
 
@@ -138,7 +138,7 @@ class _View:
         self._behind = {
             where: _APART.join(hidden.text for hidden in self._hidden if hidden.where == where) for where in _BEHIND
         }
-        self._own = [(i, block.text) for i, block in enumerate(conversation.blocks) if block.tool != RECALL]
+        self._own = [(i, block.text) for i, block in enumerate(conversation.blocks) if block.tool not in OURS]
         self.history = _APART.join(text for _, text in self._own)
         start = conversation.ends[max(0, conversation.steps - 1 - RECENT)]
         self._recent = _APART.join(text for i, text in self._own if i >= start)

@@ -457,6 +457,10 @@ class StoreWriter:
         foreign = self._store.announcements.foreign() if record.recall else None
         live.add_sent(conversation, SentStep(record, foreign))
 
+    def note_tools(self, key: Key, record: StepRecord) -> None:
+        """Which definitions of tools the first request of a conversation was sent with."""
+        self._remember(key, record)
+
     def own(self, live: LiveConversation, owner: str) -> None:
         """This owner has sent the conversation: its bills alone do not say so where others send the same."""
         if live.owners.get(owner, 0.0) <= (now := monotonic()):

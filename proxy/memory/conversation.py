@@ -26,6 +26,7 @@ import zstandard
 from msgspec import Struct
 
 from policies.dialects import Added, Consent, Dialect, Request
+from policies.dialects.deferring import DeferredTools
 from policies.model.conversation import Conversation, converse
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
@@ -58,6 +59,7 @@ class ParsedRequest(Struct, frozen=True):
     count: Counter
     conversation: Conversation
     key: Key
+    tools: DeferredTools | None = None
 
     @property
     def size(self) -> int:
@@ -284,6 +286,8 @@ class LiveConversation:
     assemblies: dict[bool, tuple[tuple[object, ...], Assembly]] = field(default_factory=dict)
     """The terms that it was planned under last, with and without recall exchanges, and everything that this follows
     from."""
+    tools: dict[str, str] = field(default_factory=dict)
+    """What was decided of its lists of tools, by their digests."""
     reserve: int | None = None
     """Tokens that the newest request allowed for the answer."""
     calibration: Calibration | None = None
@@ -331,13 +335,11 @@ class LiveConversation:
         )
         return max(mine, key=lambda step: step.plan_state.step, default=None)
 
-    def add_planned(
-        self, fingerprint: str, conversation: Conversation, plan_state: PlanState, record: StepRecord
-    ) -> None:
+    def add_planned(self, fingerprint: str, conversation: Conversation, state: PlanState, record: StepRecord) -> None:
         """How far it was planned, whatever its upstream will say: to plan the same again costs nothing."""
         before = self.steps.get((fingerprint, _anchor(conversation, 2)))
-        texts = sum(len(edit.text) for edit in plan_state.edits.values()) if before is None else before.texts
-        step = PlannedStep(plan_state, record, texts + sum(len(edit.text) for edit in record.edits))
+        texts = sum(len(edit.text) for edit in state.edits.values()) if before is None else before.texts
+        step = PlannedStep(state, record, texts + sum(len(edit.text) for edit in record.edits))
         put_newest(self.steps, (fingerprint, record.anchor), step, STEPS)
         self.steps.pop((fingerprint, _anchor(conversation, 1 + _STAYING)), None)
 

@@ -39,7 +39,7 @@ from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described
 from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
-from policies.tools import RECALL
+from policies.tools import OURS
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.memory.audit_log import AuditLog
@@ -393,5 +393,5 @@ def _outputs(context: RequestContext, span: range) -> Iterator[tuple[int, Block]
         return
     for i in span:
         block = context.conversation.blocks[i]
-        if block.answers is not None and block.tool != RECALL and is_large(block.text, block.tokens, over):
+        if block.answers is not None and block.tool not in OURS and is_large(block.text, block.tokens, over):
             yield i, block

@@ -63,6 +63,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "trimmed": ("Conversations deleted because of `store_limit`.",),
     "actions": ("Actions of models in edited requests, by whether all that they used was in sight.", "sight"),
     "marker_in_argument": ("New write arguments that contain a reference of Narrows.",),
+    "tools_refused": ("Requests sent again with all definitions of their tools.",),
     "marks_refused": ("Requests sent again without the cache marks of Narrows.",),
     "overflows": ("Requests whose prompt was too long for their model, by outcome.", "outcome"),
     "too_many": ("Requests relayed unchanged because they have too many items.", "what"),

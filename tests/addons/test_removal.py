@@ -18,7 +18,7 @@ from proxy.app import App
 from proxy.lab.provider import Answer, Received, Say
 from proxy.memory import MESSAGES, Key
 from tests.kit.counted import counted
-from tests.kit.recalling import KEEPING, REPORT, Client, fetched, hiding, plays, wants
+from tests.kit.recalling import KEEPING, REPORT, Client, fetched, hiding, plays, runs, wants
 from tests.kit.running import compaction_of
 from tests.kit.stage import Stage
 
@@ -35,6 +35,7 @@ SETTINGS = {
     "agree_share": 1.0,
     "agree_key_env": "SHADOW_KEY",
     "keep_warm": "15m",
+    "tools": "defer",
 }
 EPHEMERAL = {"type": "ephemeral"}
 Check = Callable[[Stage, App, Client], Awaitable[None]]
@@ -136,6 +137,22 @@ async def keeps_warm(stage: Stage, app: App, client: Client) -> None:
     ]
 
 
+async def counts_calls(stage: Stage, app: App, client: Client) -> None:
+    said = [{"role": "user", "content": "Look."}, *runs("ls", "a.py")]
+    tools = [
+        {"type": "function", "function": {"name": name, "description": "It is one of many. " * 90}}
+        for name in ("bash", "look", "send", "stop", "read", "sort", "move", "wait", "plan", "draw", "name")
+    ]
+    await client.ask(said, tools=tools)
+    deferral = compaction_of(app).compactor.deferral
+    assert deferral is not None
+    async with asyncio.timeout(5):
+        while not any(deferral.called._lists.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await client.ask([{"role": "user", "content": "Another."}], tools=tools)
+    assert "bash" in [tool["function"]["name"] for tool in stage.provider.requests[-1].json["tools"]]
+
+
 CHECKS: Mapping[str, Check] = {
     "access": knows_keys,
     "limits": limits_a_key,
@@ -146,6 +163,7 @@ CHECKS: Mapping[str, Check] = {
     "shadows": compares,
     "compress": compresses,
     "warm": keeps_warm,
+    "tools": counts_calls,
 }
 NEEDS = {"limits": "access", "warm": "billing"}
 """Whose are the limits, where nobody knows keys? And a ping that nobody bills is not sent."""

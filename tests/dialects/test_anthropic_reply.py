@@ -272,7 +272,7 @@ def test_r6_a_call_with_input_that_is_none_gets_an_empty_one(pieces: list[str]) 
     good = pieces and pieces[-1].endswith("}")
     call = asks(caller={"type": "direct"})
     assert json.loads(exchange(reader).calls[0]) == {**call, "input": call["input"] if good else {}}
-    assert json.loads(dialect.recall.arguments(exchange(reader).calls[0])) == (call["input"] if good else {})
+    assert json.loads(dialect.recall.called(exchange(reader).calls[0])[1]) == (call["input"] if good else {})
 
 
 def test_t2_the_halves_of_a_character_may_come_apart() -> None:

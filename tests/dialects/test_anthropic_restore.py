@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.dialects import DIALECTS
 from policies.model.edits import Insert, RecallRound
 from policies.model.rawjson import UnreadableError
+from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, digest_of, reply_digest, restore
 from proxy.lab.provider import find_violation
 from tests import examples
@@ -201,7 +202,7 @@ def test_s5_what_cannot_be_taken_apart_is_lost(reply: Json) -> None:
     assert restored(reply, rounds, user("on")).lost
     mixed, _ = rounds_of((uses("a"), ours()))
     with pytest.raises(UnreadableError):
-        dialect.recall.put_back(mixed, [[LONG]], "", [json.dumps(reply).encode()])
+        dialect.recall.put_back(mixed, [[RecallAnswer(LONG, True)]], "", [json.dumps(reply).encode()])
 
 
 def test_v7_a_mark_on_what_is_left_stays() -> None:

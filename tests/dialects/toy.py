@@ -13,7 +13,7 @@ from policies.dialects.splitting import RequestFields
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.conversation import Conversation, Kind, Message, Part
 from policies.model.edits import Edit, RecallRound
-from policies.recall import DESCRIPTION, PARAMETERS
+from policies.recall import DESCRIPTION, PARAMETERS, RecallAnswer
 from policies.text.layout import Piece
 from policies.tools import RECALL
 
@@ -48,14 +48,15 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
 
 
 def put_back(
-    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[RecallAnswer]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     turns, after, start = list[bytes](), list[bytes](), 0
     last = json.loads(reply[0]) if reply else None
     for exchange, texts in zip(rounds, answers, strict=True):
         calls = [json.loads(call) for call in exchange.calls]
         results = [
-            as_json({"by": "tool", "for": call["id"], "text": each}) for call, each in zip(calls, texts, strict=True)
+            as_json({"by": "tool", "for": call["id"], "text": each.text})
+            for call, each in zip(calls, texts, strict=True)
         ]
         if not exchange.places:
             turns += [as_json({"by": "model", "text": text[start:][: exchange.text], "calls": calls}), *results]
@@ -133,7 +134,7 @@ TOY = Dialect(
     recall=RecallForm(
         tool=lambda request, always: with_tool(request, tool_names(request.tool_list), TOOL, always, 100),
         put_back=put_back,
-        arguments=lambda call: str(json.loads(call)["arguments"]),
+        called=lambda call: (RECALL, str(json.loads(call)["arguments"])),
     ),
     usage=USAGE,
     reply=ToyReply,

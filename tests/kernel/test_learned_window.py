@@ -2,9 +2,8 @@
 
 import pytest
 
-from policies.dialects.overflow import Overflow
+from policies.dialects.overflow import SHARE, LearnedWindow, Overflow
 from policies.money.prices import BudgetLimits, Prices
-from proxy.kernel.understand import SHARE, LearnedWindow
 
 PRICES = Prices(model="m")
 LIMITS = BudgetLimits()

@@ -191,6 +191,15 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "an unknown mark": (top(cache_control={"type": "for ever"}), "cache_control: Input tag"),
     "an unknown time": (top(cache_control={**MARK, "ttl": "2h"}), "cache_control.ttl: Input should be"),
+    "all tools deferred": (tools({**TOOL, "defer_loading": True}), "At least one tool must have defer_loading=false"),
+    "a deferred tool with a mark": (
+        tools({**TOOL, "defer_loading": True, "cache_control": MARK}, {**TOOL, "name": "other"}),
+        "tools.0: Tools with defer_loading: true cannot use prompt caching",
+    ),
+    "a reference to no tool": (
+        say(4, result(content=[{"type": "tool_reference", "tool_name": "none"}])),
+        "Tool reference 'none' not found in available tools",
+    ),
     "an hour behind five minutes": (say(4, result(cache_control={**MARK, "ttl": "1h"})), "must not come after"),
 }
 
@@ -241,6 +250,10 @@ ACCEPTED: dict[str, Change] = {
     "a later step of the loop without thoughts": say(3, use("a")),
     "an earlier turn without thoughts": lambda b: b["messages"].insert(0, assistant(text("Before."))),
     "automatic caching": top(cache_control=MARK),
+    "a reference to a deferred tool": lambda b: (
+        b.update(tools=[TOOL, {**TOOL, "name": "other", "defer_loading": True}]),
+        say(4, result(content=[{"type": "tool_reference", "tool_name": "other"}]))(b),
+    ),
 }
 
 
@@ -269,3 +282,17 @@ def test_automatic_caching_marks_the_last_block_that_can_carry_it(last: tuple[Bo
     request = {"messages": [user(text("a")), assistant(text("b"), thought()), user(*last)], "cache_control": MARK}
     prompt = PromptReader(len, APIS["anthropic_messages"])(request)
     assert prompt.marked("cache_control") == [marked + 1]
+
+
+def test_a_deferred_definition_counts_where_it_is_referred_to() -> None:
+    counted = PromptReader(len, APIS["anthropic_messages"])
+    whole, less, found = body(), body(), body()
+    other = {**TOOL, "name": "other", "description": "x" * 500}
+    whole["tools"] = [TOOL, other]
+    less["tools"] = found["tools"] = [TOOL, {**other, "defer_loading": True}]
+    say(4, result(content=[{"type": "tool_reference", "tool_name": "other"}]))(found)
+    say(4, result(content=[]))(less)
+    assert counted(whole).tokens - counted(less).tokens > 500
+    assert counted(found).tokens - counted(less).tokens > 500
+    shared = [one == two for one, two in zip(counted(less).blocks, counted(found).blocks, strict=False)]
+    assert shared.index(False) > 3

@@ -85,7 +85,17 @@ def part(index: int, **fields: object) -> Change:
 LED = {"id": f"msg_{ONE}r"}
 BREAKPOINT = {"mode": "explicit"}
 # the change, and what stands in the message
+SEARCH = {"type": "tool_search", "execution": "client", "parameters": {}}
+LOOKS = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "x"}}
+FINDS = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": []}
 REFUSED: dict[str, tuple[Change, str]] = {
+    "a search by an older model": (top(model="gpt-5.3", tools=[SEARCH]), "Tool 'tool_search' is not supported with"),
+    "a search tool with a name": (top(tools=[{**SEARCH, "name": "x"}]), "Unknown parameter: 'tools[0].name'"),
+    "an answer to no search": (add(FINDS), "No tool call found for tool search call output with call_id s."),
+    "a search without an answer": (add(LOOKS), "No tool output found for tool search call s."),
+    "a search in words": (add({**LOOKS, "arguments": "{}"}, FINDS), "Invalid type for 'input[10].arguments'"),
+    "an answer in words": (add(LOOKS, {**FINDS, "tools": "x"}), "Invalid type for 'input[11].tools'"),
+    "an answer with a text": (add(LOOKS, {**FINDS, "output": "x"}), "Unknown parameter: 'input[11].output'"),
     "no model": (lambda b: b.pop("model"), "Missing required parameter: 'model'"),
     "no input": (lambda b: b.pop("input"), "Missing required parameter: 'input'"),
     "input a number": (top(input=5), "Invalid type for 'input'"),
@@ -150,6 +160,7 @@ def test_refuses(name: str) -> None:
 ACCEPTED: dict[str, Change] = {
     "as it is": lambda b: None,
     "a string": top(input="Go"),
+    "a search": lambda b: (b.update(model="gpt-5.4", tools=[SEARCH]), add(LOOKS, FINDS)(b)),
     "no input but a template": lambda b: (b.pop("input"), b.update(prompt={"id": "pmpt_1"})),
     "an answer to what was asked elsewhere": lambda b: (add(output("z"))(b), b.update(previous_response_id="resp_1")),
     "items without a type": add({"role": "assistant", "content": "Yes."}, {"role": "user", "content": ""}),

@@ -2,9 +2,9 @@
 
 import pytest
 
+from policies.dialects.overflow import LearnedWindow
 from policies.money.catalog import prices_for
 from policies.money.prices import FLOOR, NO_MARK, RESERVE, Budget, BudgetLimits, Prices
-from proxy.kernel.understand import LearnedWindow
 
 
 def budget(window: int, reserve: int | None = None, has_floor: bool = True, **limits: float) -> Budget:

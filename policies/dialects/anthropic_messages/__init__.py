@@ -68,9 +68,10 @@ ANTHROPIC_MESSAGES = Dialect(
     recall=RecallForm(
         tool=exchange.recall_tool,
         put_back=exchange.put_back,
-        arguments=exchange.arguments,
+        called=exchange.called,
         next_round=exchange.next_round,
     ),
+    deferral=exchange.DEFERRAL,
     usage=reply.USAGE,
     reply=reply.MessagesReply,
     whole_messages=reply.whole_messages,

@@ -1,20 +1,23 @@
-"""The recall tool in Anthropic Messages: added to a request, and its exchanges put back where the model saw them.
+"""The tools that are ours in Anthropic Messages: added to a request, and their exchanges put back where the model saw
+them.
 
 The `fields` of a RecallRound are its blocks as a list, in order, with a text as its number of characters (it stands in
 the client's message) and a call of ours as a block without id; "" where the round was one text and then calls.
 """
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from policies.dialects.anthropic_messages.request import SEALED, Json, bare, block_of
+from policies.dialects.anthropic_messages.request import MARK, QUOTED, SEALED, Json, bare, block_of
 from policies.dialects.common import Added, Request, answered_calls, as_json, parsed, sorted_json
+from policies.dialects.deferring import DeferralForm, Entry
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import RecallRound
 from policies.model.rawjson import Change, Path, Span, UnreadableError, find, items, members, replaced, spliced
-from policies.recall import DESCRIPTION, PARAMETERS
-from policies.tools import RECALL
+from policies.recall import DESCRIPTION, PARAMETERS, RecallAnswer
+from policies.tools import RECALL, SEARCH
 
 # --- what a client returned of a reply, matched with what was stored of its rounds ---
 
@@ -174,21 +177,21 @@ def recall_tool(request: Request, always: bool) -> Added | None:
 
 
 def put_back(
-    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[RecallAnswer]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     """Where the client's own calls were made beside ours, our results stand before theirs."""
     messages: list[bytes] = []
     returned = ReturnedMessage(reply[0]) if reply else None
     results: list[bytes] = []
     start = 0
-    for exchange, texts in zip(rounds, answers, strict=True):
+    for exchange, each in zip(rounds, answers, strict=True):
         if exchange.places:
             if returned is not None:
                 returned.insert(exchange)
-            results += _results(exchange, texts)
+            results += _results(exchange, each)
             continue
         blocks = blocks_of(exchange, text[start : start + exchange.text])
-        messages += [_message("assistant", blocks), _message("user", _results(exchange, texts))]
+        messages += [_message("assistant", blocks), _message("user", _results(exchange, each))]
         start += exchange.text
         if returned is not None:
             returned.remove(exchange)
@@ -208,15 +211,22 @@ def _message(role: str, blocks: Sequence[bytes]) -> bytes:
     return b'{"role":"' + role.encode() + b'","content":[' + b",".join(blocks) + b"]}"
 
 
-def _results(exchange: RecallRound, texts: Sequence[str]) -> list[bytes]:
+def _results(exchange: RecallRound, answers: Sequence[RecallAnswer]) -> list[bytes]:
+    """What a search has found is named: the API puts the definitions in the place of the names ("returning
+    `tool_reference` blocks from your own search implementation", Claude docs, "Tool search")."""
     return [
-        as_json({"type": "tool_result", "tool_use_id": call.get("id", ""), "content": text})
-        for call, text in answered_calls(exchange, texts)
+        as_json({"type": "tool_result", "tool_use_id": call.get("id", ""), "content": _content(answer)})
+        for call, answer in answered_calls(exchange, answers)
     ]
 
 
-def arguments(call: str) -> str:
-    return as_json(json.loads(call)["input"]).decode()
+def _content(answer: RecallAnswer) -> object:
+    return [{"type": "tool_reference", "tool_name": each.name} for each in answer.tools] or answer.text
+
+
+def called(call: str) -> tuple[str, str]:
+    block = json.loads(call)
+    return str(block["name"]), as_json(block["input"]).decode()
 
 
 def next_round(body: bytes, tokens: int) -> bytes:
@@ -235,3 +245,69 @@ def next_round(body: bytes, tokens: int) -> bytes:
         rest = max(rest, 1025)  # the API takes no budget below 1024, and wants more than it for the whole answer
         changes["thinking", "budget_tokens"] = b"%d" % (rest - 1)
     return replaced(body, {**changes, ("max_tokens",): b"%d" % rest})
+
+
+# --- a list of tools of which some are deferred ---
+# "At least one tool must have defer_loading=false", and none that has it takes a mark; "deferred tools are not included
+# in the system-prompt prefix", and each tool that is referenced needs its definition in the list (Claude docs, "Tool
+# search", "Tool use with prompt caching"). It needs no beta header, and Opus, Sonnet and Haiku of 4.5 or later. Models
+# by the names of Bedrock are left alone: only one of its two APIs takes it
+
+_SEARCHES = re.compile(
+    r"claude-(?:(?:fable|mythos)-|(?:opus|sonnet|haiku)-(?:4[-.][5-9](?!\d)|[5-9](?!\d)|\d\d(?!\d)))"
+)
+_OF_BEDROCK = re.compile(r"(?:^|[./:])anthropic\.claude|:bedrock:")
+
+
+def _takes(request: Request) -> bool:
+    model = request.model.lower()
+    return _SEARCHES.search(model) is not None and _OF_BEDROCK.search(model) is None
+
+
+def _definition(entry: Entry) -> Entry | None:
+    return entry if "input_schema" in entry and entry.get("type") in (None, "custom") else None
+
+
+def _listed(raws: Sequence[bytes], places: Collection[int], tool: bytes) -> list[bytes]:
+    """The search tool stands first, so that there is a tool before each mark; the mark of a deferred one moves to the
+    last that stays before it."""
+    entries, last = [tool, *raws], 0
+    for at, raw in enumerate(raws, 1):
+        if at - 1 not in places:
+            last = at
+            continue
+        fields = members(raw)
+        entries[at] = raw
+        if MARK in fields:
+            entries[at], value = _without_mark(raw, fields), raw[slice(*fields[MARK])]
+            if value != b"null" and MARK not in members(entries[last]):
+                entries[last] = _with_member(entries[last], QUOTED + b":" + value)
+        entries[at] = _with_member(entries[at], b'"defer_loading":true')
+    return entries
+
+
+def _with_member(raw: bytes, member: bytes) -> bytes:
+    return raw[:-1] + b"," + member + raw[-1:]
+
+
+def _without_mark(raw: bytes, fields: Mapping[str, Span]) -> bytes:
+    start, end = fields[MARK]
+    name = raw.rfind(QUOTED, 0, start)
+    before, behind = raw[:name].rstrip(), raw[end:]
+    if name < 0 or raw[name + len(QUOTED) : start].strip() != b":":
+        raise UnreadableError("the name of a mark is escaped")
+    if before.endswith(b","):
+        return before[:-1] + behind
+    return raw[:name] + behind.lstrip().removeprefix(b",")
+
+
+DEFERRAL = DeferralForm(
+    takes=_takes,
+    definition=_definition,
+    tool=lambda description, schema: (
+        f'{{"name":"{SEARCH}","description":{description},"input_schema":{schema}}}'.encode()
+    ),
+    listed=_listed,
+    counts_found=True,
+    refused=(b"defer_loading", b"tool_reference"),
+)

@@ -6,13 +6,13 @@ touches is the very bytes that came. An event that is written anew keeps its dat
 Law: a reply that broke off, failed or has several choices has no messages; nothing here raises.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from policies.dialects.anthropic_messages.exchange import stored_fields
-from policies.dialects.common import Fault, as_json, list_at, object_at, text_at
+from policies.dialects.common import RECALL_ALONE, Fault, Ours, as_json, list_at, object_at, text_at
 from policies.dialects.replies import (
     ChoiceRounds,
     Json,
@@ -26,7 +26,6 @@ from policies.dialects.replies import (
     text_of,
 )
 from policies.model.rawjson import Path, items, members, replaced
-from policies.tools import RECALL
 
 # --- one round of a reply as it comes, block by block, and which blocks are calls of ours ---
 
@@ -35,11 +34,11 @@ _WHOLE = frozenset({"signature_delta", "compaction_delta"})
 
 
 class ContentBlock:
-    def __init__(self, index: int, start: Json) -> None:
+    def __init__(self, index: int, start: Json, ours: Collection[str] = ()) -> None:
         self.index = index
         self.is_call = start.get("type") == "tool_use"
         self.id = str(start.get("id") or "")
-        self.ours: bool | None = self.is_call and start.get("name") == RECALL
+        self.ours: bool | None = self.is_call and start.get("name") in ours
         self._start = start
         self._pieces: dict[str, list[str]] = {}
         self._values: Json = {}
@@ -127,8 +126,9 @@ _DELTAS = msgspec.json.Decoder(_Delta)
 
 
 class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
-    def __init__(self, rounds: int | None = None) -> None:
+    def __init__(self, rounds: int | None = None, ours: Ours = RECALL_ALONE) -> None:
         super().__init__(USAGE, rounds)
+        self._ours = ours.names
         self._rounds = self._choices[0] = ChoiceRounds(MessageRound, self._allowance)
         self._first = 0
         """The place of the round's first block in the client's message."""
@@ -190,7 +190,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
             start = content.get("content_block")
             if not isinstance(start, dict):
                 return [event]
-            round_.by_index[index] = ContentBlock(index, start)
+            round_.by_index[index] = ContentBlock(index, start, self._ours)
             self._has_ours = self._has_ours or bool(round_.by_index[index].ours)
         block = round_.by_index.get(index)
         if block is not None and kind == "content_block_delta":
@@ -226,7 +226,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         """A reply that is not streamed: the blocks that the client gets stay as they are written."""
         text, round_ = text_of(event), self._rounds.round
         blocks = enumerate(list_at(body, "content"))
-        round_.by_index = {at: ContentBlock(at, block) for at, block in blocks if isinstance(block, dict)}
+        round_.by_index = {at: ContentBlock(at, block, self._ours) for at, block in blocks if isinstance(block, dict)}
         fields = members(text)
         for at, (start, end) in enumerate(items(text, *fields["content"])):
             if at not in round_.by_index or not round_.by_index[at].ours:

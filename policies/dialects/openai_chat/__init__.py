@@ -24,10 +24,11 @@ OPENAI_CHAT = Dialect(
     recall=RecallForm(
         tool=request.recall_tool,
         put_back=request.put_back,
-        arguments=request.arguments,
+        called=request.called,
         next_round=request.next_round,
         may_stand=request.may_stand,
     ),
+    deferral=request.DEFERRAL,
     usage=reply.USAGE,
     reply=reply.ChatReply,
     whole_messages=reply.whole_messages,

@@ -11,14 +11,15 @@ Laws
   the client receives every other byte as it came: the chunk that brings usage alone goes, others lose that member.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import chain, takewhile
 from operator import is_
 from typing import Any
 
 import msgspec
 
-from policies.dialects.common import as_json, list_at, member, object_at, objects, text_at
+from policies.dialects.common import RECALL_ALONE, Ours, as_json, list_at, member, object_at, objects, text_at
 from policies.dialects.replies import (
     Allowance,
     ChoiceRounds,
@@ -35,7 +36,6 @@ from policies.dialects.replies import (
     valid_arguments,
 )
 from policies.model.rawjson import UnreadableError, members, spliced
-from policies.tools import RECALL
 
 _READ = frozenset({"role", "content", "tool_calls"})
 
@@ -44,11 +44,12 @@ class ChatCall:
     is_call = True
     text = ""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, ours: Collection[str]) -> None:
         self.index = index
         self.id = ""
         self.ours: bool | None = None
-        """None while the name may yet become that of the recall tool."""
+        """None while the name may yet become that of a tool of ours."""
+        self._ours = ours
         self._name = ""
         self._pieces: list[object] = []
 
@@ -58,13 +59,13 @@ class ChatCall:
         if self.ours is not None:
             return
         self._name += name_of(entry)
-        if self._name == RECALL:
+        if self._name in self._ours:
             self.ours = True
         elif (
             not isinstance(entry, dict)
             or not isinstance(entry.get("function", {}), dict | None)
             or entry.get("type") not in (None, "", "function")
-            or not RECALL.startswith(self._name)
+            or not any(name.startswith(self._name) for name in self._ours)
         ):
             self.ours = False
 
@@ -93,14 +94,15 @@ class ChatCall:
             **{key: value for key, value in whole.items() if key != "index"},
             "id": self.id or derived_id(place, arguments),
             "type": "function",
-            "function": {**function, "name": RECALL, "arguments": arguments},
+            "function": {**function, "name": self._name, "arguments": arguments},
         }
         return as_json(call).decode()
 
 
 class ChatRound(Round[ChatCall]):
-    def __init__(self) -> None:
+    def __init__(self, ours: Collection[str]) -> None:
         super().__init__()
+        self._ours = ours
         self._calls: list[ChatCall] = []
         self.texts: list[str] = []
         self._fields: list[Json] = []
@@ -135,7 +137,7 @@ class ChatRound(Round[ChatCall]):
         index = index if isinstance(index, int) else position
         call, id_ = self.by_index.get(index), text_at(entry, "id")
         if call is None or (call.id not in ("", id_) and id_ and name_of(entry)):
-            call = self.by_index[index] = ChatCall(index)
+            call = self.by_index[index] = ChatCall(index, self._ours)
             self._calls.append(call)
         return call
 
@@ -235,8 +237,8 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class ChatChoice(ChoiceRounds[ChatRound]):
-    def __init__(self, index: int, allowance: Allowance) -> None:
-        super().__init__(ChatRound, allowance)
+    def __init__(self, index: int, allowance: Allowance, ours: Collection[str]) -> None:
+        super().__init__(partial(ChatRound, ours), allowance)
         self.index = index
         self._has_role = False
         self._finish: object = None
@@ -294,8 +296,9 @@ class ChatChoice(ChoiceRounds[ChatRound]):
 
 
 class ChatReply(RoundsReply[ChatChoice]):
-    def __init__(self, rounds: int | None = None) -> None:
+    def __init__(self, rounds: int | None = None, ours: Ours = RECALL_ALONE) -> None:
         super().__init__(USAGE, rounds)
+        self._ours = ours.names
         self._resumed: int | None = None
         """The choice that the round at hand is for; None in the first round."""
         self._envelope: Json = {}
@@ -351,7 +354,7 @@ class ChatReply(RoundsReply[ChatChoice]):
         if self._resumed is not None:
             return None if index else self._choices[self._resumed]
         if index not in self._choices:
-            self._choices[index] = ChatChoice(index, self._allowance)
+            self._choices[index] = ChatChoice(index, self._allowance, self._ours)
         return self._choices[index]
 
     def _streamed(self, chunk: Json, pieces: list[Json], event: bytes) -> list[bytes]:

@@ -1,5 +1,5 @@
 """The request of OpenAI chat completions: its messages read into parts, edits and cache marks written into them, the
-recall tool and its exchanges put into it; and a request for a text.
+tools that are ours and their exchanges put into it; and a request for a text.
 
 Laws: only fields that are known are looked at, the rest is opaque; reading never fails.
 """
@@ -26,6 +26,7 @@ from policies.dialects.common import (
     parsed,
     text_at,
 )
+from policies.dialects.deferring import DeferralForm, Entry, without
 from policies.dialects.dialect import JsonObject, Writing, is_completion_limited, limit, text_of
 from policies.dialects.openai import MARKS, MOST_TOOLS, ROLES, marks_on, style_of, tool_marks, with_mark
 from policies.dialects.tool_lists import tool_names, with_tool
@@ -33,10 +34,10 @@ from policies.model.conversation import Conversation, Kind, Message, Part
 from policies.model.edits import Edit, RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.money.caches import MarkStyle
-from policies.recall import DESCRIPTION, PARAMETERS
+from policies.recall import DESCRIPTION, PARAMETERS, RecallAnswer
 from policies.text.layout import Piece
 from policies.text.summary_checks import End
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
 
 _ROLES: Mapping[str, Kind] = {**ROLES, "tool": "result", "function": "result"}
 _READ = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *MARKS})
@@ -150,18 +151,18 @@ def recall_tool(request: Request, always: bool) -> Added | None:
 
 
 def put_back(
-    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[RecallAnswer]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     messages: list[bytes] = []
     message = reply[0] if reply else None
     start = 0
-    for exchange, texts in zip(rounds, answers, strict=True):
+    for exchange, each in zip(rounds, answers, strict=True):
         if not exchange.places:
             fields: Mapping[str, object] = json.loads(exchange.fields) if exchange.fields else {}
             content = text[start : start + exchange.text] or None
             calls = [json.loads(call) for call in exchange.calls]
             messages.append(as_json({"role": "assistant", "content": content, **fields, "tool_calls": calls}))
-            messages += _results(exchange, texts)
+            messages += _results(exchange, each)
             start += exchange.text
         elif message is not None:  # our calls stand among the client's, each in the place it had
             theirs = [message[a:b] for a, b in items(message, *find(message, ("tool_calls",)))]
@@ -170,14 +171,14 @@ def put_back(
             message = replaced(message, {("tool_calls",): b"[" + b",".join(theirs) + b"]"})
     if message is not None:
         messages.append(_without_beginning(message, text[start:]) if start else message)
-        for exchange, texts in zip(rounds, answers, strict=True):
-            messages += _results(exchange, texts) if exchange.places else ()
+        for exchange, each in zip(rounds, answers, strict=True):
+            messages += _results(exchange, each) if exchange.places else ()
     return messages
 
 
-def _results(exchange: RecallRound, texts: Sequence[str]) -> Iterator[bytes]:
-    for call, text in answered_calls(exchange, texts):
-        yield as_json({"role": "tool", "tool_call_id": call.get("id", ""), "content": text})
+def _results(exchange: RecallRound, answers: Sequence[RecallAnswer]) -> Iterator[bytes]:
+    for call, answer in answered_calls(exchange, answers):
+        yield as_json({"role": "tool", "tool_call_id": call.get("id", ""), "content": answer.text})
 
 
 def _without_beginning(reply: bytes, rest: str) -> bytes:
@@ -192,8 +193,9 @@ def _without_beginning(reply: bytes, rest: str) -> bytes:
     return replaced(reply, {path: as_json(rest if rest or "tool_calls" not in fields else None)})
 
 
-def arguments(call: str) -> str:
-    return str(json.loads(call)["function"]["arguments"])
+def called(call: str) -> tuple[str, str]:
+    function = json.loads(call)["function"]
+    return str(function["name"]), str(function["arguments"])
 
 
 def next_round(body: bytes, tokens: int) -> bytes:
@@ -204,6 +206,24 @@ def next_round(body: bytes, tokens: int) -> bytes:
         if limit.isdigit():
             changes[name,] = b"%d" % max(1, int(limit) - tokens)
     return replaced(body, changes)
+
+
+# --- a list of tools of which some are deferred: left out, until a search has found them ---
+
+
+def _definition(entry: Entry) -> Entry | None:
+    return object_at(entry, "function") if entry.get("type") == "function" and not marks_of(entry) else None
+
+
+DEFERRAL = DeferralForm(
+    takes=lambda request: True,
+    definition=_definition,
+    tool=lambda description, schema: (
+        f'{{"type":"function","function":{{"name":"{SEARCH}","description":{description},"parameters":{schema}}}}}'
+    ).encode(),
+    listed=without,
+    finds_in_list=True,
+)
 
 
 # --- a text asked for ---

@@ -1,22 +1,24 @@
-"""The recall tool in OpenAI Responses: added to a request, and its exchanges put back where the model saw them.
+"""The tools that are ours in OpenAI Responses: added to a request, and its exchanges put back where the model saw them.
 
 The `fields` of a RecallRound are the items of its round as a list: each item with the length of its texts in place of
 the texts, null for a call of ours, true for one of the client's. Calls of ours that have no null come last.
 """
 
 import json
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from policies.dialects.common import Added, Request, answered_calls, as_json, member, parsed
-from policies.dialects.openai import MOST_TOOLS
-from policies.dialects.openai_responses.request import CALLS, Item, digest, read, texts_of, type_of
+from policies.dialects.deferring import DeferralForm, Entry, without
+from policies.dialects.openai import MARKS, MOST_TOOLS
+from policies.dialects.openai_responses.request import CALLS, OF_SEARCH, Item, digest, read, texts_of, type_of
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import RecallRound
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
-from policies.recall import DESCRIPTION, PARAMETERS
-from policies.tools import RECALL
+from policies.recall import DESCRIPTION, PARAMETERS, RecallAnswer
+from policies.tools import RECALL, SEARCH
 
 TOOL = (
     # strict is the default of this API, and wants every parameter required
@@ -25,30 +27,34 @@ TOOL = (
 
 
 def recall_tool(request: Request, always: bool) -> Added | None:
-    """Not where the provider stores the response: what is fetched by its id has to be what the client got."""
-    fields = request.members
-    if member(request.body, fields, "store") is not False or member(request.body, fields, "background"):
+    if not may_have_rounds(request):
         return None
     return with_tool(request, tool_names(request.tool_list), TOOL, always, MOST_TOOLS)
 
 
+def may_have_rounds(request: Request) -> bool:
+    """Not where the provider stores the response: what is fetched by its id has to be what the client got."""
+    fields = request.members
+    return member(request.body, fields, "store") is False and not member(request.body, fields, "background")
+
+
 def put_back(
-    rounds: Sequence[RecallRound], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
+    rounds: Sequence[RecallRound], answers: Sequence[Sequence[RecallAnswer]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     items: list[bytes] = []
     returned = ReturnedItems(reply or (), map(_layout, rounds))
     start = 0
-    for exchange, texts in zip(rounds, answers, strict=True):
+    for exchange, each in zip(rounds, answers, strict=True):
         if not exchange.places:
             originals = _round(exchange, text[start : start + exchange.text])
-            items += [*map(returned.move, originals), *_results(exchange, texts)]
+            items += [*map(returned.move, originals), *_results(exchange, each)]
             start += exchange.text
     if reply is None:
         return items
     rest = returned.rest(start)
-    for exchange, texts in zip(rounds, answers, strict=True):
+    for exchange, each in zip(rounds, answers, strict=True):
         if exchange.places:
-            rest = [*_with_calls(rest, exchange), *_results(exchange, texts)]
+            rest = [*_with_calls(rest, exchange), *_results(exchange, each)]
     return items + rest
 
 
@@ -85,9 +91,17 @@ def _round(exchange: RecallRound, text: str) -> Iterator[bytes]:
     yield from (call.encode() for call in calls)
 
 
-def _results(exchange: RecallRound, texts: Sequence[str]) -> Iterator[bytes]:
-    for call, text in answered_calls(exchange, texts):
-        result = {"type": "function_call_output", "call_id": call.get("call_id", ""), "output": text}
+def _results(exchange: RecallRound, answers: Sequence[RecallAnswer]) -> Iterator[bytes]:
+    """A search gets the definitions themselves: "echo the same `call_id` from the `tool_search_call` in your
+    `tool_search_output`" (OpenAI guide, "Tool search")."""
+    for call, answer in answered_calls(exchange, answers):
+        name = call.get("call_id", "")
+        if call["type"] == "tool_search_call":
+            loaded = b",".join(each.raw for each in answer.tools)
+            fields = as_json({"call_id": name, "status": "completed"})[1:-1]
+            yield OF_SEARCH + fields + b',"tools":[' + loaded + b"]}"
+            continue
+        result = {"type": "function_call_output", "call_id": name, "output": answer.text}
         yield as_json(result | ({"caller": call["caller"]} if call.get("caller") else {}))
 
 
@@ -110,8 +124,11 @@ def _with_calls(reply: Sequence[bytes], exchange: RecallRound) -> Iterator[bytes
     yield from (call.encode() for call in calls)
 
 
-def arguments(call: str) -> str:
-    return str(json.loads(call)["arguments"])
+def called(call: str) -> tuple[str, str]:
+    item = json.loads(call)
+    if item["type"] == "tool_search_call":  # its arguments are no text, but an object
+        return SEARCH, as_json(item["arguments"]).decode()
+    return str(item["name"]), str(item["arguments"])
 
 
 def next_round(body: bytes, tokens: int) -> bytes:
@@ -121,6 +138,36 @@ def next_round(body: bytes, tokens: int) -> bytes:
         return body
     rest = max(16, int(limit) - tokens)  # "integer below minimum value. Expected a value >= 16"
     return replaced(body, {("max_output_tokens",): b"%d" % min(rest, int(limit))})
+
+
+# --- a list of tools of which some are deferred ---
+# "Only gpt-5.4 and later models support tool_search"; with `execution: "client"` the model emits a `tool_search_call`,
+# and the tools in its `tool_search_output` are "injected at the end of the context window". Of a function that is
+# declared with `defer_loading` "the model still sees the function name and description", so ours are not declared: a
+# search that the client executes may return tools that the request has not (OpenAI guide, "Tool search")
+
+_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?![\d.])")
+
+
+def _takes(request: Request) -> bool:
+    version = _VERSION.search(request.model.lower())
+    is_new = version is not None and (int(version[1]), int(version[2] or 0)) >= (5, 4)
+    return is_new and may_have_rounds(request)
+
+
+def _definition(entry: Entry) -> Entry | None:
+    return entry if entry.get("type") == "function" and entry.keys().isdisjoint(MARKS) else None
+
+
+DEFERRAL = DeferralForm(
+    takes=_takes,
+    definition=_definition,
+    tool=lambda description, schema: (
+        f'{{"type":"tool_search","execution":"client","description":{description},"parameters":{schema}}}'.encode()
+    ),
+    listed=without,
+    refused=(b"tool_search",),
+)
 
 
 # --- what a client returned of a reply, matched with what was stored of its rounds ---

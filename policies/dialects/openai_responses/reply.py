@@ -7,11 +7,12 @@ Law: a reply that broke off, failed or has several choices has no messages; noth
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
-from policies.dialects.common import as_json, object_at, objects, text_at
+from policies.dialects.common import RECALL_ALONE, Ours, as_json, decoded, object_at, objects, text_at
 from policies.dialects.openai_responses.request import CALLS, called, texts_of, type_of
 from policies.dialects.replies import (
     ChoiceRounds,
@@ -29,7 +30,7 @@ from policies.dialects.replies import (
     valid_arguments,
 )
 from policies.model.rawjson import Path, UnreadableError, find, items, members, spliced
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
 
 TEXT_DELTA = "response.output_text.delta"
 _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_request"})
@@ -37,10 +38,11 @@ _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_
 
 
 class OutputItem:
-    def __init__(self, index: int, item: Json) -> None:
+    def __init__(self, index: int, item: Json, ours: Collection[str]) -> None:
         self.index = index
         self.item = item
-        self.ours: bool | None = _is_recall(item)
+        self._ours = ours
+        self.ours: bool | None = _is_ours(item, ours)
         """None while the name is not known."""
         self._deltas: dict[int, list[str]] = {}
 
@@ -58,7 +60,7 @@ class OutputItem:
     def complete(self, item: Json) -> None:
         self.item, self._deltas = item, {}
         if self.ours is None:
-            self.ours = _is_recall(item) or False
+            self.ours = _is_ours(item, self._ours) or False
 
     @property
     def text(self) -> str:
@@ -71,7 +73,7 @@ class OutputItem:
 
     @property
     def is_call(self) -> bool:
-        return type_of(self.item) in CALLS
+        return type_of(self.item) in CALLS or bool(self.ours)
 
     @property
     def asks(self) -> bool:
@@ -87,21 +89,29 @@ class OutputItem:
         arguments, call_id = self.arguments or "{}", self.item.get("call_id")
         if not (isinstance(call_id, str) and call_id):
             call_id = derived_id(place, arguments)
+        if type_of(self.item) == "tool_search_call":
+            return as_json({**self.item, "call_id": call_id, "arguments": document(arguments.encode())}).decode()
         return as_json({**self.item, "call_id": call_id, "name": RECALL, "arguments": arguments}).decode()
 
 
-def _is_recall(item: Json) -> bool | None:
+def _is_ours(item: Json, ours: Collection[str]) -> bool | None:
+    if item.get("type") == "tool_search_call":
+        return SEARCH in ours
     if item.get("type") != "function_call" or item.get("namespace"):
         return False
-    return item.get("name") == RECALL if item.get("name") else None
+    return item["name"] == RECALL in ours if item.get("name") else None
 
 
 class ResponseRound(Round[OutputItem]):
+    def __init__(self, ours: Collection[str]) -> None:
+        super().__init__()
+        self._ours = ours
+
     def receive(self, event: Json, index: int) -> None:
         item = event.get("item")
         begins = event.get("type") == "response.output_item.added"
         if isinstance(item, dict) and (begins or index not in self.by_index):
-            self.by_index[index] = OutputItem(index, item)
+            self.by_index[index] = OutputItem(index, item, self._ours)
         if index in self.by_index and not begins:
             self.by_index[index].receive(event)
 
@@ -109,7 +119,7 @@ class ResponseRound(Round[OutputItem]):
         """No more of it comes; `output` are its items as the provider sums them up. Some leave them out there."""
         for at, item in enumerate(output if isinstance(output, list) else ()):
             if isinstance(item, dict):
-                self.by_index.setdefault(at, OutputItem(at, item)).complete(item)
+                self.by_index.setdefault(at, OutputItem(at, item, self._ours)).complete(item)
         for entry in self.by_index.values():
             entry.ours = entry.ours or False
 
@@ -187,9 +197,10 @@ _DELTAS = msgspec.json.Decoder(_Delta)
 
 
 class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
-    def __init__(self, rounds: int | None = None) -> None:
+    def __init__(self, rounds: int | None = None, ours: Ours = RECALL_ALONE) -> None:
         super().__init__(USAGE, rounds)
-        self._rounds = self._choices[0] = ChoiceRounds(ResponseRound, self._allowance)
+        self._ours = ours
+        self._rounds = self._choices[0] = ChoiceRounds(partial(ResponseRound, ours.names), self._allowance)
         self._numbering = Numbering()
         self._undecided: list[tuple[Json, bytes]] = []
         """Events that wait until it is known whose a call is."""
@@ -241,6 +252,8 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
             return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
         if self._rounds.waiting:
             return []
+        if self._ours.deferred:
+            content, event = undeferred(content, event, self._ours)
         if is_plain(event):
             return self._plain(content, event)
         response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
@@ -395,6 +408,32 @@ def without_tool(event: bytes, path: Path) -> bytes:
     if len(theirs) == len(tools):
         return event
     return event.replace(text, spliced(text, [((start, end), b"[" + b",".join(theirs) + b"]")]))
+
+
+def undeferred(content: Json, event: bytes, ours: Ours) -> tuple[Json, bytes]:
+    """An event, or the body, as if nothing had been deferred: the tools that it repeats are those of the client, and a
+    call of a function that was loaded has no namespace (which would be the name of the function)."""
+
+    def unnamed(item: object) -> object:
+        name = text_at(item, "name")
+        if not isinstance(item, dict) or name not in ours.deferred or item.get("namespace") != name:
+            return item
+        return {key: value for key, value in item.items() if key != "namespace"}
+
+    whole = content if is_plain(event) else object_at(content, "response")
+    changes: Json = {"tools": decoded(ours.tools)} if isinstance(whole.get("tools"), list) else {}
+    if isinstance(output := whole.get("output"), list):
+        changes["output"] = [unnamed(each) for each in output]
+    if is_plain(event):
+        content = {**content, **changes}
+        return content, as_json(content)
+    changes = {"response": {**whole, **changes}} if changes else {}
+    if isinstance(item := content.get("item"), dict):
+        changes["item"] = unnamed(item)
+    if all(content.get(key) == value for key, value in changes.items()):
+        return content, event
+    content = {**content, **changes}
+    return content, framed(content, named=b"event:" in event[: event.find(b"data:")])
 
 
 # --- the messages of a whole reply, as a client returns them with its next request ---

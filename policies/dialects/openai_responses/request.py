@@ -40,7 +40,7 @@ from policies.model.rawjson import Change, Path
 from policies.money.caches import MarkStyle
 from policies.text.layout import Piece
 from policies.text.summary_checks import End
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
 
 Item = Mapping[str, object]
 
@@ -58,6 +58,8 @@ _TOOL_NAMES: Mapping[str, str] = {"shell_call": "shell", "apply_patch_call": "ap
 AS_JSON = frozenset({"action", "operation"})
 """Arguments that are JSON, and not text."""
 _ANSWERS = frozenset({"function_call_output", "custom_tool_call_output", "apply_patch_call_output"})
+OF_SEARCH = b'{"execution":"client","type":"tool_search_output",'
+"""How an answer of ours to a search begins: clients that search by themselves write theirs in another order."""
 _SETTINGS = frozenset({"additional_tools", "configuration_update"})
 """The tools and the settings of the request, which hold until the next such item."""
 _READ: Mapping[str, frozenset[str]] = {
@@ -91,7 +93,7 @@ def read(raw: bytes, count: TokenCounter) -> Message:
     elif kind in _ANSWERS:
         parts += _contents(item.get("output"), "output", "result", text_at(item, "call_id"), raw, count)
     else:
-        parts.append(_whole(item, kind, role, count))
+        parts.append(_whole(item, kind, role, count, SEARCH if raw.startswith(OF_SEARCH) else ""))
     return message_of(raw, role, parts, digest(item, raw), len(marks_of(item)), partial=role == "assistant")
 
 
@@ -114,7 +116,7 @@ def role_of(item: Item) -> str:
     return "tool" if is_answer else "assistant"
 
 
-def _whole(item: Item, kind: str, role: str, count: TokenCounter) -> Part:
+def _whole(item: Item, kind: str, role: str, count: TokenCounter, tool: str) -> Part:
     """An item as one part. An answer of the client's belongs to the turn of the call."""
     text, sealed = sorted_json(_lasting(item)).decode(), item.get("encrypted_content")
     if kind in _MEDIA or text_at(item.get("output"), "type") in _MEDIA:
@@ -133,7 +135,7 @@ def _whole(item: Item, kind: str, role: str, count: TokenCounter) -> Part:
         call_id = call_id or text_at(item, "id")
     elif role != "tool" and not kind.endswith("_output"):
         call_id, opens = "", call_id
-    return Part("system" if role == "developer" else "opaque", text, (), size, "", call_id, opens=opens)
+    return Part("system" if role == "developer" else "opaque", text, (), size, tool, call_id, opens=opens)
 
 
 def _contents(content: object, field: str, kind: Kind, call_id: str, raw: bytes, count: TokenCounter) -> Iterator[Part]:

@@ -26,7 +26,7 @@ from policies.model.edits import Edit, Replace
 from policies.model.summary_record import source_of
 from policies.recall import call_answered_by, original
 from policies.text.stubs import refs_named
-from policies.tools import RECALL
+from policies.tools import OURS
 from proxy.errors import ApiError
 from proxy.event_loop import in_thread
 from proxy.memory import ARTIFACTS, ORIGINALS, Key, StoredText, StoreTrouble, TextKind
@@ -240,7 +240,7 @@ class Artifacts:
         outputs = [
             block
             for block in blocks
-            if block.text and block.tool != RECALL and (block.kind == "result" or block.answers is not None)
+            if block.text and block.tool not in OURS and (block.kind == "result" or block.answers is not None)
         ]
         fitting = [block for block in outputs if len(block.text) <= self._longest]
         if len(fitting) < len(outputs):

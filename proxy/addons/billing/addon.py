@@ -310,7 +310,9 @@ def _measured(
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
     """True where it went as the client wrote it but for the recall tool, behind others of its kind."""
     is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
-    is_unedited = not (planned.plan.edits or planned.plan.marks or planned.context.exchanges)
+    is_unedited = not (
+        planned.plan.edits or planned.plan.marks or planned.context.exchanges or planned.context.tools.tools
+    )
     return upstream_request.client_request.is_dry or (is_unedited and is_behind_others)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from policies.dialects import DIALECTS
+from policies.dialects.deferring import searches
 from policies.model.summary_record import SummaryRecord, SummaryStatus
 from policies.money.bills import BillSums, RequestBill
 from policies.recall import RecallCall, read
@@ -186,10 +187,11 @@ async def _recalls(
     inserts = (await parts.ask("memory", parts.store.memory(key, anchors))).inserts
     calls = {
         anchor: [
-            read(DIALECTS[insert.dialect].recall.arguments(call))
+            read(DIALECTS[insert.dialect].recall.called(call)[1])
             for insert in each
             for round_ in insert.rounds
             for call in round_.calls
+            if not searches(call)
         ]
         for anchor, each in inserts.items()
     }

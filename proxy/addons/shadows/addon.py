@@ -26,7 +26,7 @@ from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS
 from policies.dialects.dialect import usage_in
 from policies.money.prices import RESERVE, Usage
-from policies.tools import RECALL
+from policies.tools import OURS
 from proxy.breaker import reported_breaker
 from proxy.config.routes import BETAS, VERSIONS, drop_sign_ins, words_in
 from proxy.errors import ApiError
@@ -153,7 +153,7 @@ class Shadows(Addon):
                 first = await self._ask(sample, edited=not sample.is_edited)
                 second = await self._ask(sample, edited=False)
             edited, without = (own, (first, second)) if sample.is_edited else (first, (own, second))
-            if any(call.tool == RECALL for call in edited.calls):  # nobody answers one here
+            if any(call.tool in OURS for call in edited.calls):  # nobody answers one here
                 raise _DroppedError("recalled")
             self._note(sample, edited, without)
         except _DroppedError as error:

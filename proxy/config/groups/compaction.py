@@ -12,6 +12,7 @@ from policies.money.caches import MarkLifetime, OwnMarks
 from policies.money.prices import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
+from policies.tools.deferral import ToolLists
 from proxy.config.errors import Path, Table, check, refused_at, unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, KeepPatterns, Mode, Rule, unreached
@@ -64,6 +65,10 @@ class CompactionGroup(Configured):
         default=(),
         description="what Narrows never edits: tools and paths, as read_file, mcp__db__* or *.sql, and texts, as "
         "text:ACME-42",
+    )
+    tools: ToolLists | None = Field(
+        default=None,
+        description="keep definitions of tools, or defer them until the model looks for them; default: the preset's",
     )
     tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
         default_factory=dict,

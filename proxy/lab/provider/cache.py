@@ -55,7 +55,8 @@ class PromptReader:
         )
 
     def __call__(self, body: Json) -> ProviderPrompt:
-        blocks = [block for tool in body.get("tools") or () for block in self._read(tool, "tools")[0].blocks]
+        tools = [tool for tool in body.get("tools") or () if not tool.get("defer_loading")]
+        blocks = [block for tool in tools for block in self._read(tool, "tools")[0].blocks]
         roles, ends = list[str](), list[int]()
         joinable = ""
         for entry in self._api.entries(body):

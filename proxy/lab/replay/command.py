@@ -24,6 +24,7 @@ from proxy.lab.arguments import (
     Keep,
     PresetNames,
     TextProtocol,
+    Tools,
     check_prices,
     credential,
     custom_presets,
@@ -143,6 +144,7 @@ def replay(
     pauses: Pauses = RECORDED,
     mark_lifetime: MarkLives = "own",
     keep_warm: KeepWarm = "0",
+    tools: Tools = None,
     upstream: Upstream = "",
     credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
@@ -178,6 +180,7 @@ def replay(
             no_marks=no_marks,
             mark_lifetime=mark_lifetime,
             keep_warm=seconds(keep_warm),
+            tools=tools,
             summary_model=summary_model,
             own=own,
         )

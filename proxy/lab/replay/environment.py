@@ -37,7 +37,8 @@ from policies.money.prices import Prices, Usage
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from policies.text.stubs import refs_named
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
+from policies.tools.deferral import ToolLists
 from proxy.addons.warm.addon import KeepWarm
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
@@ -106,7 +107,8 @@ class Player:
 
     Of the uses of hidden text it recalls a share that follows from the turn and the reference alone: the whole text, or
     where it has recalled that before and did not see enough, the lines that it needs. A turn whose recalls are answered
-    is played as recorded, whatever is still out of sight.
+    is played as recorded, whatever is still out of sight. Tools whose definitions are deferred it looks for before it
+    calls them, once.
     """
 
     MOST = 4
@@ -117,11 +119,14 @@ class Player:
         self._refetch = refetch
         self._count = count
         self._plays: dict[str, tuple[str, Sequence[Sequence[Part]]]] = {}
+        self._in_sight: dict[str, set[str]] = {}
+        """By credential: the tools that searches have found."""
         self.received: dict[str, list[Received]] = {}
         """By credential: the requests of the newest turn."""
 
     def play(self, credential: str, run: str, session: Session) -> None:
-        if self._refetch:
+        self._in_sight[credential] = set()
+        if self._refetch or session.tools:
             self._plays[credential] = (run, session.replies(self._count))
 
     def __call__(self, received: Received) -> Say | None:
@@ -142,9 +147,27 @@ class Player:
         if received.violation is not None or credential not in self._plays or not turn.isdecimal():
             return None
         run, answers = self._plays[credential]
+        if arguments := self._search(credential, run, answers[int(turn)]):
+            function = {"name": SEARCH, "arguments": arguments}
+            return Say(calls=[{"id": f"find_{turn}", "type": "function", "function": function}])
+        if not self._refetch:
+            return None
         calls = self._calls(received, int(turn), run, answers[int(turn)])
         is_answered = calls and any(p.kind == "result" and p.call_id == calls[0]["id"] for p in _parts(received))
         return Say(calls=calls) if calls and not is_answered else None
+
+    def _search(self, credential: str, run: str, answer: Sequence[Part]) -> str:
+        """The arguments of a search for the tools that a turn calls and whose definitions are not in sight; "" where
+        there are none."""
+        request = self._observer.newest[run]
+        tools = request.context.tools.tools if request is not None else None
+        if request is None or tools is None:
+            return ""
+        in_sight = self._in_sight[credential] | {each.name for each in tools.found_in(request.context.conversation)}
+        names = {part.tool for part in answer if part.kind == "call"} & tools.names - in_sight
+        arguments = orjson.dumps({"query": " ".join(sorted(names))}).decode()
+        self._in_sight[credential] |= names | {each.name for each in tools.answer(arguments, last=False).tools}
+        return arguments if names else ""
 
     def _calls(self, received: Received, turn: int, run: str, answer: Sequence[Part]) -> list[dict[str, Any]]:
         """The recalls of a turn, before it is answered as recorded."""
@@ -169,6 +192,7 @@ class Player:
 
     def forget(self, credential: str) -> None:
         self._plays.pop(credential, None)
+        self._in_sight.pop(credential, None)
         self.received.pop(credential, None)
 
 
@@ -194,7 +218,17 @@ def _parts(received: Received) -> Iterator[Part]:
 
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
-_SETTINGS = ("preset", "aim", "context_tokens", "keep", "window", "text_protocol", "mark_lifetime", "keep_warm")
+_SETTINGS = (
+    "preset",
+    "aim",
+    "context_tokens",
+    "keep",
+    "window",
+    "text_protocol",
+    "mark_lifetime",
+    "keep_warm",
+    "tools",
+)
 """Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
@@ -228,6 +262,8 @@ class Options:
     no_marks: bool = False
     mark_lifetime: MarkLifetime = "own"
     keep_warm: float = 0.0
+    tools: ToolLists | None = None
+    """As the setting `tools`."""
     store: str = ""
     """The URL of a store that stays; one of its own, which is deleted, where empty."""
 

@@ -169,8 +169,12 @@ class _Accounting:
         declared = word = reply.headers.get("x-narrows-prefix", "none")
         report.prefix[declared] += 1
         report.failed_open += reply.headers.get("x-narrows-mode") == "failed-open"
+        tools: object = None
         for received in self._environment.received(self._run):
-            self._compare(report, word, received.json)
+            # what a search has found is declared by no header: the reply has begun
+            is_longer = tools is not None and received.json.get("tools") != tools
+            self._compare(report, "checkpoint:tools" if is_longer else word, received.json)
+            tools = received.json.get("tools")
             word = "extended"  # no reply declares anything of a round: it may do nothing else
         expired = Compared()
         if report.pauses is not None:

@@ -14,6 +14,8 @@ from proxy.kernel.prepare import Holdout
 from proxy.lab.provider import Say, Send
 from proxy.memory import Key, open_store
 from tests.kit.counted import counted
+from tests.kit.deferring import TOOLS as DEFERRABLE
+from tests.kit.deferring import finding
 from tests.kit.recalling import CAREFUL, REPORT, runs
 from tests.kit.stage import Stage, staged
 
@@ -169,3 +171,24 @@ async def test_the_holdout_passes_as_observed_also_where_tokens_are_only_counted
     assert bill.sums.observed == bill.sums.original
     assert bill.sums.observed_sent == pytest.approx(bill.sums.original * would_send, abs=1)
     assert would_send < 1
+
+
+async def test_what_deferred_definitions_spare_is_saved_and_a_search_is_paid(stage: Stage) -> None:
+    """The baseline has all of them, in each request."""
+    app, named = await started(stage, tools="defer"), ("x-narrows-conversation", "c")
+    said = [{"role": "user", "content": CAREFUL}]
+    stage.provider.answer = finding("export the shipment")
+    await stage.ask(app, said, named, tools=DEFERRABLE)
+    said += [{"role": "assistant", "content": "Let me look. Done."}, {"role": "user", "content": "And?"}]
+    await stage.ask(app, said, named, tools=DEFERRABLE)
+    whole = [stage.provider.count(json.dumps(DEFERRABLE, separators=(",", ":")))]
+    first, second = [each.sums for each in await bills(stage, app, "c")]
+    sent = [each.usage for each in stage.provider.requests if each.usage is not None]
+    assert [first.prompt, second.prompt] == [sent[0].prompt + sent[1].prompt, sent[2].prompt]
+    assert (first.rounds, first.recalled, first.refused) == (1, 1, 0)
+    for sums in (first, second):
+        assert sums.original > whole[0] > 6_000
+    assert first.baseline == pytest.approx(2e-6 * first.original + 8e-6 * sent[1].completion, rel=0.05)
+    assert second.baseline < 0.4 * first.baseline
+    assert first.saved > 0 < second.saved
+    assert first.recalls > 0

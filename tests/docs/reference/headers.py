@@ -136,6 +136,7 @@ CHECKPOINTS: Sequence[tuple[str, str]] = (
         "preset, aim, prices, budget or `keep` patterns changed, or another release of Narrows sends records and "
         "summaries in other roles",
     ),
+    ("tools", "a search has found tools, or others of the same tools are deferred"),
     ("recall", "a recall exchange could not be put back, because the client returned another reply"),
     ("replayed", "neither this process nor the store knows what was sent before"),
     ("shed", "there was no time to plan: Narrows decided nothing new and repeated its earlier edits"),

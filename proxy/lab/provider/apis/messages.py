@@ -3,7 +3,7 @@
 Types of the official SDK: Message, RawMessageStreamEvent.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -157,14 +157,27 @@ def _entries(body: Json) -> list[Json]:
     system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     without = frozenset(rules.dropped(body))
     messages = []
+    definitions = {tool.get("name"): tool for tool in body.get("tools") or ()}
     for i, message in enumerate(body["messages"]):
-        content = blocks(message["content"])
+        content = [_with_definitions(block, definitions) for block in blocks(message["content"])]
+        message = {**message, "content": content} if b"tool_reference" in jsontext.write(message) else message
         others = [block for j, block in enumerate(content) if (i, j) not in without]
         if len(others) == len(content):
             messages.append(message)
         elif others:
             messages.append({**message, "content": others})
     return [*system, *messages]
+
+
+def _with_definitions(block: Json, definitions: Mapping[str, Json]) -> Json:
+    """A result with the definitions of the tools that it refers to."""
+    if block["type"] != "tool_result" or not isinstance(block.get("content"), list):
+        return block
+    content = [
+        {**inner, "definition": definitions[inner["tool_name"]]} if inner["type"] == "tool_reference" else inner
+        for inner in block["content"]
+    ]
+    return {**block, "content": content}
 
 
 # --- as a reply ---

@@ -531,9 +531,24 @@ def _tools(body: Json, _: CacheRule) -> Violations:
             elif schema.get("type") != "object":
                 yield required(f"{at}.custom.input_schema.type")
             yield from (extra(f"{at}.custom.{name}") for name in tool.keys() - TOOL_FIELDS)
+        if tool.get("defer_loading") and tool.get("cache_control") is not None:
+            yield refusal(at, "Tools with defer_loading: true cannot use prompt caching (cache_control).")
         if tool.get("name") in names:
             yield refusal("tools", "Tool names must be unique.")
         names.add(tool.get("name") or "")
+    if names and all(mapping(tool).get("defer_loading") for tool in body["tools"]):
+        yield refusal("tools", "At least one tool must have defer_loading=false. All tools cannot be deferred.")
+    yield from _references(body, names)
+
+
+def _references(body: Json, names: set[str]) -> Violations:
+    """What a search of the client's has found stands among the tools."""
+    for i, message in enumerate(body["messages"]):
+        for block in blocks(message["content"]):
+            for inner in blocks(block.get("content")) if block["type"] == "tool_result" else ():
+                if inner["type"] == "tool_reference" and inner.get("tool_name") not in names:
+                    why = f"Tool reference '{inner.get('tool_name')}' not found in available tools"
+                    yield refusal(f"messages.{i}", why)
 
 
 def _tool_choice(body: Json, _: CacheRule) -> Violations:

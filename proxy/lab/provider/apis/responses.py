@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from policies.dialects.openai_responses import OPENAI_RESPONSES
 from policies.money.caches import CacheRule
+from policies.tools import SEARCH
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import (
@@ -38,6 +39,7 @@ from proxy.lab.provider.api import (
     unknown,
     wrong_type,
 )
+from proxy.lab.provider.apis import searches
 from proxy.lab.provider.prompt import (
     AUDIO,
     FILE,
@@ -56,6 +58,7 @@ from proxy.lab.provider.signatures import REASONING, seal, unseal
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of each kind of call that holds what the tool is called with."""
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+_ANSWERED = {**OUTPUTS, "tool_search_output": "tool_search_call"}
 """Which kind of call each kind of output answers."""
 NEEDS_REASONING = "r"
 """The end of the id of an item that must not come back without the reasoning before it."""
@@ -109,6 +112,8 @@ def message_of(item: Json) -> PromptMessage:
         return PromptMessage("assistant", (call,), joins=True)
     if kind in OUTPUTS:
         return PromptMessage("tool", tuple(_pieces(item["output"])), item["call_id"])
+    if kind in searches.SEARCHES:
+        return searches.search_message(item)
     if kind == "reasoning":
         piece = PromptPiece("thinking", thought_in(item))
     else:  # an item that is compared as a whole
@@ -189,6 +194,7 @@ ITEM_FIELDS: Mapping[str, frozenset[str]] = {
     "custom_tool_call": _COMMON | {"call_id", "name", "input", "namespace", "caller"},
     "custom_tool_call_output": _COMMON | {"call_id", "output", "name", "namespace", "caller"},
     "reasoning": _COMMON | {"summary", "content", "encrypted_content"},
+    **searches.SEARCHES,
 }
 PART_FIELDS: Mapping[str, frozenset[str]] = {
     "input_text": frozenset({"type", "text", BREAKPOINT}),
@@ -224,6 +230,8 @@ def _items(body: Json, _: CacheRule) -> Violations:
                 yield from _call(item, kind, at)
             elif kind in OUTPUTS:
                 yield from _check_output(item, at)
+            elif kind in searches.SEARCHES:
+                yield from searches.check_search_item(item, at)
             elif kind == "reasoning" and not isinstance(item.get("summary"), list):
                 yield missing(f"{at}.summary")
 
@@ -280,8 +288,6 @@ def _check_output(item: Json, at: str) -> Violations:
 
 # --- the items in their order ---
 
-_CALL_NAMES = {"function_call": "function call", "custom_tool_call": "custom tool call"}
-
 
 def _order(body: Json, _: CacheRule) -> Violations:
     """Each output answers a call before it, if that must stand in the input; each call is answered, and once; no item
@@ -289,16 +295,16 @@ def _order(body: Json, _: CacheRule) -> Violations:
     waiting: dict[tuple[str, str], None] = {}
     for item in items(body):
         kind = kind_of(item)
-        if kind in CALLS:
+        if kind in CALLS or (kind == "tool_search_call" and item.get("execution") == "client"):
             waiting[kind, item["call_id"]] = None
-        elif kind in OUTPUTS:
-            called, call_id = OUTPUTS[kind], item["call_id"]
+        elif kind in _ANSWERED and item.get("call_id") is not None:
+            called, call_id = _ANSWERED[kind], item["call_id"]
             if (called, call_id) not in waiting and not _has_more(body):
-                why = f"No tool call found for {_CALL_NAMES[called]} output with call_id {call_id}."
+                why = f"No tool call found for {called.replace('_', ' ')} output with call_id {call_id}."
                 yield Violation(why, "input")
             waiting.pop((called, call_id), None)
     for kind, call_id in waiting:
-        yield Violation(f"No tool output found for {_CALL_NAMES[kind]} {call_id}.", "input")
+        yield Violation(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
     ids = set[str]()
     for item in items(body):
         own = item.get("id")
@@ -351,6 +357,8 @@ def _tools(body: Json, _: CacheRule) -> Violations:
                 yield Violation(f"{why} '^{TOOL_NAME.pattern}$'.", f"{at}.name", "invalid_value")
             if tool.get("parameters") is not None and not isinstance(tool["parameters"], dict):
                 yield wrong_type(f"{at}.parameters", "an object")
+        elif tool["type"] == "tool_search":
+            yield from searches.check_search_tool(tool, body["model"], at)
 
 
 def _breakpoints(body: Json, rule: CacheRule) -> Violations:
@@ -457,7 +465,7 @@ class OpenAIResponses(Api):
         yield {"type": "response.in_progress", "response": _begin(reply)}
         for index, item in enumerate(_output(reply)):
             blank = {"content": [], "summary": [], "arguments": "", "input": "", "encrypted_content": ""}
-            added = {**item, **{key: value for key, value in blank.items() if key in item}}
+            added = {**item, **{key: value for key, value in blank.items() if isinstance(item.get(key), type(value))}}
             if "status" in item:
                 added["status"] = "in_progress"
             yield {"type": "response.output_item.added", "output_index": index, "item": added}
@@ -521,7 +529,8 @@ def _usage(reply: ModelReply) -> dict[str, Any]:
 
 def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
     """The items of a reply. Where the model thought, the first item after that needs the reasoning before it."""
-    say, name = reply.say, reply.id("")
+    say, name, tools = reply.say, reply.id(""), reply.request.get("tools") or ()
+    kinds, names = {tool["type"] for tool in tools}, {tool.get("name") for tool in tools}
     summarized = bool(mapping(reply.request.get("reasoning")).get("summary"))
     for at, thought in enumerate(say.thinking):
         summary = [{"type": "summary_text", "text": thought}] if summarized else []
@@ -535,9 +544,14 @@ def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
         needs = ""
     for at, call in enumerate(say.calls):
         tool, text = call_texts(call)
+        if tool == SEARCH and "tool_search" in kinds:
+            yield searches.search_call(f"tsc_{name}{at:02x}{needs}", call["id"], text)
+            continue
+        # a function that a search has loaded is called by a namespace of its own name
+        loaded = {"namespace": tool} if "tool_search" in kinds and tool not in names else {}
         kind, short = ("function_call", "fc") if call["type"] == "function" else ("custom_tool_call", "ctc")
         head = {"id": f"{short}_{name}{at:02x}{needs}", "type": kind, "status": "completed"}
-        yield {**head, "call_id": call["id"], "name": tool, CALLS[kind]: text}
+        yield {**head, "call_id": call["id"], "name": tool, **loaded, CALLS[kind]: text}
         needs = ""
 
 
@@ -550,7 +564,7 @@ def _deltas(item: Json, pieces: int) -> Iterator[dict[str, Any]]:
         for index, part in enumerate(item["summary"]):
             at = {"summary_index": index}
             yield from _part(part, at, "reasoning_summary_part", "reasoning_summary_text", {}, pieces)
-    else:
+    elif item["type"] in CALLS:
         key = CALLS[item["type"]]
         kind = f"response.{item['type']}_{key}"
         for piece in pieces_of(item[key], pieces):
