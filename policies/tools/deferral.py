@@ -178,13 +178,13 @@ def _words(text: str) -> Iterator[str]:
             yield word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-_SAID = 3_000
-"""Characters of names that the model is told."""
+_LISTED = 3_000
+"""Characters of names that the description of the search tool lists."""
 
 
 def names_of(catalog: Catalog, places: Iterable[int]) -> str:
     """The names at these places in a sentence: as many as there is room for."""
-    names, room = list[str](), _SAID
+    names, room = list[str](), _LISTED
     waiting = [catalog.definitions[at].name for at in places]
     for name in waiting:
         room -= len(name) + 2

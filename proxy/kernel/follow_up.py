@@ -73,7 +73,7 @@ class FollowUp:
                 supersedes=upstream_request.notes.supersedes,
             )
         for of_list in self.compactor.deferral.of_first(context) if self.compactor.deferral is not None else ():
-            writer.note_tools(context.live.key, of_list)
+            writer.note(context.live.key, of_list)
         first, _ = upstream_request.notes.continues or (None, 0)
         if first is not None and first.planned is not None and first.notes.record is not None:
             writer.continued(context.live, first.planned.context.fingerprint, first.notes.record, record)

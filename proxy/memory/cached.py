@@ -457,8 +457,9 @@ class StoreWriter:
         foreign = self._store.announcements.foreign() if record.recall else None
         live.add_sent(conversation, SentStep(record, foreign))
 
-    def note_tools(self, key: Key, record: StepRecord) -> None:
-        """Which definitions of tools the first request of a conversation was sent with."""
+    def note(self, key: Key, record: StepRecord) -> None:
+        """Write a record of no step: the definitions of tools that a conversation begins with, or the last conversation
+        of a beginning."""
         self._remember(key, record)
 
     def own(self, live: LiveConversation, owner: str) -> None:
@@ -486,10 +487,6 @@ class StoreWriter:
             live.change_record(fingerprint, record)
         if not is_quiet:  # else none is stored
             self._remember(key, record)
-
-    def begun(self, beginning: Key, record: StepRecord) -> None:
-        """A conversation was begun, the last one of this beginning."""
-        self._remember(beginning, record)
 
     def _take_snapshot(
         self, live: LiveConversation, place: Place, conversation: Conversation, plan_state: PlanState

@@ -98,7 +98,10 @@ def test_times_are_rows_of_seconds_or_of_what_was_sent_alone() -> None:
     [
         ({"a": 1}, "it is no list"),
         ([1], "1 rows for 2 requests"),
-        ([1, "2"], r"times\.1: it is neither seconds nor"),
+        ([1, "2"], r"times\.1: it is neither seconds, up to"),
+        ([1, 1.7e308], r"times\.1: it is neither seconds, up to"),
+        ([1, [float("nan"), 2]], r"times\.1: it is neither seconds, up to"),
+        ([-(10**400), 1], r"times\.0: it is neither seconds, up to"),
         ([1, True], r"times\.1: it is neither"),
         ([2, 1], r"times\.1: it was sent before the one before"),
         ([1, [2, 1, 3]], r"times\.1: a reply begins after its request"),

@@ -27,6 +27,7 @@ async def test_p1_pings_are_billed_and_so_are_those_after_the_last_request() -> 
     first, second, third = (int(each.tokens_sent.with_) for each in kept.each_request)
     assert kept.pings.tokens == first + 2 * second + 3 * third
     assert kept.pings.cached == kept.pings.tokens, "all were read"
+    assert kept.mean_context.with_ == round((first + second + third) / 3), "pings are no requests"
     assert cold.pings.tokens == 0
     assert cold.bill.written > kept.bill.written
     assert kept.bill.input > kept.pings.input

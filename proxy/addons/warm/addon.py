@@ -61,7 +61,7 @@ class KeepWarm(Addon):
         self._running[exchange.id] = context.key
         if planned.previous is None:
             beginning = beginning_of(context.key.tenant, owner, context.head)
-            self._writer.begun(beginning, begun(context.key, self._services.clock()))
+            self._writer.note(beginning, begun(context.key, self._services.clock()))
             self._drop("begun", lambda each: each.beginning == beginning)
 
     async def finished(self, exchange: Exchange) -> None:

@@ -75,6 +75,8 @@ class _Costs:
     """The bill of doing nothing."""
     marks_alone: SessionBill
     """The bill with cache marks of Narrows and nothing else of it."""
+    pings: SessionBill
+    """What was sent again to keep prompts warm; the bill has it, too."""
     recalls: RecallCosts
     summaries: SummaryCosts
     worst_ratio_at_any_stop: float
@@ -92,9 +94,9 @@ class _Costs:
 
     @property
     def mean_context(self) -> Compared:
-        """Tokens of a prompt in the mean; each recall round has one of its own."""
-        requests = self.requests + self.recalls.rounds
-        return Compared(round(self.bill.tokens / (requests or 1)), round(self.baseline.tokens / (self.requests or 1)))
+        """Tokens of a prompt in the mean; each recall round has one of its own, and pings are no requests."""
+        requests, tokens = self.requests + self.recalls.rounds, self.bill.tokens - self.pings.tokens
+        return Compared(round(tokens / (requests or 1)), round(self.baseline.tokens / (self.requests or 1)))
 
     @property
     def peak_context(self) -> Compared:

@@ -8,12 +8,13 @@ none.
 import json
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 RECORDED, NONE = "recorded", "none"
 """Words in the place of a file: the times that recordings hold, or no pauses at all."""
+_LATEST = 1e11
+"""Seconds that a time may have: some thousand years, so that seconds since 1970 count and clocks can be set to all."""
 _STEADY = 1.0
 """Seconds from one request to the next where nobody knows the times."""
 
@@ -48,9 +49,9 @@ def times_of(rows: object, requests: int) -> tuple[RequestTimes, ...]:
 def _row(at: int, row: object) -> RequestTimes:
     values: list[Any] = row if isinstance(row, list) else [row]
     numbers = values[:1] + [each for each in values[1:] if each is not None]
-    is_number = all(isinstance(each, int | float) and not isinstance(each, bool) and isfinite(each) for each in numbers)
-    if not (0 < len(values) <= 3 and is_number):
-        raise ValueError(f"times.{at}: it is neither seconds nor [sent, began, ended]")
+    is_number = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    if not (0 < len(values) <= 3 and is_number and all(abs(each) <= _LATEST for each in numbers)):
+        raise ValueError(f"times.{at}: it is neither seconds, up to {_LATEST:.0e}, nor [sent, began, ended]")
     if any(later < earlier for earlier, later in pairwise(numbers)):
         raise ValueError(f"times.{at}: a reply begins after its request, and ends after it began")
     return RequestTimes(*values)
