@@ -177,6 +177,24 @@ PRESETS: Mapping[str, Preset] = {
         "nothing is hidden and nothing already sent changes: repeated lines of a new output become references to the "
         "earlier ones, and characters without meaning are removed",
     ),
+    "steady": Preset(
+        (
+            _DEDUPE,
+            replace(_REUSE, file_share=0.0),
+            _TIDY,
+            _COLLAPSE,
+            _CLIP,
+            replace(_OFFLOAD, first_sight_over=2_000, first_sight_share=0.25),
+            _ABRIDGE,
+            _RECAP,
+            _LAST,
+        ),
+        "nothing already sent changes, but near the window and when the cache is cold: as lossless, and of outputs over "
+        "2,000 tokens, except files, the model first sees what matters in their kind",
+        Exceptions(first_sight=True),
+        aim="steady",
+        sight=_SIGHT,
+    ),
     "rolling": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
         "as coding-agent, but a model summarizes old turns where that pays (in place of `recap`): this costs model "

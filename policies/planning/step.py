@@ -95,7 +95,7 @@ def _stays(conversation: Conversation, settings: PlanSettings, context: Context)
         return sent
     if settings.marks_end:
         return fresh if settings.policies else 0
-    if settings.only_to_fit:
+    if settings.only_to_fit or settings.aim == "steady":
         return sent
     policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
     due = (at for policy in policies for at in policy.due(conversation, context, context.step + 1))
@@ -453,7 +453,7 @@ class Step:
         elif self._state.life.is_cold and self._newest:
             self.changes.fire(0, "checkpoint:cold", self._context)
             self.changes.adopt("checkpoint:cold", self._context)
-        else:
+        elif self._settings.aim != "steady":
             # nothing is cut in recall rounds, so what came before them may still be cut as the tail
             back = 2 + sum(
                 1 for _ in takewhile(partial(is_recall_round, self._conversation), range(self._step - 1, 0, -1))
@@ -505,7 +505,7 @@ class Step:
         chat without tools, where it is adopted soon and may cost more than it saves until the mark."""
         high, tokens = self._settings.budget.high, self._tokens()
         ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
-        waits = self._settings.aim == "bill" and not self._settings.is_chat
+        waits = self._settings.aim != "context" and not self._settings.is_chat
         is_near = waits and tokens * self._factor >= _SOON * high
         return is_near or ahead * self._factor > high
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.digests import digested
+from policies.digests.first_sight import NEVER_SHORT, seen_first
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
@@ -27,6 +28,7 @@ _NAMES, _FEW_LINES = 0.6, 3
 """The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
 _RECENT, _FEWEST_NAMES = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
+_REPEATED = 0.5
 
 
 @policy
@@ -70,15 +72,17 @@ class Offload(ConfiguredPolicy):
                     yield i
 
     def _is_cut_unseen(self, conversation: Conversation, context: Context, at: int) -> bool:
-        tokens = context.text_at(conversation, at).tokens
-        return context.exceptions.first_sight and tokens > self.first_sight_over
+        is_large = context.text_at(conversation, at).tokens > self.first_sight_over
+        return context.exceptions.first_sight and is_large and context.kind(conversation, at) not in NEVER_SHORT
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Outputs down to the share at which a rewrite is free; unseen ones were never sent: to the preset's."""
+        """Outputs down to the share at which a rewrite is free; unseen ones were never sent: what matters in them."""
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for i in self.due(conversation, context, context.step):
-            share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share
-            budget = max(_POINTER_TOKENS, int(context.text_at(conversation, i).tokens * share))
+            if self._is_cut_unseen(conversation, context, i):
+                yield from _seen_first(conversation, context, i, self.first_sight_share)
+                continue
+            budget = max(_POINTER_TOKENS, int(context.text_at(conversation, i).tokens * cached_share))
             text = conversation.blocks[i].text
             lists_names = self.relevant_tokens and text.count("\n") < _FEW_LINES and identifiers_in(text)
             names = int(_NAMES * budget) if lists_names else 0
@@ -113,6 +117,39 @@ def _waits(conversation: Conversation, context: Context, at: int) -> bool:
     block, kind = conversation.blocks[at], context.kind(conversation, at)
     call = conversation.blocks[block.answers].text if block.answers is not None else ""
     return kind in FILES or (kind == "web" and context.sight is not None) or writes(block.tool, call)
+
+
+def _seen_first(conversation: Conversation, context: Context, at: int, share: float) -> Iterator[Replace]:
+    """What the model first sees of an output, by the names of its last turns and of what a person last wrote; nothing
+    where all of it should stay, or most of its lines stand in the last output of the same call, and become references."""
+    block, text = conversation.blocks[at], context.text_at(conversation, at)
+    if _repeats(conversation, context, at):
+        return
+    since = conversation.ends[max(0, context.step - _RECENT)]
+    people = [i for i in conversation.kinds.get("user", ()) if i < at][-1:]
+    spoken = mentioned(conversation, since - 1, context.step)
+    spoken = spoken.union(*(identifiers_in(conversation.blocks[i].text) for i in people))
+    budget = int(text.tokens * share)
+    short = seen_first(text.text, context.kind(conversation, at), budget, spoken, context.count)
+    if short != text.text:
+        back = way_back(context.way_back(conversation, at), context.ref(conversation, at))
+        yield Replace(block.anchor, f"{short.rstrip()}\n{back}", "offload")
+
+
+def _repeats(conversation: Conversation, context: Context, at: int) -> bool:
+    block = conversation.blocks[at]
+    call = conversation.blocks[block.answers].text if block.answers is not None else ""
+    above = [i for i in conversation.outputs_by_call[block.tool, call.strip()] if i < at][-1:]
+    shown = {line for i in above for line in _shown(conversation, context, i).splitlines()}
+    lines = block.text.splitlines()
+    return bool(shown) and sum(line in shown for line in lines) >= _REPEATED * len(lines)
+
+
+def _shown(conversation: Conversation, context: Context, at: int) -> str:
+    if at in context.folded:
+        return ""
+    edit = context.edits.get(at)
+    return edit.text if edit else conversation.blocks[at].text
 
 
 def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
