@@ -184,7 +184,7 @@ PRESETS: Mapping[str, Preset] = {
             _TIDY,
             _COLLAPSE,
             _CLIP,
-            replace(_OFFLOAD, first_sight_over=2_000, first_sight_share=0.25),
+            replace(_OFFLOAD, first_sight_over=400, first_sight_share=0.25, first_sight_least=300),
             _ABRIDGE,
             _RECAP,
             _LAST,

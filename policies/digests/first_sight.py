@@ -16,18 +16,17 @@ from policies.tools import ToolKind
 
 NEVER_SHORT = frozenset[ToolKind]({"web", "report", "instructions"})
 """Outputs of these kinds are read as a whole."""
-_WIDER = 2.4
-"""What matters may take so many times the share of an output that stays anyway."""
-_ROOM: Mapping[ToolKind, tuple[float, int]] = {"listing": (_WIDER, 0), "search": (_WIDER, 0), "data": (1.0, 300)}
-"""How many times that share stays of outputs of which each line was asked for, and how many tokens at least."""
+_WIDER = 2.0
+"""What matters may take so many times the budget."""
+_ROOM: Mapping[ToolKind, float] = {"listing": 2.0, "search": 3.0}
+"""How many times the budget outputs have of which each line was asked for: hardly more goes than names that repeat."""
 _WORTH_IT = 0.8
 """A longer share of the text, as an excerpt, is not worth what it hides."""
 
 
 def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """An excerpt of about `budget` tokens, more where more matters; the text itself where it should stay whole."""
-    times, least = _ROOM.get(kind, (1.0, 0))
-    short = digested(text, kind, max(least, int(times * budget)), mentioned, cost, _AT_FIRST_SIGHT)
+    short = digested(text, kind, int(_ROOM.get(kind, 1.0) * budget), mentioned, cost, _AT_FIRST_SIGHT)
     return short if len(short) <= _WORTH_IT * len(text) else text
 
 
