@@ -28,8 +28,6 @@ _NAMES, _FEW_LINES = 0.6, 3
 """The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
 _RECENT, _FEWEST_NAMES = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
-_REPEATED = 0.5
-"""The share of an unseen output's lines that stand in the last output of the same call: it then needs no excerpt."""
 
 
 @policy
@@ -91,7 +89,7 @@ class Offload(ConfiguredPolicy):
             names = int(_NAMES * budget) if lists_names else 0
             if not unseen:
                 yield _shortened(conversation, context, i, budget, names)
-            elif not _repeats(conversation, context, i):
+            else:
                 yield from _seen_first(conversation, context, i, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
@@ -137,23 +135,6 @@ def _seen_first(conversation: Conversation, context: Context, at: int, budget: i
     visible = seen_first(block.text, kind, budget - 10 - names, spoken, context.count)
     if visible != block.text:
         yield _with_way_back(conversation, context, at, visible, spoken, names)
-
-
-def _repeats(conversation: Conversation, context: Context, at: int) -> bool:
-    """True where most lines stand in the last output of the same call, and become references to it."""
-    block = conversation.blocks[at]
-    call = conversation.blocks[block.answers].text if block.answers is not None else ""
-    above = [i for i in conversation.outputs_by_call[block.tool, call.strip()] if i < at][-1:]
-    shown = {line for i in above for line in _shown(conversation, context, i).splitlines()}
-    lines = block.text.splitlines()
-    return bool(shown) and sum(line in shown for line in lines) >= _REPEATED * len(lines)
-
-
-def _shown(conversation: Conversation, context: Context, at: int) -> str:
-    if at in context.folded:
-        return ""
-    edit = context.edits.get(at)
-    return edit.text if edit else conversation.blocks[at].text
 
 
 def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
