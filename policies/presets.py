@@ -189,8 +189,8 @@ PRESETS: Mapping[str, Preset] = {
             _RECAP,
             _LAST,
         ),
-        "nothing already sent changes, but near the window and when the cache is cold: as lossless, and of outputs over "
-        "2,000 tokens, except files, the model first sees what matters in their kind",
+        "nothing already sent changes, but near the window and when the cache is cold: as lossless; and of outputs of "
+        "over 400 tokens, except files and documents, the model first sees what matters in their kind",
         Exceptions(first_sight=True),
         aim="steady",
         sight=_SIGHT,

@@ -1,8 +1,8 @@
-"""Excerpts of outputs that the model has not seen yet: what the kind of output says matters stays, as far as that goes.
+"""Excerpts of outputs that the model has not seen yet: what the kind of output says matters stays.
 
-An excerpt in the place of the first sight has no second chance, so only what tells nothing goes: passed tests, progress,
-frames of libraries, findings of one rule, columns of listings. Where much of a text matters, much of it stays; where an
-excerpt would hide too little to be worth it, or the kind of output is read as a whole, the text stays as it is.
+An excerpt in the place of the first sight has no second chance, so first of all goes what tells nothing: passed tests,
+progress, frames of libraries, findings of one rule, columns of listings. Where much of a text matters, much of it
+stays; where an excerpt would hide too little to be worth it, or the output is read as a whole, the text stays.
 """
 
 import re
@@ -33,11 +33,12 @@ def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str]
 # --- what a line of a command's output tells: a passed test, a step of progress, the end of it ---
 
 _NOISE = re.compile(
-    r"[ \t]{0,20}(?:[✓✔√] |PASS(?:ED)?\b|ok\b|--- PASS|=== (?:RUN|PAUSE|CONT)|(?:test )?[^\n]{1,200} (?:PASSED|\.\.\. ok)\b"
+    r"[ \t]{0,20}(?:[✓✔√] |PASS(?:ED)?\b|ok\b|--- PASS|=== (?:RUN|PAUSE|CONT)|(?:test )?[^\n]{1,200} "
+    r"(?:PASSED|\.\.\. ok)\b"
     r"|[\w./-]{1,200} [.sx]{2,200}(?: +\[ *\d{1,3}%\])?$"
     r"|(?:Compiling|Compiled|Checking|Download(?:ing|ed)|Fetching|Fetched|Collecting|Using cached|Unpacking|Setting up"
-    r"|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|Creating|Created|Cloning|Copying"
-    r"|Listing|Extracting|Pulling|Receiving objects|Resolving deltas|Counting objects|Compressing objects|Adding|added"
+    r"|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|Creating|Created|Cloning"
+    r"|Copying|Listing|Extracting|Pulling|Receiving objects|Resolving deltas|Counting objects|Compressing objects|Adding|added"
     r"|Requirement already|remote: |hint: |create mode |npm (?:http|notice|timing)|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])"
     r"(?!.{0,200}(?:error|fail|warn)))",
     re.I,
