@@ -184,13 +184,13 @@ PRESETS: Mapping[str, Preset] = {
             _TIDY,
             _COLLAPSE,
             _CLIP,
-            replace(_OFFLOAD, first_sight_over=2_000, first_sight_share=0.25),
+            replace(_OFFLOAD, first_sight_over=400, first_sight_share=0.25, first_sight_least=300),
             _ABRIDGE,
             _RECAP,
             _LAST,
         ),
-        "nothing already sent changes, but near the window and when the cache is cold: as lossless, and of outputs over "
-        "2,000 tokens, except files, the model first sees what matters in their kind",
+        "nothing already sent changes, but near the window and when the cache is cold: as lossless; and of outputs of "
+        "over 400 tokens, except files and documents, the model first sees what matters in their kind",
         Exceptions(first_sight=True),
         aim="steady",
         sight=_SIGHT,

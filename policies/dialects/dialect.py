@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from policies.context import TokenCounter
 from policies.dialects import common
-from policies.dialects.common import Added, Consent, Fault, Reply, Request
+from policies.dialects.common import RECALL_ALONE, Added, Consent, Fault, Ours, Reply, Request
 from policies.dialects.deferring import DeferralForm
 from policies.dialects.pings import no_ping
 from policies.dialects.replies import Json, UsageNames, events_in, is_plain, read_event
@@ -146,6 +146,12 @@ Read = Callable[[bytes, TokenCounter], Message]
 Join = Callable[[Request, Mapping[int, bytes], Added | None, Sequence[Change]], bytes]
 
 
+class NewReply(Protocol):
+    """A new reader of a reply, with so many rounds of ours, None where every call is the client's."""
+
+    def __call__(self, rounds: int | None = None, ours: Ours = RECALL_ALONE) -> Reply: ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CacheMarks:
     """The cache marks of an API; by default it has none."""
@@ -230,9 +236,7 @@ class Dialect:
     # --- replies ---
 
     usage: UsageNames
-    reply: Callable[..., Reply]
-    """A new reader of a reply, with so many rounds of recall; None where every call is the client's. And with the Ours
-    that it may hold, where that is not the recall tool alone."""
+    reply: NewReply
     whole_messages: Callable[[Json], list[Json]]
     """The messages in the JSON of a reply, as a client returns them; none where it is not whole."""
     streamed_messages: Callable[[list[Json]], list[Json]]

@@ -1,8 +1,8 @@
-"""Excerpts of outputs that the model has not seen yet: what the kind of output says matters stays, as far as that goes.
+"""Excerpts of outputs that the model has not seen yet: what the kind of output says matters stays.
 
-An excerpt in the place of the first sight has no second chance, so only what tells nothing goes: passed tests, progress,
-frames of libraries, findings of one rule, columns of listings. Where much of a text matters, much of it stays; where an
-excerpt would hide too little to be worth it, or the kind of output is read as a whole, the text stays as it is.
+An excerpt in the place of the first sight has no second chance, so first of all goes what tells nothing: passed tests,
+progress, frames of libraries, findings of one rule, columns of listings. Where much of a text matters, much of it
+stays; where an excerpt would hide too little to be worth it, or the output is read as a whole, the text stays.
 """
 
 import re
@@ -16,30 +16,30 @@ from policies.tools import ToolKind
 
 NEVER_SHORT = frozenset[ToolKind]({"web", "report", "instructions"})
 """Outputs of these kinds are read as a whole."""
-_WIDER = 2.4
-"""What matters may take so many times the share of an output that stays anyway."""
-_ROOM: Mapping[ToolKind, tuple[float, int]] = {"listing": (_WIDER, 0), "search": (_WIDER, 0), "data": (1.0, 300)}
-"""How many times that share stays of outputs of which each line was asked for, and how many tokens at least."""
+_WIDER = 2.0
+"""What matters may take so many times the budget."""
+_ROOM: Mapping[ToolKind, float] = {"listing": 2.0, "search": 3.0}
+"""How many times the budget outputs have of which each line was asked for: hardly more goes than names that repeat."""
 _WORTH_IT = 0.8
 """A longer share of the text, as an excerpt, is not worth what it hides."""
 
 
 def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """An excerpt of about `budget` tokens, more where more matters; the text itself where it should stay whole."""
-    times, least = _ROOM.get(kind, (1.0, 0))
-    short = digested(text, kind, max(least, int(times * budget)), mentioned, cost, _AT_FIRST_SIGHT)
+    short = digested(text, kind, int(_ROOM.get(kind, 1.0) * budget), mentioned, cost, _AT_FIRST_SIGHT)
     return short if len(short) <= _WORTH_IT * len(text) else text
 
 
 # --- what a line of a command's output tells: a passed test, a step of progress, the end of it ---
 
 _NOISE = re.compile(
-    r"[ \t]{0,20}(?:[✓✔√] |PASS(?:ED)?\b|ok\b|--- PASS|=== (?:RUN|PAUSE|CONT)|(?:test )?[^\n]{1,200} (?:PASSED|\.\.\. ok)\b"
+    r"[ \t]{0,20}(?:[✓✔√] |PASS(?:ED)?\b|ok\b|--- PASS|=== (?:RUN|PAUSE|CONT)|(?:test )?[^\n]{1,200} "
+    r"(?:PASSED|\.\.\. ok)\b"
     r"|[\w./-]{1,200} [.sx]{2,200}(?: +\[ *\d{1,3}%\])?$"
     r"|(?:Compiling|Compiled|Checking|Download(?:ing|ed)|Fetching|Fetched|Collecting|Using cached|Unpacking|Setting up"
-    r"|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|Creating|Created|Cloning|Copying"
-    r"|Listing|Extracting|Pulling|Receiving objects|Resolving deltas|Counting objects|Compressing objects|Adding|added"
-    r"|Requirement already|remote: |hint: |create mode |npm (?:http|notice|timing)|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])"
+    r"|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|Creating|Created|Cloning"
+    r"|Copying|Listing|Extracting|Pulling|Receiving objects|Resolving deltas|Counting objects|Compressing objects"
+    r"|Adding|added|Requirement already|remote: |hint: |create mode |npm (?:http|notice|timing)|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])"
     r"(?!.{0,200}(?:error|fail|warn)))",
     re.I,
 )

@@ -142,7 +142,9 @@ _LONG = re.compile(
     r"[-dlbcps][-rwxsStT]{9}[.+@]? +\d{1,9} +\S{1,80} +\S{1,80} +[\d.,]{1,20}[KMGTP]? +"
     r"\S{1,20} +\S{1,20} +\S{1,20} +(?P<name>[^\n]{1,400})"
 )
-_WINDOWS = re.compile(r"[dl-][a-z-]{4,6} {1,20}[\d./-]{6,12} +[\d:]{4,8}(?: [AP]M)? {2,40}(?:\d{1,15} )?(?P<name>\S[^\n]{0,400})")
+_WINDOWS = re.compile(
+    r"[dl-][a-z-]{4,6} {1,20}[\d./-]{6,12} +[\d:]{4,8}(?: [AP]M)? {2,40}(?:\d{1,15} )?(?P<name>\S[^\n]{0,400})"
+)
 _CHANGE = re.compile(
     r"(?:\t(?P<how>[a-z][a-z ]{2,30}): +|(?P<short>[MADRCU?!][MADRCU ?!]| [MADRCU]) )"
     r"(?P<name>[^\s\n][^\n]{0,400})"

@@ -28,7 +28,6 @@ _NAMES, _FEW_LINES = 0.6, 3
 """The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
 _RECENT, _FEWEST_NAMES = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
-_REPEATED = 0.5
 
 
 @policy
@@ -48,6 +47,9 @@ class Offload(ConfiguredPolicy):
     )
     first_sight_share: float = parameter(
         "share of the output", "with `first_sight`: how much of such an output stays", default=0.25
+    )
+    first_sight_least: int = parameter(
+        "tokens", "with `first_sight`: how much of such an output stays, at least", default=0
     )
     when: Sequence[Trigger] = parameter("triggers", "when outputs begin to be shortened", default=())
 
@@ -79,14 +81,16 @@ class Offload(ConfiguredPolicy):
         """Outputs down to the share at which a rewrite is free; unseen ones were never sent: what matters in them."""
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for i in self.due(conversation, context, context.step):
-            if self._is_cut_unseen(conversation, context, i):
-                yield from _seen_first(conversation, context, i, self.first_sight_share)
-                continue
-            budget = max(_POINTER_TOKENS, int(context.text_at(conversation, i).tokens * cached_share))
-            text = conversation.blocks[i].text
+            tokens, text = context.text_at(conversation, i).tokens, conversation.blocks[i].text
+            unseen = self._is_cut_unseen(conversation, context, i)
+            share, least = (self.first_sight_share, self.first_sight_least) if unseen else (cached_share, 0)
+            budget = max(_POINTER_TOKENS, least, int(tokens * share))
             lists_names = self.relevant_tokens and text.count("\n") < _FEW_LINES and identifiers_in(text)
             names = int(_NAMES * budget) if lists_names else 0
-            yield _shortened(conversation, context, i, budget, names)
+            if not unseen:
+                yield _shortened(conversation, context, i, budget, names)
+            else:
+                yield from _seen_first(conversation, context, i, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
@@ -119,43 +123,31 @@ def _waits(conversation: Conversation, context: Context, at: int) -> bool:
     return kind in FILES or (kind == "web" and context.sight is not None) or writes(block.tool, call)
 
 
-def _seen_first(conversation: Conversation, context: Context, at: int, share: float) -> Iterator[Replace]:
+def _seen_first(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Iterator[Replace]:
     """What the model first sees of an output, by the names of its last turns and of what a person last wrote; nothing
-    where all of it should stay, or most of its lines stand in the last output of the same call, and become references."""
-    block, text = conversation.blocks[at], context.text_at(conversation, at)
-    if _repeats(conversation, context, at):
-        return
-    since = conversation.ends[max(0, context.step - _RECENT)]
+    where all of it should stay."""
+    block, kind = context.text_at(conversation, at), context.kind(conversation, at)
+    since = conversation.ends[max(0, context.step - _RECENT)] - 1
     people = [i for i in conversation.kinds.get("user", ()) if i < at][-1:]
-    spoken = mentioned(conversation, since - 1, context.step)
-    spoken = spoken.union(*(identifiers_in(conversation.blocks[i].text) for i in people))
-    budget = int(text.tokens * share)
-    short = seen_first(text.text, context.kind(conversation, at), budget, spoken, context.count)
-    if short != text.text:
-        back = way_back(context.way_back(conversation, at), context.ref(conversation, at))
-        yield Replace(block.anchor, f"{short.rstrip()}\n{back}", "offload")
-
-
-def _repeats(conversation: Conversation, context: Context, at: int) -> bool:
-    block = conversation.blocks[at]
-    call = conversation.blocks[block.answers].text if block.answers is not None else ""
-    above = [i for i in conversation.outputs_by_call[block.tool, call.strip()] if i < at][-1:]
-    shown = {line for i in above for line in _shown(conversation, context, i).splitlines()}
-    lines = block.text.splitlines()
-    return bool(shown) and sum(line in shown for line in lines) >= _REPEATED * len(lines)
-
-
-def _shown(conversation: Conversation, context: Context, at: int) -> str:
-    if at in context.folded:
-        return ""
-    edit = context.edits.get(at)
-    return edit.text if edit else conversation.blocks[at].text
+    spoken = mentioned(conversation, since, context.step).union(
+        *(identifiers_in(conversation.blocks[i].text) for i in people)
+    )
+    visible = seen_first(block.text, kind, budget - 10 - names, spoken, context.count)
+    if visible != block.text:
+        yield _with_way_back(conversation, context, at, visible, spoken, names)
 
 
 def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
     block, kind = context.text_at(conversation, at), context.kind(conversation, at)
     mentions = mentioned(conversation, at, context.step)
     visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)
+    return _with_way_back(conversation, context, at, visible, mentions, names)
+
+
+def _with_way_back(
+    conversation: Conversation, context: Context, at: int, visible: str, mentions: frozenset[str], names: int
+) -> Replace:
+    block = context.text_at(conversation, at)
     listed = hidden_identifiers(block.text, visible, mentions, names, context.count)
     back = way_back(context.way_back(conversation, at), context.ref(conversation, at))
     return Replace(conversation.blocks[at].anchor, "\n".join(filter(None, (visible.rstrip(), listed, back))), "offload")

@@ -46,8 +46,6 @@ from proxy.telemetry import Telemetry
 
 _TOOLS = "tools"
 """The anchor of the record of a conversation's first list; those of others have their digest behind it."""
-_NOTHING = " 1.0 1.0"
-"""Behind its digest, what a record says of a list of which nothing is deferred."""
 _LARGE = 50_000
 """Bytes of a list that is read in a thread, so that nobody else waits."""
 _LISTS = 8
@@ -100,7 +98,7 @@ class ToolDeferral:
         """Have a decision count. False where another does, by which the request is to be planned anew."""
         record, live, is_first = context.tools.record, context.live, context.received.conversation.steps == 1
         assert record is not None  # else it counts
-        whole = f"{_digest_of(record)} {_NOTHING}"
+        whole = _whole(_digest_of(record))
         counts = await self._claimed(live.key, record) if may_claim else context.tools.alone if is_first else whole
         put_newest(live.tools, _digest_of(record), counts, _LISTS)
         return counts == record.reason
@@ -157,10 +155,15 @@ class ToolDeferral:
         for anchor in (_TOOLS, f"{_TOOLS} {digest}"):
             first = await self.store.claim(key, replace(record, anchor=anchor))
             if first is None:
-                return f"{digest} {_NOTHING}"
+                return _whole(digest)
             if _digest_of(first) == digest:
                 return first.reason
-        return f"{digest} {_NOTHING}"
+        return _whole(digest)
+
+
+def _whole(digest: str) -> str:
+    """What a record says of a list of which nothing is deferred."""
+    return f"{digest}  1.0 1.0"
 
 
 def _digest_of(record: StepRecord) -> str:

@@ -8,7 +8,7 @@ Laws
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from aiohttp import HttpVersion10, HttpVersion11, web
 
 from policies.dialects import DIALECTS, Reply
-from policies.dialects.common import Ours
+from policies.dialects.common import RECALL_ALONE, Ours
 from policies.tools import OURS, SEARCH
 from proxy.config.routes import MISTAKES, ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
@@ -274,7 +274,7 @@ class Flow:
     async def _chat(self, upstream_request: UpstreamRequest) -> web.StreamResponse:
         exchange, responder, send = self._exchange, self._responder, self._send
         rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
-        reader = DIALECTS[upstream_request.client_request.dialect].reply(rounds, *_ours(upstream_request))
+        reader = DIALECTS[upstream_request.client_request.dialect].reply(rounds, _ours(upstream_request))
         reply = exchange.reader = _watched(reader, exchange)
         send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
         if send.is_read:
@@ -365,10 +365,9 @@ def _watched(reply: Reply, exchange: Exchange) -> Reply:
     return cast("Reply", WatchedReply(reply, exchange)) if wishes != (None, None, None) else reply
 
 
-def _ours(upstream_request: UpstreamRequest) -> Sequence[Ours]:
-    """What the reply may hold of ours, where that is more than recalls."""
+def _ours(upstream_request: UpstreamRequest) -> Ours:
+    """What the reply may hold of ours."""
     planned = upstream_request.planned
-    tools = planned.context.tools.tools if planned is not None else None
-    if planned is None or tools is None:
-        return ()
-    return [Ours(OURS if planned.context.tool is not None else frozenset({SEARCH}), tools.names, tools.whole)]
+    if planned is None or (tools := planned.context.tools.tools) is None:
+        return RECALL_ALONE
+    return Ours(OURS if planned.context.tool is not None else frozenset({SEARCH}), tools.names, tools.whole)

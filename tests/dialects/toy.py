@@ -90,7 +90,7 @@ class ToyRound(Round[ToyCall]):
 class ToyReply(RoundsReply[ChoiceRounds[ToyRound]]):
     """Events: {"text": "..."}, {"call": {...}}, {"end": "done", "usage": {...}}; whole: {"turn": {...}, "end": ...}."""
 
-    def __init__(self, rounds: int | None = None) -> None:
+    def __init__(self, rounds: int | None = None, *_: object) -> None:
         super().__init__(USAGE, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ToyRound, self._allowance)
 

@@ -23,8 +23,8 @@ class CallCounts(Addon):
         client_request, received = planned.context.client_request, planned.context.received
         if not received.request.brings_tools or not wants_deferral(client_request, self._settings):
             return
-        names = {*first_calls(received.conversation)}
-        if names := names & {tool.name for tool in tools(received.request)} if names else names:
+        calls = {*first_calls(received.conversation)}
+        if calls and (names := calls & {tool.name for tool in tools(received.request)}):
             digest = list_digest(received.request.tool_list)
             self._called.note(client_request.sender.tenant, digest, sorted(names))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 RECORDED, NONE = "recorded", "none"
 """Words in the place of a file: the times that recordings hold, or no pauses at all."""
 _LATEST = 1e11
-"""Seconds that a time may have: some thousand years, so that seconds since 1970 count and clocks can be set to all."""
+"""Seconds that a time has at most: three thousand years. Seconds since 1970 count, and a clock can be set to each."""
 _STEADY = 1.0
 """Seconds from one request to the next where nobody knows the times."""
 
