@@ -148,8 +148,8 @@ _EXCERPTS = Exceptions(first_sight=True)
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
-        "all policies that need no model, cheapest first: the model first sees what matters in outputs of commands over "
-        "400 tokens (not of files and documents), and what is old goes where that pays",
+        "all policies that need no model, cheapest first: of outputs over 400 tokens, except files and documents, the "
+        "model first sees what matters in their kind, and what is old goes where that pays",
         _EXCERPTS,
         sight=_SIGHT,
     ),
