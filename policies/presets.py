@@ -142,7 +142,7 @@ _DIGEST = Digest(over=Size(chars=1_500), max_chars=800, source_chars=50_000, by_
 _SIX = Window(messages=6)
 _TENTH = Window(share=0.1)
 
-_SIGHT = 0.05
+_SIGHT = 0.03
 _EXCERPTS = Exceptions(first_sight=True)
 
 PRESETS: Mapping[str, Preset] = {
