@@ -39,7 +39,8 @@ _NOISE = re.compile(
     r"|(?:Compiling|Compiled|Checking|Download(?:ing|ed)|Fetching|Fetched|Collecting|Using cached|Unpacking|Setting up"
     r"|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|Creating|Created|Cloning"
     r"|Copying|Listing|Extracting|Pulling|Receiving objects|Resolving deltas|Counting objects|Compressing objects"
-    r"|Adding|added|Requirement already|remote: |hint: |create mode |npm (?:http|notice|timing)|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])"
+    r"|Adding|added|Requirement already|remote: |hint: |create mode |npm (?:http|notice|timing)"
+    r"|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])"
     r"(?!.{0,200}(?:error|fail|warn)))",
     re.I,
 )
