@@ -14,7 +14,8 @@ to what is removed, and are written whole instead (`Repeats`): in the rest of th
 
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
-  above GUARD times the bill of doing nothing (the baseline). So only savings are spent. The one exception lets a saving
+  above GUARD times the bill of rewriting nothing (the baseline): each block is sent again as it was first sent, with
+  the excerpts and references that it had then. So only what rewrites saved is spent. The one exception lets a saving
   begin: a rewrite that is earned back within SOON of the history's age may take the bill further, the sooner the
   further, to CAP at most. A session of age n that is met at random lasts about n more requests, so it ends before a
   rewrite is earned back about as often as the share says: what that would lose, times this share, is RISK at most. A

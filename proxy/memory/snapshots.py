@@ -42,7 +42,6 @@ OF_LEDGER: dict[str, Any] = {
     "baseline": float,
     "first": int,
     "_baseline_cached": int,
-    "_price_of_new": float,
     "write": float,
     "is_cold": bool,
     "is_bridged": bool,
