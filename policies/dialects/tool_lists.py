@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from policies.context import TokenCounter
-from policies.dialects.common import Added, Request, decoded, objects
+from policies.dialects.common import Added, Request, as_json, decoded, objects
 from policies.model.conversation import Message
 from policies.model.rawjson import UnreadableError, items
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
@@ -98,17 +98,28 @@ def _kinds(tools: bytes) -> Kinds:
     return kinds_by_schema(_specs(tools))
 
 
+def tool_sizes(tools: bytes, count: TokenCounter) -> Iterator[tuple[str, int]]:
+    """The name of each tool, and the tokens of its definition: 0 where that is deferred."""
+    for tool in _flat(decoded(tools), _MOST_NESTED):
+        is_deferred = tool.get("defer_loading") is True
+        yield _spec(tool).name, 0 if is_deferred else count(as_json(tool).decode("utf-8", "replace"))
+
+
 def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
-    return tuple(islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS))
+    return tuple(map(_spec, islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS)))
 
 
-def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:
+def _flat(entries: object, depth: int) -> Iterator[dict[str, object]]:
     for tool in objects(entries):
         if depth and isinstance(tool.get("tools"), list):
             yield from _flat(tool["tools"], depth - 1)
-            continue
-        inner = tool.get(str(tool.get("type")))  # chat completions write all but the type one level down
-        definition = inner if isinstance(inner, dict) else tool
-        parameters = definition.get("parameters") or definition.get("input_schema")
-        name, description = definition.get("name") or tool.get("type"), definition.get("description")
-        yield ToolSpec(str(name or ""), str(description or ""), parameters if isinstance(parameters, dict) else {})
+        else:
+            yield tool
+
+
+def _spec(tool: dict[str, object]) -> ToolSpec:
+    inner = tool.get(str(tool.get("type")))  # chat completions write all but the type one level down
+    definition = inner if isinstance(inner, dict) else tool
+    parameters = definition.get("parameters") or definition.get("input_schema")
+    name, description = definition.get("name") or tool.get("type"), definition.get("description")
+    return ToolSpec(str(name or ""), str(description or ""), parameters if isinstance(parameters, dict) else {})

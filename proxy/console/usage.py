@@ -49,7 +49,8 @@ def usage(
     Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
     cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
     what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
-    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
+    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix). By tool: requests with its
+    definition, the tokens of that, what these cost, calls, and the day of the last one.
     """
     with refusing():
         if as_json and as_table:
@@ -79,6 +80,9 @@ def print_usage(console: Console, report: UsageReport) -> None:
     if not report.rows:
         console.print(f"Nothing was billed from {report.since} to {report.until} (UTC).")
         return
+    if report.by == "tool":
+        _print_tools(console, report)
+        return
     has_prefixes = report.by != "conversation"
     heads = (report.by, *COLUMNS, *(["chkp"] if has_prefixes else []))
     rows = [tuple(_cells(row, has_prefixes)) for row in report.rows]
@@ -103,6 +107,18 @@ def print_usage(console: Console, report: UsageReport) -> None:
     ):
         if line:
             console.print(Text(line))
+
+
+def _print_tools(console: Console, report: UsageReport) -> None:
+    title = f"From {report.since} to {report.until} (UTC), in dollars; costs are estimates"
+    table = plain_table("tool", "requests", "tokens each", "cost", "calls", "last called", title=title)
+    for row in report.rows:
+        sums, size = row.sums, f"{row.definition_tokens:,}"
+        cells = f"{sums.requests:,}", size, _dollars(sums.paid), f"{sums.calls:,}", row.last_called or "never"
+        table.add_row(printable(row.name, 40), *cells)
+    console.print(table)
+    for line in (report.never_called, *report.notes, _LAST_LINE):
+        console.print(Text(line))
 
 
 def _tables(columns: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[int]]:

@@ -9,7 +9,7 @@ Laws
 import asyncio
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -25,10 +25,11 @@ from policies.money.bills import (
     measured_saving,
 )
 from proxy.config.units import seconds
+from proxy.drawing.figures import dollars
 from proxy.memory import DAY_ROWS, DAYS, OTHER, BillStore
 from proxy.memory.bills import day_of
 
-By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
+By = Literal["tenant", "credential", "model", "preset", "day", "conversation", "tool"]
 BY: tuple[By, ...] = get_args(By)
 MOST = 1_000
 _FORMULA = ("=", "+", "-", "@")
@@ -48,6 +49,13 @@ class UsageRow:
     """Of each outcome of the prefix the number of requests, and the tokens written again; empty for conversations."""
     tenant: str = ""
     """Of a conversation, whose name is one inside its tenant."""
+    last_called: str = ""
+    """Of a tool, the newest day on which it was called."""
+
+    @property
+    def definition_tokens(self) -> int:
+        """Of a tool, in each request on the average."""
+        return round(self.sums.sent / self.sums.requests) if self.sums.requests else 0
 
     @property
     def cache_share(self) -> float | None:
@@ -72,6 +80,13 @@ class UsageReport:
     holdout: ArmCounts | None = None
     measured: MeasuredSaving | None = None
     """The measurement of the holdout; None where it has too few conversations."""
+
+    @property
+    def never_called(self) -> str:
+        """Of a report by tool, what those that were not called have cost."""
+        idle = [row.sums.paid for row in self.rows if not row.sums.calls]
+        share = f"{len(idle):,} of {len(self.rows):,} definitions were never called"
+        return f"{share}: {dollars(sum(idle))}" if self.by == "tool" and self.rows else ""
 
     @property
     def measured_in_words(self) -> str:
@@ -105,13 +120,18 @@ class UsageReport:
             ),
             (self._has_other, f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day."),
             (self.by == "conversation", "Each conversation is counted whole, from its first request on."),
+            (
+                self.by == "tool",
+                "Costs are estimates: definitions stand at the head of the prompt, and cost what its head did, read"
+                " from the cache or new.",
+            ),
             (self.is_cut, f"Only {MOST:,} rows are listed."),
         )
         return [note for applies, note in notes if applies]
 
     @property
     def _has_other(self) -> bool:
-        return self.by in ("model", "credential") and any(row.name == OTHER for row in self.rows)
+        return self.by in ("model", "credential", "tool") and any(row.name == OTHER for row in self.rows)
 
 
 def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> UsageReport:
@@ -122,7 +142,9 @@ def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> Us
         name = row.day if by == "day" else str(getattr(row.labels, _NAMES.get(by, by)))
         name = key_of.get(name, name)
         group = groups.get(name) or UsageRow(name, BillSums())
-        groups[name] = UsageRow(name, group.sums + row.sums, _added(group.prefixes, row.prefixes))
+        last_called = row.day if row.sums.calls else group.last_called  # days come in their order
+        prefixes = _added(group.prefixes, row.prefixes)
+        groups[name] = UsageRow(name, group.sums + row.sums, prefixes, last_called=last_called)
     ordered = sorted(groups.values(), key=lambda row: row.name if by == "day" else (-row.sums.paid, row.name))
     return _report(by, since, until, ordered)
 
@@ -150,15 +172,19 @@ def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int
 
 def as_json(report: UsageReport) -> dict[str, Any]:
     """The report as one JSON object: dollars to the millionth, shares to the ten-thousandth."""
+    fields = _fields_by(report.by)
     rows = [
-        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **_fields(row)} for row in report.rows
+        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **fields(row)} for row in report.rows
     ]
+    if report.by == "tool":  # a total would count each request as often as it brought tools
+        about = {name: getattr(report, name) for name in ("by", "since", "until", "never_called")}
+        return {**about, "rows": rows, "notes": list(report.notes)}
     return {
         "by": report.by,
         "since": report.since,
         "until": report.until,
         "rows": rows,
-        "total": _fields(report.total),
+        "total": fields(report.total),
         "holdout": _holdout(report),
         "notes": list(report.notes),
     }
@@ -177,12 +203,13 @@ def _holdout(report: UsageReport) -> dict[str, Any] | None:
 def as_csv(report: UsageReport) -> str:
     """A line for each row, below one that names the columns; outcomes of the prefix as `OUTCOME=REQUESTS`."""
     text = io.StringIO()
-    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *_fields(report.total)]
+    fields = _fields_by(report.by)
+    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *fields(report.total)]
     table = csv.DictWriter(text, names, extrasaction="ignore")
     table.writeheader()
     for row in report.rows:
         prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
-        cells = {"tenant": _csv_safe(row.tenant), report.by: _csv_safe(row.name), **_fields(row), "prefixes": prefixes}
+        cells = {"tenant": _csv_safe(row.tenant), report.by: _csv_safe(row.name), **fields(row), "prefixes": prefixes}
         table.writerow(cells)
     return text.getvalue()
 
@@ -193,9 +220,25 @@ def _csv_safe(text: str) -> str:
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
+def _fields_by(by: By) -> Callable[[UsageRow], dict[str, Any]]:
+    return _tool_fields if by == "tool" else _fields
+
+
+def _tool_fields(row: UsageRow) -> dict[str, Any]:
+    sums = row.sums
+    return {
+        "requests": sums.requests,
+        "definition_tokens": row.definition_tokens,
+        "cost_usd_estimate": round(sums.paid, 6),
+        "calls": sums.calls,
+        "last_called": row.last_called or None,
+        "requests_unpriced": sums.unpriced,
+    }
+
+
 def _fields(row: UsageRow) -> dict[str, Any]:
     sums = row.sums
-    dollars = {
+    money = {
         "paid_usd": sums.paid,
         "recalls_usd": sums.recalls,
         "summaries_usd": sums.summaries,
@@ -214,7 +257,7 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "observed_tokens_that_would_be_sent": sums.observed_sent,
         "output_tokens": sums.output,
         "cache_share": _rounded(row.cache_share, 4),
-        **{name: round(value, 6) for name, value in dollars.items()},
+        **{name: round(value, 6) for name, value in money.items()},
         "baseline_error": _rounded(sums.baseline_error, 4),
         "requests_compared": sums.checked,
         "requests_estimated": sums.estimated,
@@ -285,8 +328,10 @@ async def read_usage(store: BillStore, query: UsageQuery) -> UsageReport:
         rows = await _conversations(store, query, MOST + 1)
         report = await asyncio.to_thread(usage_by_conversation, rows, query.since, query.until)
     else:
-        days = await store.day_rows(query.since, query.tenant, query.owner)
+        days = await store.day_rows(query.since, query.tenant, query.owner, of_tools=query.by == "tool")
         report = await asyncio.to_thread(usage_by_label, days, query.by, query.since, query.until)
+    if query.by == "tool":
+        return report
     newest = await _conversations(store, query, _PAGE)
     if not any(row.arm for row in newest):
         return report

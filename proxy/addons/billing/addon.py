@@ -11,7 +11,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -21,10 +20,21 @@ from policies.model.conversation import Conversation
 from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
-from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
+from policies.money.bills import (
+    BillSums,
+    CacheTerms,
+    Evidence,
+    Labels,
+    Prompt,
+    RequestBill,
+    ToolUse,
+    usage_without,
+    with_marks,
+)
 from policies.money.prices import Prices, Usage
 from policies.planning.prefix import last_use, life_of
 from policies.recall import RecallAnswer
+from proxy.addons.billing.tool_uses import ToolUses
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
 from proxy.kernel.services import Services
@@ -61,6 +71,7 @@ class Billing(Addon):
         self._preset = preset
         self._clock = clock
         self._prices = prices
+        self._tools = ToolUses(prices)
         self._writes = WriteBehindQueue(
             telemetry, limit=_PENDING, tries=None, trouble="bills", full="bills_full", interval=_INTERVAL
         )
@@ -73,7 +84,7 @@ class Billing(Addon):
         try:
             bill = self._bill(exchange.id, rounds)
             self._count(bill, rounds)
-            self._write(bill)
+            self._write(bill, await self._tools.of(bill, rounds))
         except Exception as error:  # the client has its reply
             self._telemetry.log.error("not_billed", error=type(error).__name__, exc_info=True)
         else:
@@ -154,15 +165,19 @@ class Billing(Addon):
             answered = sum(answer.succeeded for answer in answers)
             self._telemetry.recalled(answered, len(answers) - answered, each.usage)
 
-    def _write(self, bill: RequestBill) -> None:
-        key = Key(bill.labels.tenant, bill.conversation)
-        of_nobody = partial(structs.replace, conversation="")
-        pending = PendingWrite(key, self._write_all, record=bill, together=True, without_conversation=of_nobody)
+    def _write(self, bill: RequestBill, tools: ToolUse | None = None) -> None:
+        key, record = Key(bill.labels.tenant, bill.conversation), (bill, tools)
+        pending = PendingWrite(key, self._write_all, record=record, together=True, without_conversation=_of_nobody)
         self._writes.put(pending)
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
-        bills: list[Any] = [pending.record for pending in row]
-        await self._store.add_bills(bills)
+        pairs: list[Any] = [pending.record for pending in row]
+        await self._store.add_bills([bill for bill, _ in pairs])
+        await self._store.add_tools([pair for pair in pairs if pair[1] is not None])
+
+
+def _of_nobody(record: tuple[RequestBill, ToolUse | None]) -> tuple[RequestBill, ToolUse | None]:
+    return structs.replace(record[0], conversation=""), record[1]
 
 
 def _bounded(labels: Labels) -> Labels:
