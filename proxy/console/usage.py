@@ -117,7 +117,7 @@ def _print_tools(console: Console, report: UsageReport) -> None:
         cells = f"{sums.requests:,}", size, _dollars(sums.paid), f"{sums.calls:,}", row.last_called or "never"
         table.add_row(printable(row.name, 40), *cells)
     console.print(table)
-    for line in (report.never_called, *report.notes, _LAST_LINE):
+    for line in (*report.notes, _LAST_LINE):
         console.print(Text(line))
 
 

@@ -161,10 +161,8 @@ def _tool_sums(uses: Sequence[tuple[RequestBill, ToolUse]], day: str) -> Sequenc
         return []
     bill, use = uses[0]
     scale, each = sum(use.scale for _, use in uses), sum(use.each for _, use in uses)
-    calls, unpriced = (
-        Counter(name for _, use in uses for name in use.calls),
-        sum(bill.sums.unpriced for bill, _ in uses),
-    )
+    calls = Counter(name for _, use in uses for name in use.calls)
+    unpriced = sum(bill.sums.unpriced for bill, _ in uses)
     sums = {
         name: BillSums(
             requests=len(uses),

@@ -82,13 +82,6 @@ class UsageReport:
     """The measurement of the holdout; None where it has too few conversations."""
 
     @property
-    def never_called(self) -> str:
-        """Of a report by tool, what those that were not called have cost."""
-        idle = [row.sums.paid for row in self.rows if not row.sums.calls]
-        share = f"{len(idle):,} of {len(self.rows):,} definitions were never called"
-        return f"{share}: {dollars(sum(idle))}" if self.by == "tool" and self.rows else ""
-
-    @property
     def measured_in_words(self) -> str:
         if self.holdout is None:
             return ""
@@ -104,14 +97,17 @@ class UsageReport:
     @property
     def notes(self) -> Sequence[str]:
         """Notes on the figures."""
-        sums = self.total.sums
+        sums, idle = self.total.sums, [row.sums.paid for row in self.rows if not row.sums.calls]
         notes = (
             (
                 sums.checked,
                 f"Where the baseline can be compared (unedited requests: {sums.checked:,}), it misses what was"
                 f" paid by {sums.baseline_error or 0:.1%}.",
             ),
-            (sums.unpriced, f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}."),
+            (
+                self.by != "tool" and sums.unpriced,
+                f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}.",
+            ),
             (sums.estimated, f"Requests whose tokens are estimated, as no usage was reported: {sums.estimated:,}."),
             (
                 sums.observed,
@@ -122,8 +118,9 @@ class UsageReport:
             (self.by == "conversation", "Each conversation is counted whole, from its first request on."),
             (
                 self.by == "tool",
-                "Costs are estimates: definitions stand at the head of the prompt, and cost what its head did, read"
-                " from the cache or new.",
+                f"{len(idle):,} of {len(self.rows):,} definitions were never called: ${dollars(sum(idle))}. Costs are estimates:"
+                " definitions stand at the head of the prompt, and cost what its head did, read from the cache or new;"
+                " nothing where prices are not known.",
             ),
             (self.is_cut, f"Only {MOST:,} rows are listed."),
         )
@@ -176,9 +173,6 @@ def as_json(report: UsageReport) -> dict[str, Any]:
     rows = [
         {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **fields(row)} for row in report.rows
     ]
-    if report.by == "tool":  # a total would count each request as often as it brought tools
-        about = {name: getattr(report, name) for name in ("by", "since", "until", "never_called")}
-        return {**about, "rows": rows, "notes": list(report.notes)}
     return {
         "by": report.by,
         "since": report.since,

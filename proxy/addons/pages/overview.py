@@ -386,9 +386,7 @@ def _tools(report: UsageReport) -> Markup:
         sums, size = each.sums, f"{each.definition_tokens:,}"
         cells = f"{sums.requests:,}", size, signed(sums.paid), f"{sums.calls:,}", each.last_called or "never"
         lines.append((shortened(each.name, 60), cells))
-    words = f"{report.never_called} (estimated)." + (
-        f" The {LISTED} that cost most:" if len(report.rows) > LISTED else ""
-    )
+    words = " ".join(report.notes) + (f" The {LISTED} that cost most:" if len(report.rows) > LISTED else "")
     heads = ("tool", "requests", "tokens each", "cost", "calls", "last called")
     return together(element("p", words, class_="aside"), table(heads, lines, "sessions"))
 
