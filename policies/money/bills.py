@@ -162,28 +162,25 @@ class RequestBill(Struct, frozen=True, kw_only=True):
 
 
 class ToolUse(Struct, frozen=True, kw_only=True):
-    """The tools of a request. All figures are estimates: the provider reports the prompt as a whole."""
+    """The tools of a request; dollars are an estimate, as the provider reports the prompt as a whole."""
 
     definitions: tuple[tuple[str, int], ...]
     """Those in its prompt, each name once, and their tokens in our count."""
     calls: tuple[str, ...] = ()
     """Of the newest reply in its history."""
-    scale: float = 1.0
-    """Tokens of the provider for one of ours."""
     each: float = 0.0
-    """Dollars for one token of ours."""
+    """Dollars for a token of the definitions."""
 
 
-def tool_price(tokens: int, usages: Iterable[Usage], prices: Prices) -> float:
-    """Dollars for so many tokens at the head of a prompt in these calls: read from the cache as far as anything was,
-    else written to it as far as anything was."""
+def head_price(tokens: int, usages: Iterable[Usage], prices: Prices) -> float:
+    """Dollars for so many tokens at the head of a prompt: in each call read from the cache, else written to it, as far
+    as anything was."""
     dollars = 0.0
     for usage in usages:
         cached = min(tokens, usage.cached)
         written = min(tokens - cached, usage.written)
-        part = Usage(tokens, cached, written, 0, min(written, usage.written_longer))
-        dollars += prices.cost(part).input if prices.listed else 0.0
-    return dollars
+        dollars += prices.cost(Usage(tokens, cached, written, 0, min(written, usage.written_longer))).input
+    return dollars if prices.listed else 0.0
 
 
 class DayRow(Struct, frozen=True, kw_only=True):

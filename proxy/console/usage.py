@@ -16,7 +16,7 @@ from proxy.console.output import console, plain_table, print_json, printable, re
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, pauses_in_words, percent, short
 from proxy.memory import Store
-from proxy.usage.report import BY, SINCE, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
+from proxy.usage.report import BY, SINCE, TOOL_COLUMNS, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
 from proxy.usage.report import as_json as values_of
 
 _LAST_LINE = "`narrows usage --help` says what each column is."
@@ -110,15 +110,10 @@ def print_usage(console: Console, report: UsageReport) -> None:
 
 
 def _print_tools(console: Console, report: UsageReport) -> None:
-    title = f"From {report.since} to {report.until} (UTC), in dollars; costs are estimates"
-    table = plain_table("tool", "requests", "tokens each", "cost", "calls", "last called", title=title)
+    table = plain_table("tool", *TOOL_COLUMNS, title=f"From {report.since} to {report.until} (UTC)")
     for row in report.rows:
-        sums, size = row.sums, f"{row.definition_tokens:,}"
-        cells = f"{sums.requests:,}", size, _dollars(sums.paid), f"{sums.calls:,}", row.last_called or "never"
-        table.add_row(printable(row.name, 40), *cells)
-    console.print(table)
-    for line in (*report.notes, _LAST_LINE):
-        console.print(Text(line))
+        table.add_row(printable(row.name, 40), *row.tool_cells)
+    console.print(table, *map(Text, (*report.notes, _LAST_LINE)), sep="\n")
 
 
 def _tables(columns: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[int]]:

@@ -10,6 +10,7 @@ Laws
   Another list in mid-conversation is another decision. Whatever goes wrong: the list as its client wrote it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -246,6 +247,12 @@ def _list_key(tenant: str, digest: str) -> Key:
 def first_calls(conversation: Conversation) -> Iterator[str]:
     """The tools that the newest reply calls, and none before it."""
     calls = conversation.kinds.get("call", ())
+    new = new_calls(conversation)
+    yield from {*new} - {conversation.blocks[at].tool for at in calls[: len(calls) - len(new)]}
+
+
+def new_calls(conversation: Conversation) -> Sequence[str]:
+    """The tools that the newest reply calls, as often as it does."""
+    calls = conversation.kinds.get("call", ())
     newest = conversation.ends[-2] if conversation.steps > 1 else len(conversation.blocks)
-    before = {conversation.blocks[at].tool for at in calls if at < newest}
-    yield from {conversation.blocks[at].tool for at in calls if at >= newest} - before
+    return [conversation.blocks[at].tool for at in calls[bisect_left(calls, newest) :]]

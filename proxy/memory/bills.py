@@ -124,6 +124,8 @@ def _to_day(
 
     def added(there: Mapping[Kind, Rows]) -> Values:
         new = {id: each for id, each in by_id.items() if id not in there[ADDED]}
+        if not new:
+            return {}
         stored: dict[bytes, DaySum] = {}
         room = 0 if there[DAY].keys() >= names.keys() else DAY_ROWS - there[DAY].count()
         for name, row in rows_of(new.values()).items():
@@ -144,8 +146,8 @@ def _name_of(row: DaySum) -> bytes:
 
 
 def _as_other(row: DaySum) -> DaySum:
-    kinds = {"tool": OTHER} if row.labels.tool else {"model": OTHER}
-    return replace(row, labels=structs.replace(row.labels, owner=OTHER, key="", **kinds))
+    tool = row.labels.tool and OTHER
+    return replace(row, labels=structs.replace(row.labels, owner=OTHER, key="", model=OTHER, tool=tool))
 
 
 def _day_sums(bills: Sequence[RequestBill], day: str) -> Sequence[DaySum]:
@@ -157,23 +159,10 @@ def _day_sums(bills: Sequence[RequestBill], day: str) -> Sequence[DaySum]:
 
 def _tool_sums(uses: Sequence[tuple[RequestBill, ToolUse]], day: str) -> Sequence[DaySum]:
     """Of requests of one owner with the same definitions."""
-    if not uses:
-        return []
-    bill, use = uses[0]
-    scale, each = sum(use.scale for _, use in uses), sum(use.each for _, use in uses)
-    calls = Counter(name for _, use in uses for name in use.calls)
-    unpriced = sum(bill.sums.unpriced for bill, _ in uses)
-    sums = {
-        name: BillSums(
-            requests=len(uses),
-            sent=round(tokens * scale),
-            paid=tokens * each,
-            calls=calls.pop(name, 0),
-            unpriced=unpriced,
-        )
-        for name, tokens in use.definitions
-    }
-    sums |= {name: BillSums(calls=count) for name, count in calls.items()}
+    count, each, (bill, first) = len(uses), sum(use.each for _, use in uses), uses[0]
+    sums = {name: BillSums(requests=count, sent=count * size, paid=each * size) for name, size in first.definitions}
+    for name, calls in Counter(name for _, use in uses for name in use.calls).items():
+        sums[name] = sums.get(name, BillSums()) + BillSums(calls=calls)
     labels = Labels(tenant=bill.labels.tenant, owner=bill.labels.owner, model="", preset="", api="")
     return [DaySum(day, structs.replace(labels, tool=name), "", of_it) for name, of_it in sums.items()]
 

@@ -9,7 +9,7 @@ Laws
 import asyncio
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -25,13 +25,13 @@ from policies.money.bills import (
     measured_saving,
 )
 from proxy.config.units import seconds
-from proxy.drawing.figures import dollars
 from proxy.memory import DAY_ROWS, DAYS, OTHER, BillStore
 from proxy.memory.bills import day_of
 
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation", "tool"]
 BY: tuple[By, ...] = get_args(By)
 MOST = 1_000
+TOOL_COLUMNS = ("requests", "tokens each", "cost", "calls", "last called")
 _FORMULA = ("=", "+", "-", "@")
 """How a cell begins that a spreadsheet would compute."""
 
@@ -54,8 +54,14 @@ class UsageRow:
 
     @property
     def definition_tokens(self) -> int:
-        """Of a tool, in each request on the average."""
-        return round(self.sums.sent / self.sums.requests) if self.sums.requests else 0
+        """Of a tool, in the mean of its requests."""
+        return round(self.sums.sent / max(1, self.sums.requests))
+
+    @property
+    def tool_cells(self) -> Sequence[str]:
+        """Of a tool, in the columns TOOL_COLUMNS."""
+        counts = f"{self.sums.requests:,}", f"{self.definition_tokens:,}", f"${self.sums.paid:,.4f}"
+        return (*counts, f"{self.sums.calls:,}", self.last_called or "never")
 
     @property
     def cache_share(self) -> float | None:
@@ -118,9 +124,8 @@ class UsageReport:
             (self.by == "conversation", "Each conversation is counted whole, from its first request on."),
             (
                 self.by == "tool",
-                f"{len(idle):,} of {len(self.rows):,} definitions were never called: ${dollars(sum(idle))}. Costs are estimates:"
-                " definitions stand at the head of the prompt, and cost what its head did, read from the cache or new;"
-                " nothing where prices are not known.",
+                f"{len(idle):,} of {len(self.rows):,} definitions were never called: ${sum(idle):,.4f}. Costs are"
+                " estimates: definitions stand at the head of the prompt, and cost what its head did, read or new.",
             ),
             (self.is_cut, f"Only {MOST:,} rows are listed."),
         )
@@ -169,16 +174,16 @@ def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int
 
 def as_json(report: UsageReport) -> dict[str, Any]:
     """The report as one JSON object: dollars to the millionth, shares to the ten-thousandth."""
-    fields = _fields_by(report.by)
     rows = [
-        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **fields(row)} for row in report.rows
+        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **_fields(row, report.by)}
+        for row in report.rows
     ]
     return {
         "by": report.by,
         "since": report.since,
         "until": report.until,
         "rows": rows,
-        "total": fields(report.total),
+        "total": _fields(report.total, report.by),
         "holdout": _holdout(report),
         "notes": list(report.notes),
     }
@@ -197,13 +202,17 @@ def _holdout(report: UsageReport) -> dict[str, Any] | None:
 def as_csv(report: UsageReport) -> str:
     """A line for each row, below one that names the columns; outcomes of the prefix as `OUTCOME=REQUESTS`."""
     text = io.StringIO()
-    fields = _fields_by(report.by)
-    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *fields(report.total)]
+    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *_fields(report.total, report.by)]
     table = csv.DictWriter(text, names, extrasaction="ignore")
     table.writeheader()
     for row in report.rows:
         prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
-        cells = {"tenant": _csv_safe(row.tenant), report.by: _csv_safe(row.name), **fields(row), "prefixes": prefixes}
+        cells = {
+            "tenant": _csv_safe(row.tenant),
+            report.by: _csv_safe(row.name),
+            **_fields(row, report.by),
+            "prefixes": prefixes,
+        }
         table.writerow(cells)
     return text.getvalue()
 
@@ -214,24 +223,11 @@ def _csv_safe(text: str) -> str:
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
-def _fields_by(by: By) -> Callable[[UsageRow], dict[str, Any]]:
-    return _tool_fields if by == "tool" else _fields
-
-
-def _tool_fields(row: UsageRow) -> dict[str, Any]:
+def _fields(row: UsageRow, by: By) -> dict[str, Any]:
     sums = row.sums
-    return {
-        "requests": sums.requests,
-        "definition_tokens": row.definition_tokens,
-        "cost_usd_estimate": round(sums.paid, 6),
-        "calls": sums.calls,
-        "last_called": row.last_called or None,
-        "requests_unpriced": sums.unpriced,
-    }
-
-
-def _fields(row: UsageRow) -> dict[str, Any]:
-    sums = row.sums
+    if by == "tool":
+        fields = {"requests": sums.requests, "definition_tokens": row.definition_tokens, "calls": sums.calls}
+        return {**fields, "cost_usd_estimate": round(sums.paid, 6), "last_called": row.last_called or None}
     money = {
         "paid_usd": sums.paid,
         "recalls_usd": sums.recalls,

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
+from policies.dialects.tool_lists import tool_label, tool_sizes
 from policies.model.conversation import Conversation
 from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import SummaryCost
@@ -28,14 +29,16 @@ from policies.money.bills import (
     Prompt,
     RequestBill,
     ToolUse,
+    head_price,
     usage_without,
     with_marks,
 )
 from policies.money.prices import Prices, Usage
 from policies.planning.prefix import last_use, life_of
 from policies.recall import RecallAnswer
-from proxy.addons.billing.tool_uses import ToolUses
+from proxy.event_loop import in_thread
 from proxy.kernel.addons import Addon, Exchange
+from proxy.kernel.defer import new_calls
 from proxy.kernel.prepare import Holdout
 from proxy.kernel.services import Services
 from proxy.memory import BillStore, Key
@@ -50,6 +53,8 @@ _INTERVAL = 2.0
 """Seconds from one time that all are written to the next."""
 _LONGEST = 100
 """Characters of the name of a model, which comes from clients."""
+_LARGE = 50_000
+"""Bytes of a list of tools that is read in a thread, so that nobody else waits."""
 _UNKNOWN = Prices()
 
 
@@ -71,7 +76,6 @@ class Billing(Addon):
         self._preset = preset
         self._clock = clock
         self._prices = prices
-        self._tools = ToolUses(prices)
         self._writes = WriteBehindQueue(
             telemetry, limit=_PENDING, tries=None, trouble="bills", full="bills_full", interval=_INTERVAL
         )
@@ -84,7 +88,7 @@ class Billing(Addon):
         try:
             bill = self._bill(exchange.id, rounds)
             self._count(bill, rounds)
-            self._write(bill, await self._tools.of(bill, rounds))
+            self._write(bill, await self._tool_use(bill, rounds))
         except Exception as error:  # the client has its reply
             self._telemetry.log.error("not_billed", error=type(error).__name__, exc_info=True)
         else:
@@ -157,6 +161,24 @@ class Billing(Addon):
             added_ms=float(headers.get("x-narrows-ms") or 0),
             anchor=conversation.end_anchor(conversation.steps - 1) if conversation is not None else "",
         )
+
+    async def _tool_use(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> ToolUse | None:
+        """None where it brings no tools, or could not be read. A list that was seen before costs a look-up."""
+        planned = rounds[0].request.planned
+        if planned is None or not planned.context.received.request.brings_tools:
+            return None
+        received, deferred = planned.context.received, planned.context.tools.tools
+        tools, count = received.request.tool_list, received.count
+        sizes = await in_thread(tool_sizes, tools, count) if len(tools) > _LARGE else tool_sizes(tools, count)
+        absent = {*map(tool_label, deferred.names)} if deferred is not None else ()
+        definitions = tuple((name, size) for name, size in sizes.items() if size and name not in absent)
+        calls = tuple(name for name in map(tool_label, new_calls(received.conversation)) if name in sizes)
+        total = sum(size for _, size in definitions)
+        reported = [each.usage for each in rounds if each.usage is not None]
+        usages = reported or [Usage(bill.sums.prompt, bill.sums.cached, bill.sums.written, 0)]
+        prices = self._prices(bill.labels.model, rounds[0].request.client_request.upstream)
+        dollars = head_price(round(total * planned.context.calibration.ratio), usages, prices)
+        return ToolUse(definitions=definitions, calls=calls, each=dollars / max(1, total))
 
     def _count(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> None:
         self._telemetry.metrics.bill(bill)

@@ -28,7 +28,7 @@ from proxy.drawing.words import glossary, outcome, term
 from proxy.identity.who import Grant
 from proxy.memory import Key
 from proxy.telemetry.metrics import MINUTES, AnswerCounts
-from proxy.usage.report import UsageQuery, UsageReport, as_json, read_usage
+from proxy.usage.report import TOOL_COLUMNS, UsageQuery, UsageReport, as_json, read_usage
 
 DAYS = 30
 LISTED = 20
@@ -381,14 +381,9 @@ def _summaries(view: Overview) -> Markup:
 
 
 def _tools(report: UsageReport) -> Markup:
-    lines: list[tuple[Node, Sequence[Node]]] = []
-    for each in report.rows[:LISTED]:
-        sums, size = each.sums, f"{each.definition_tokens:,}"
-        cells = f"{sums.requests:,}", size, signed(sums.paid), f"{sums.calls:,}", each.last_called or "never"
-        lines.append((shortened(each.name, 60), cells))
-    words = " ".join(report.notes) + (f" The {LISTED} that cost most:" if len(report.rows) > LISTED else "")
-    heads = ("tool", "requests", "tokens each", "cost", "calls", "last called")
-    return together(element("p", words, class_="aside"), table(heads, lines, "sessions"))
+    lines = [(shortened(row.name, 60), row.tool_cells) for row in report.rows[:LISTED]]
+    words = f"{' '.join(report.notes)} The {LISTED} that cost most are listed."
+    return together(element("p", words, class_="aside"), table(("tool", *TOOL_COLUMNS), lines, "sessions"))
 
 
 def conversations(listed: Sequence[ConversationRow]) -> Markup:

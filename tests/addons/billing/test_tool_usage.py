@@ -14,9 +14,8 @@ import pytest
 from msgspec import structs
 
 from policies.dialects.tool_lists import tool_sizes
-from policies.money.bills import BillSums, ToolUse, tool_price
+from policies.money.bills import BillSums, ToolUse, head_price
 from policies.money.prices import Prices, Usage
-from proxy.addons.billing.tool_uses import ToolUses
 from proxy.lab.provider import Say
 from proxy.memory import DAY_ROWS, OTHER, Store
 from proxy.memory.bills import day_of
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 TOOLS = catalog(["issue"])
 PRICES = Prices(input=10.0, read=0.1, write=1.25, breakpoints=True, listed=True, longer=2.0)
 MODEL_PRICES = [{"model": name, "input": 10.0, "output": 20.0, "read": 0.1, "write": 1.0} for name in MODELS.values()]
-USE = ToolUse(definitions=(("grep", 100), ("read", 50)), calls=("read", "read", "late"), scale=2.0, each=1e-6)
+USE = ToolUse(definitions=(("grep", 100), ("read", 50)), calls=("read", "read", "late"), each=2e-6)
 CALLED = [{"role": "tool", "tool_call_id": id, "content": "made"} for id in ("c1", "c2")]
 FORMS: dict[str, tuple[list[Json], list[str]]] = {
     "openai_chat": ([], []),
@@ -93,36 +92,34 @@ async def test_requests_calls_and_cost_add_up_over_replicas_on_each_api(
     assert 0 < report["total"]["cost_usd_estimate"] < by_day["total"]["paid_usd"]
 
 
-async def test_a_list_holds_functions_groups_and_hosted_tools(api: Api) -> None:
+def test_a_list_holds_functions_groups_and_hosted_tools(api: Api) -> None:
     more, names = FORMS[api.dialect]
     listed = api.body([ASK], tools=TOOLS)["tools"] + more
-    deferred = {**listed[0], "defer_loading": True}
+    deferred = {"type": "function", "name": "later", "defer_loading": True}
     body = json.dumps([*listed, deferred]).encode()
-    sizes = [*tool_sizes(body, lambda text: len(text))]
-    assert [name for name, _ in sizes] == [*(each["function"]["name"] for each in TOOLS), *names, "create_issue"]
-    assert sizes[0][1] == len(json.dumps(listed[0], separators=(",", ":")))
-    assert (sizes[-1][1], all(size for _, size in sizes[:-1])) == (0, True)
-    assert [*tool_sizes(b"nothing", len)] == []
+    sizes = tool_sizes(body, len)
+    assert [*sizes] == [*(each["function"]["name"] for each in TOOLS), *names, "later"]
+    assert sizes["create_issue"] == len(json.dumps(listed[0], separators=(",", ":")))
+    assert [name for name, size in sizes.items() if not size] == ["later"]
+    assert tool_sizes(b"nothing", len) == {}
 
 
-async def test_a_list_that_was_seen_is_not_counted_again_and_names_are_bounded() -> None:
+def test_a_list_that_was_seen_is_not_counted_again_and_names_are_bounded() -> None:
     counted = count()
-    uses = ToolUses(lambda *_: PRICES)
+
+    def counter(_: str) -> int:
+        return next(counted) and 1
+
     hostile = [{"name": f"{'x' * 1_000}{n}"} for n in range(3)] + [{"name": f"n{n}"} for n in range(900)]
-    body = json.dumps(hostile).encode()
     for _ in range(3):
-        sizes = await uses._sizes(body, lambda _: next(counted) and 1)
+        sizes = tool_sizes(json.dumps(hostile).encode(), counter)
     assert next(counted) == 903
-    assert len(sizes) == 501
-    assert (max(map(len, sizes)), sizes[OTHER]) == (100, 903 - 502)
-    for n in range(200):
-        await uses._sizes(json.dumps([{"name": f"t{n}"}]).encode(), lambda _: 1)
-    assert len(uses._lists) == 64
+    assert (len(sizes), max(map(len, sizes)), sizes[OTHER]) == (501, 100, 903 - 502)
 
 
 def test_definitions_cost_what_the_head_of_the_prompt_did() -> None:
     def price(*usages: Usage) -> float:
-        return tool_price(1_000, usages, PRICES) * 1e6 / PRICES.input
+        return head_price(1_000, usages, PRICES) * 1e6 / PRICES.input
 
     assert price(Usage(5_000, 4_000, 1_000, 9)) == pytest.approx(100)
     assert price(Usage(5_000, 0, 5_000, 9)) == pytest.approx(1_250)
@@ -130,7 +127,7 @@ def test_definitions_cost_what_the_head_of_the_prompt_did() -> None:
     assert price(Usage(5_000, 0, 0, 9)) == pytest.approx(1_000)
     assert price(Usage(5_000, 400, 200, 9)) == pytest.approx(40 + 250 + 400)
     assert price(Usage(5_000, 0, 5_000, 9), Usage(6_000, 5_000, 0, 9)) == pytest.approx(1_350)
-    assert tool_price(1_000, [Usage(5_000, 0, 0, 9)], Prices()) == 0.0
+    assert head_price(1_000, [Usage(5_000, 0, 0, 9)], Prices()) == 0.0
 
 
 async def test_a_write_that_is_repeated_counts_once_and_owners_and_tenants_stand_apart(store: Store) -> None:
@@ -138,8 +135,8 @@ async def test_a_write_that_is_repeated_counts_once_and_owners_and_tenants_stand
     for some in (uses[:6], uses[3:]):  # each of them is written twice, by two at once
         await asyncio.gather(*(store.add_tools(each) for each in (some, some[::-1])))
     assert await rows_of(store, tenant="t0", owner="o1") == {
-        "grep": BillSums(requests=3, sent=600, paid=pytest.approx(3e-4)),
-        "read": BillSums(requests=3, sent=300, paid=pytest.approx(1.5e-4), calls=6),
+        "grep": BillSums(requests=3, sent=300, paid=pytest.approx(6e-4)),
+        "read": BillSums(requests=3, sent=150, paid=pytest.approx(3e-4), calls=6),
         "late": BillSums(calls=3),
     }
     assert (await rows_of(store, tenant="t1", owner="o0"))["read"].calls == 2
@@ -178,20 +175,21 @@ def test_the_table_json_and_csv_say_the_same(capsys: pytest.CaptureFixture[str],
         assert (code, err) == (0, "")
     report = json.loads(forms["--json"])
     yesterday = day_of(time.time() - 86_400.0)
-    assert [list(row.values())[:6] for row in report["rows"]] == [
-        ["=cmd()", 1, 400, 0.0002, 0, None],
-        ["grep", 1, 200, 0.0001, 0, None],
-        ["read", 1, 100, 0.00005, 2, yesterday],
-        ["\x1b[31mred", 1, 20, 0.00001, 0, None],
-        ["late", 0, 0, 0.0, 1, yesterday],
+    names = ("tool", "requests", "definition_tokens", "cost_usd_estimate", "calls", "last_called")
+    assert [tuple(row[name] for name in names) for row in report["rows"]] == [
+        ("=cmd()", 1, 200, 0.0004, 0, None),
+        ("grep", 1, 100, 0.0002, 0, None),
+        ("read", 1, 50, 0.0001, 2, yesterday),
+        ("\x1b[31mred", 1, 10, 0.00002, 0, None),
+        ("late", 0, 0, 0.0, 1, yesterday),
     ]
     cells = [*csv.DictReader(io.StringIO(forms["--csv"]))]
-    assert [row["definition_tokens"] for row in cells] == ["400", "200", "100", "20", "0"]
+    assert [row["definition_tokens"] for row in cells] == ["200", "100", "50", "10", "0"]
     assert cells[0]["tool"] == "'=cmd()"
     table = forms[""].splitlines()
-    assert any(line.split()[:6] == ["read", "1", "100", "0.00005", "2", yesterday] for line in table), forms[""]
+    assert any(line.split()[:6] == ["read", "1", "50", "$0.0001", "2", yesterday] for line in table), forms[""]
     assert any(line.split()[-1:] == ["never"] for line in table)
-    assert "3 of 5 definitions were never called: $0.00031" in " ".join(table)
+    assert "3 of 5 definitions were never called: $0.0006" in " ".join(table)
     assert "\x1b" not in forms[""]
 
 
@@ -206,5 +204,5 @@ async def test_the_page_shows_tools_and_no_name_of_them_is_markup(stage: Stage) 
         assert "30 of 31 definitions were never called" in text
         assert HOSTILE[:30] in text
         rows = (await figures(stage, app, "", *headers))["tools"]
-        assert (len(rows), rows[0]["tool"], rows[0]["definition_tokens"]) == (20, HOSTILE, 1_400)
+        assert (len(rows), rows[0]["tool"], rows[0]["definition_tokens"]) == (20, HOSTILE, 700)
     assert "never called" not in checked(await page(stage, app, "", *bearer("another"), HTML)).text
