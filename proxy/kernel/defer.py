@@ -10,7 +10,6 @@ Laws
   Another list in mid-conversation is another decision. Whatever goes wrong: the list as its client wrote it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from policies.dialects.deferring import (
     searches,
     with_list,
 )
-from policies.model.conversation import Conversation
+from policies.model.conversation import Conversation, new_calls
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.money.prices import Prices
@@ -249,10 +248,3 @@ def first_calls(conversation: Conversation) -> Iterator[str]:
     calls = conversation.kinds.get("call", ())
     new = new_calls(conversation)
     yield from {*new} - {conversation.blocks[at].tool for at in calls[: len(calls) - len(new)]}
-
-
-def new_calls(conversation: Conversation) -> Sequence[str]:
-    """The tools that the newest reply calls, as often as it does."""
-    calls = conversation.kinds.get("call", ())
-    newest = conversation.ends[-2] if conversation.steps > 1 else len(conversation.blocks)
-    return [conversation.blocks[at].tool for at in calls[bisect_left(calls, newest) :]]

@@ -17,7 +17,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from policies.dialects.tool_lists import tool_label, tool_sizes
-from policies.model.conversation import Conversation
+from policies.model.conversation import Conversation, new_calls
 from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import SummaryCost
 from policies.model.tokens import well_formed
@@ -38,7 +38,6 @@ from policies.planning.prefix import last_use, life_of
 from policies.recall import RecallAnswer
 from proxy.event_loop import in_thread
 from proxy.kernel.addons import Addon, Exchange
-from proxy.kernel.defer import new_calls
 from proxy.kernel.prepare import Holdout
 from proxy.kernel.services import Services
 from proxy.memory import BillStore, Key
