@@ -54,6 +54,8 @@ _LONGEST = 100
 """Characters of the name of a model, which comes from clients."""
 _LARGE = 50_000
 """Bytes of a list of tools that is read in a thread, so that nobody else waits."""
+_CALLS = 1_000
+"""Calls of one reply that are counted."""
 _UNKNOWN = Prices()
 
 
@@ -87,11 +89,13 @@ class Billing(Addon):
         try:
             bill = self._bill(exchange.id, rounds)
             self._count(bill, rounds)
-            self._write(bill, await self._tool_use(bill, rounds))
+            exchange.bill, tools = bill, None
+            try:
+                tools = await self._tool_use(bill, rounds)
+            finally:
+                self._write(bill, tools)
         except Exception as error:  # the client has its reply
             self._telemetry.log.error("not_billed", error=type(error).__name__, exc_info=True)
-        else:
-            exchange.bill = bill
 
     def summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
         sums = BillSums(summaries=cost.dollars, unpriced=int(cost.known_dollars is None))
@@ -171,7 +175,7 @@ class Billing(Addon):
         sizes = await in_thread(tool_sizes, tools, count) if len(tools) > _LARGE else tool_sizes(tools, count)
         absent = {*map(tool_label, deferred.names)} if deferred is not None else ()
         definitions = tuple((name, size) for name, size in sizes.items() if size and name not in absent)
-        calls = tuple(name for name in map(tool_label, new_calls(received.conversation)) if name in sizes)
+        calls = tuple(name for name in map(tool_label, new_calls(received.conversation)[:_CALLS]) if name in sizes)
         total = sum(size for _, size in definitions)
         reported = [each.usage for each in rounds if each.usage is not None]
         usages = reported or [Usage(bill.sums.prompt, bill.sums.cached, bill.sums.written, 0)]

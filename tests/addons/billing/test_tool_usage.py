@@ -117,6 +117,19 @@ def test_a_list_that_was_seen_is_not_counted_again_and_names_are_bounded() -> No
     assert (len(sizes), max(map(len, sizes)), sizes[OTHER]) == (501, 100, 903 - 502)
 
 
+async def test_a_list_that_cannot_be_counted_leaves_the_bill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("proxy.addons.billing.addon.tool_sizes", broken)
+    app = await stage.start()
+    assert (await stage.ask(app, [ASK], tools=TOOLS)).status == 200
+    await app.close(1)
+    async with opened(f"sqlite:///{stage.path}") as store:
+        (row,) = await store.day_rows("2026-01-01")
+        assert (row.sums.requests, await store.day_rows("2026-01-01", of_tools=True)) == (1, [])
+
+
 def test_definitions_cost_what_the_head_of_the_prompt_did() -> None:
     def price(*usages: Usage) -> float:
         return head_price(1_000, usages, PRICES) * 1e6 / PRICES.input
