@@ -409,7 +409,7 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     print_bars(console, message_bars(explanation.messages), console.width)
     console.print(Text("\nby kind", style="bold"))
     print_bars(console, kind_bars(explanation.kinds), console.width)
-    new = plain_table("new in it", "tokens", "as sent", "at first sight", "in the rest")
+    new = plain_table("new in it", "tokens", "as sent", "now", "in the rest")
     for kind, each in explanation.new.items():
         dollars = (money(bill.after) for bill in (each.first_sight, each.rest_of_session))
         new.add_row(kind, f"{each.tokens.before:,}", f"{each.tokens.after:,}", *dollars)
@@ -468,12 +468,10 @@ RequestFile = Annotated[
     """
     Bars: one for each message by its place in the history, with its tokens, and behind -> those that would be sent.
 
-    New in it, by kind: tokens, as written and as sent; dollars as sent, at first sight and in the requests to come, as
-    many again as there were, 25 at most.
+    New in it, by kind: its tokens, and its cost as sent: now, and in the rest, as many requests again, 25 at most.
 
     Columns: policy, what shortens it; where, its place in the body; what, its kind and tool; ref, what --ref takes;
-    before and after, tokens; since, now (decided in this request) or earlier (in one before it, as the history
-    shows).
+    before and after, tokens; since, now (decided in this request) or earlier (in one before it).
     """
 )
 def explain(

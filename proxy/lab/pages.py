@@ -437,6 +437,6 @@ def _bills(explanation: "Explanation") -> Markup:
     rest = f"in {counted(explanation.requests_to_come, 'request')} to come"
     return together(
         table(("input", "as written", "as sent"), lines, "bill"),
-        table(("new in it, as sent", "tokens", "at first sight", rest), new, "bill"),
+        table(("new in it, as sent", "tokens", "now", rest), new, "bill"),
         asides([*explanation.foretold, note, *explanation.notes]),
     )
