@@ -11,10 +11,11 @@ Laws
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from operator import methodcaller
 
+from policies.model.memory import StepRecord
 from proxy.memory import CLIENT_SUMMARIES, Key, StoredText, StoreTrouble
 from proxy.memory.cached import CachedStore
 
@@ -31,6 +32,8 @@ TAKES_OVER = (
     ("Here is the summary produced by the other language model", ":"),  # Codex
 )
 """How the message with a summary begins, and the end of what stands before that."""
+NEWEST = "before a summary"
+"""The anchor of the last step before one: the lifetime of its marks is that of the history behind."""
 _FEWEST = 40
 """Words of a summary by which it is looked for. One with fewer could be another's by chance."""
 
@@ -39,13 +42,17 @@ _FEWEST = 40
 class ClientSummaries:
     store: CachedStore
 
-    async def note(self, key: Key, answer: str) -> None:
-        """The answer to a request for a summary; Claude Code takes over what stands in it as the summary."""
+    async def note(self, key: Key, answer: str, newest: StepRecord | None) -> None:
+        """The answer to a request for a summary; Claude Code takes over what stands in it as the summary. `newest`: the
+        last step before it."""
         words = (answer.partition("<summary>")[2].partition("</summary>")[0] or answer).split()
         if len(words) >= _FEWEST:
             text = StoredText(_digest(words[:_FEWEST]), f"{len(words)} {_digest(words)}", {})
             with suppress(StoreTrouble):
                 await self.store.ask("put_texts", methodcaller("put_texts", key, CLIENT_SUMMARIES, [text]))
+                if newest is not None:
+                    record = replace(newest, anchor=NEWEST, edits=())
+                    await self.store.ask("claim", methodcaller("claim", key, record, supersedes=True))
 
     async def continued(self, key: Key, text: str) -> Key:
         """The conversation of its tenant that this text begins with a summary of; `key` where there is none, or the

@@ -175,7 +175,7 @@ class FollowUp:
             return
         context, summaries = planned.context, self.parser.summaries
         if summaries is not None and asks_for_summary(context.received.conversation):
-            await summaries.note(context.key, result.text)
+            await summaries.note(context.key, result.text, planned.previous)
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)

@@ -29,7 +29,7 @@ from msgspec import structs
 from policies.dialects import TooManyError
 from policies.laws import protected_users
 from policies.model.conversation import Conversation
-from policies.model.memory import StepRecord
+from policies.model.memory import FRESH, StepRecord
 from policies.model.summary_record import NO_USE
 from policies.money.bills import Arm
 from policies.money.caches import MarkStyle
@@ -183,9 +183,10 @@ class Compactor:
         """The plan that the history alone decides, for a credential that nothing may be claimed for."""
         adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
         settings = planned.context.plan_settings
-        if not (adopted or settings.life.is_cold or settings.life.would_be_cold):
+        if not (adopted or settings.life.is_cold or settings.life.would_be_cold or _continues_life(planned)):
             return planned
-        plan_settings = replace(settings, life=replace(settings.life, is_cold=False, would_be_cold=False))
+        life = replace(settings.life, is_cold=False, would_be_cold=False) if planned.previous is not None else FRESH
+        plan_settings = replace(settings, life=life)
         context = structs.replace(planned.context, plan_settings=plan_settings)
         planned = structs.replace(planned, context=context)
         memory = replace(planned.memory, summaries=(), digests={}) if adopted else planned.memory
@@ -255,13 +256,18 @@ def _decisions(record: StepRecord) -> tuple[object, ...]:
     return record.edits, record.dropped, record.shed, life_of(record)
 
 
+def _continues_life(planned: PlannedRequest) -> bool:
+    """True where a first request goes on with the lifetime of marks of the history that a summary stands for."""
+    return planned.previous is None and planned.context.plan_settings.life != FRESH
+
+
 def is_underivable(planned: PlannedRequest) -> bool:
     """True where the step was decided by more than the history: a summary, the time, or what the provider reported. So
     is a digest by rule where another replica may have one by a model."""
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
     if plan.shed or plan.wants or state.has_model_text or state.dropped:
         return True
-    if state.life.is_cold or state.life.would_be_cold:
+    if state.life.is_cold or state.life.would_be_cold or _continues_life(planned):
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True

@@ -274,7 +274,7 @@ class RequestParser:
             conversation = converse(messages, conversation, len(shared))
         name = kind[2] or request.conversation
         key = _key(kind[0], kind[1], name, conversation)
-        if not name and self.summaries is not None and (summary := _taken_over(conversation)):
+        if not name and self.summaries is not None and (summary := taken_over(conversation)):
             if earlier and earlier.key != key and earlier.conversation.end_anchor(0) == conversation.end_anchor(0):
                 key = earlier.key
             else:
@@ -416,7 +416,7 @@ class Assembler:
         )
 
 
-def _taken_over(conversation: Conversation) -> str:
+def taken_over(conversation: Conversation) -> str:
     """A text that begins with the summary which its client begins it with; "" where there is none."""
     for block in conversation.blocks[conversation.head : conversation.ends[0]]:
         for words, end in TAKES_OVER if block.kind == "user" else ():

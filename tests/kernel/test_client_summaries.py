@@ -1,6 +1,7 @@
 """Conversations that their client compacts itself, over sockets, in the words of Claude Code and of Codex."""
 
 import json
+from uuid import uuid4
 
 import pytest
 
@@ -70,19 +71,23 @@ async def compacted(stage: Stage, app: App, api: Api, asks: str, answer: str, **
 
 
 @EACH_CLIENT
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
 async def test_a_request_for_a_summary_passes_and_the_history_behind_it_is_the_same_conversation(
-    stage: Stage, api: Api, asks: str, answer: str, begins: str, stream: bool
+    stage: Stage, api: Api, asks: str, answer: str, begins: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    replicas = [await stage.start(), await stage.start()]
-    *grown, asked = await compacted(stage, replicas[0], api, asks, answer, stream=stream)
+    url = f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}" if kind == "redis" else ""
+    shared = {"store": url} if url else {}
+    replicas = [await stage.start(**shared), await stage.start(**shared)]
+    *grown, asked = await compacted(stage, replicas[0], api, asks, answer, stream=kind == "redis")
     assert grown[-1].mode == "compacted"
     assert (asked.sent, asked.mode, asked.status) == (asked.given, "observed", 200)
     assert len(grown[-1].sent) < len(asked.sent)
     after = [*beginning(begins), *working(lines=16)[2:]]
-    for at, end in enumerate([3, 5, 6]):  # at once, wherever it comes
-        assert name_of(await ask(stage, replicas[1 - at % 2], api, after[:end])) == name_of(asked) == name_of(grown[0])
-    restarted = await stage.start()
+    for at, end in enumerate([3, 5, 8]):  # at once, wherever it comes
+        later = await ask(stage, replicas[1 - at % 2], api, after[:end])
+        assert (name_of(later), later.status) == (name_of(asked), 200)
+    assert name_of(asked) == name_of(grown[0])
+    restarted = await stage.start(**shared)
     assert name_of(await ask(stage, restarted, api, after[:3])) == name_of(asked)
 
 
@@ -98,6 +103,15 @@ async def test_an_edited_summary_and_that_of_another_tenant_name_nothing(
     names = {name_of(each) for each in (asked, edited, cut, of_another)}
     assert len(names) == 4
     assert name_of(await ask(stage, app, api, beginning(begins))) == name_of(asked)
+
+
+async def test_what_is_known_of_a_summary_goes_with_its_conversation(stage: Stage) -> None:
+    app, api = await stage.start(), APIS["openai_chat"]
+    *_, asked = await compacted(stage, app, api, CODEX_ASKS, TEXT)
+    url = f"{app.base_url.removesuffix('/v1')}/narrows/conversations/{name_of(asked)}"
+    async with stage.client.delete(url) as reply:
+        assert reply.status == 204
+    assert name_of(await ask(stage, app, api, beginning(CODEX_BEGINS))) != name_of(asked)
 
 
 @EACH_CLIENT
