@@ -299,17 +299,15 @@ def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter) -> Ma
         some, more = sizes.get(kind, BeforeAfter(0, 0)), breakdown.blocks[at]
         sizes[kind] = BeforeAfter(some.before + more.before, some.after + more.after)
 
-    def bill(size: BeforeAfter, *rates: float) -> InputBill:
-        """`rates`: the price of a token of each side, relative to plain input, which depends on the whole prompt."""
-        sides = zip((size.before, size.after), (tokens.before, tokens.after), rates, strict=True)
-        costs = (part * rate * prices.cost(Usage(whole, 0, 0, 0)).input / max(1, whole) for part, whole, rate in sides)
-        return InputBill(*(cost if prices.listed else None for cost in costs))
+    price = prices.cost(Usage(tokens.after, 0, 0, 0)).input / max(1, tokens.after)  # of so long a prompt
 
-    write, least = prices.write if prices.breakpoints else 1.0, settings.cache.least
-    reads = [prices.read if whole >= least else 1.0 for whole in (tokens.before, tokens.after)]
-    rest = [remaining(conversation.steps) * read for read in reads]
+    def bill(size: BeforeAfter, rate: float) -> InputBill:
+        return InputBill(*(side * rate * price if prices.listed else None for side in (size.before, size.after)))
+
+    write = prices.write if prices.breakpoints else 1.0
+    rest = remaining(conversation.steps) * (prices.read if tokens.after >= settings.cache.least else 1.0)
     largest = sorted(sizes.items(), key=lambda item: -item[1].before)
-    return {kind: Arrival(size, bill(size, write, write), bill(size, *rest)) for kind, size in largest}
+    return {kind: Arrival(size, bill(size, write), bill(size, rest)) for kind, size in largest}
 
 
 def original_text(body: bytes, ref: str) -> str | None:
