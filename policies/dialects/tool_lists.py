@@ -13,12 +13,12 @@ from policies.context import TokenCounter
 from policies.dialects.common import Added, Request, as_json, decoded, objects
 from policies.model.conversation import Message
 from policies.model.rawjson import UnreadableError, items
-from policies.model.tokens import well_formed
+from policies.model.tokens import OTHER, tool_label
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 
 _REMEMBERED_BYTES = 100_000
 _MOST_TOOLS = 1_000
-_MOST_SIZES, _LONGEST, OTHER = 500, 100, "other"
+_MOST_SIZES = 500
 _MOST_NESTED = 3
 T = TypeVar("T")
 
@@ -111,10 +111,6 @@ def tool_sizes(tools: bytes, count: TokenCounter) -> Mapping[str, int]:
         is_deferred = tool.get("defer_loading") is True
         sizes[name] = sizes.get(name, 0) + (0 if is_deferred else count(as_json(tool).decode("utf-8", "replace")))
     return sizes
-
-
-def tool_label(name: str) -> str:
-    return well_formed(name[:_LONGEST]) or OTHER
 
 
 def _specs(tools: bytes) -> tuple[ToolSpec, ...]:

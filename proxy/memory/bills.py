@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
+from policies.model.tokens import OTHER
 from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, ToolUse, arm_of
 from proxy.memory import serialization
 from proxy.memory.decisions import Key
@@ -28,7 +29,6 @@ _SURPLUS = 100
 """After so many requests a conversation that had more of them is looked at for bills that are too many."""
 DAY_ROWS = 2_000
 """Rows of one tenant and day; from then on the model and the owner of a new row are OTHER."""
-OTHER = "other"
 _OF_TOOLS = " tools"
 """Ends the name of the place where the tools of a day stand, so that their names take no room of other labels."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
+from policies.model.tokens import OTHER
 from policies.money.bills import (
     ArmCounts,
     BillSums,
@@ -25,7 +26,7 @@ from policies.money.bills import (
     measured_saving,
 )
 from proxy.config.units import seconds
-from proxy.memory import DAY_ROWS, DAYS, OTHER, BillStore
+from proxy.memory import DAY_ROWS, DAYS, BillStore
 from proxy.memory.bills import day_of
 
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation", "tool"]

@@ -16,11 +16,11 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from policies.dialects.tool_lists import tool_label, tool_sizes
+from policies.dialects.tool_lists import tool_sizes
 from policies.model.conversation import Conversation, new_calls
 from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import SummaryCost
-from policies.model.tokens import well_formed
+from policies.model.tokens import tool_label, well_formed
 from policies.money.bills import (
     BillSums,
     CacheTerms,
