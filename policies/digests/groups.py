@@ -142,25 +142,16 @@ _LONG = re.compile(
     r"[-dlbcps][-rwxsStT]{9}[.+@]? +\d{1,9} +\S{1,80} +\S{1,80} +[\d.,]{1,20}[KMGTP]? +"
     r"\S{1,20} +\S{1,20} +\S{1,20} +(?P<name>[^\n]{1,400})"
 )
-_WINDOWS = re.compile(
-    r"[dl-][a-z-]{4,6} {1,20}[\d./-]{6,12} +[\d:]{4,8}(?: [AP]M)? {2,40}(?:\d{1,15} )?(?P<name>\S[^\n]{0,400})"
-)
-_CHANGE = re.compile(
-    r"(?:\t(?P<how>[a-z][a-z ]{2,30}): +|(?P<short>[MADRCU?!][MADRCU ?!]| [MADRCU]) )"
-    r"(?P<name>[^\s\n][^\n]{0,400})"
-)
 _TREE = re.compile(r"(?P<deep>(?>(?:[│|]?[ \u00a0]{2,4}){0,40}))[├└|`+][─-]{1,3} (?P<name>[^\n]{1,300})")
 _DIRECTORY = re.compile(r"(?P<name>[^\s:][^\n:]{0,400}):\n?")
-_NAME = re.compile(r"(?P<name>(?:[A-Za-z]:)?[\w.~@+/\\-][\w.~@+/\\=,-]{0,400})\n?")
+_NAME = re.compile(r"(?P<name>[\w.~@+/\\-][\w.~@+/\\=,-]{0,400})\n?")
 _TOTAL = re.compile(r"total [\d.,]{1,20}[KMGT]?\n?")
 _KEY = re.compile(
     r"(?:readme|makefile|dockerfile|license|changelog|cmakelists|pyproject|setup\.|package\.json|tsconfig|cargo|go\.mod|"
     r"pom\.xml|build\.gradle|gemfile|requirements|tox\.ini|conftest|main\.|index\.|__main__|__init__|app\.)",
     re.I,
 )
-_COLUMNS = ("Mode     ", "----     ")
-"""The beginnings of the lines above the columns of PowerShell."""
-_MODES, _BRANCHES, _CHANGED = "-dlbcps", "│| \u00a0├└`+", "\t MADRCU?!"
+_MODES, _BRANCHES = "-dlbcps", "│| \u00a0├└`+"
 _FEWEST_NAMES, _SHARE_OF_NAMES = 8, 0.8
 _Entry = tuple[str, str]
 
@@ -188,11 +179,6 @@ def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] |
         if line[0] in _MODES and (match := _LONG.match(line)):
             name = match["name"].split(" -> ")[0]
             yield (directory, name + "/" * line.startswith("d")) if name not in (".", "..") else ()
-        elif line[0] in "dl-" and (match := _WINDOWS.match(line)):
-            yield directory, match["name"].rstrip() + "/" * line.startswith("d")
-        elif line[0] in _CHANGED and (match := _CHANGE.match(line)):
-            above, name = _apart(match["name"].rstrip(), "")
-            yield f"{match['how'] or match['short'].strip()}: {above}", name
         elif (line[0] in _BRANCHES) and (match := _TREE.match(line)):
             path = [*path[: len(match["deep"]) // 4], match["name"].rstrip()]
             yield "/".join(path[:-1]), path[-1]
@@ -204,20 +190,11 @@ def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] |
         ):
             directory = match["name"]
             yield ()
-        elif line.startswith("    Directory: "):
-            directory = line.partition(": ")[2].strip()
-            yield ()
         elif (plain or "/" in line) and " " not in line and (match := _NAME.fullmatch(line)):
-            above, name = _apart(match["name"], directory)
-            yield (above, name) if name.strip("./") else ()
+            above, _, name = match["name"].rstrip("/").rpartition("/")
+            yield (above or directory, name + "/" * match["name"].endswith("/")) if name.strip(".") else ()
         else:
-            yield () if not line.strip() or _TOTAL.fullmatch(line) or line.startswith(_COLUMNS) else None
-
-
-def _apart(path: str, directory: str) -> tuple[str, str]:
-    """The directory of a path, by default that of the listing, and its name there."""
-    above, _, name = path.rstrip("/").replace("\\", "/").rpartition("/")
-    return path[: len(above)] or directory, name + "/" * path.endswith("/")
+            yield () if not line.strip() or _TOTAL.fullmatch(line) else None
 
 
 def _directories(entries: Sequence[_Entry], mentioned: frozenset[str]) -> Iterator[Group]:

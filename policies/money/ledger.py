@@ -285,8 +285,13 @@ class Ledger:
 # --- the rule: when a rewrite, or what a model writes, pays by this account ---
 
 
+def is_worth_a_break(prices: Prices, saved: int) -> bool:
+    """True where so many tokens less on each request may break a prefix."""
+    return saved * prices.read >= LEAST * (1.0 - prices.read)
+
+
 def best_point(ledger: Ledger, tail_start: int) -> int | None:
-    sums, read = ledger.sums, ledger.prices.read
+    sums = ledger.sums
     best, point = 0.0, None
     saved, rent, lost = 0, 0.0, 0.0
     rest = remaining(ledger.requests) / max(1, ledger.requests)
@@ -296,9 +301,9 @@ def best_point(ledger: Ledger, tail_start: int) -> int | None:
         lost += ledger.saving[block] * ledger.repeats.share(block) * rest * ledger.write
         price = _price(ledger, sums, block, saved)
         value = _earned(ledger, saved, rent) - price - lost
-        if value <= best or saved * read < LEAST * (1.0 - read) or (block < tail_start and saved < SMALLEST):
+        if value <= best or (block < tail_start and saved < SMALLEST) or not is_worth_a_break(ledger.prices, saved):
             continue
-        limit = _limit(price + lost, ledger.requests * saved * read)
+        limit = _limit(price + lost, ledger.requests * saved * ledger.prices.read)
         if price <= 0 or ledger.paid + _request_cost(ledger, sums, block, saved) <= limit * ledger.baseline:
             best, point = value, block
     return point

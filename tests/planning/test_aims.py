@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from policies.compact import Compacted
-from policies.context import Context, Summarizing
+from policies.context import Aim, Context, Summarizing
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.parameters import Trigger
@@ -191,6 +191,17 @@ def test_w2_in_small_windows_a_summary_comes_before_what_trims(policies: str, wi
     assert moves <= (0.5 if policies == "adaptive" else 0.34) * len(done)
     used = {each.plan.summary.origin.id for each in adopted if each.plan.summary and each.plan.summary.origin}
     assert len(used) >= len(server.memory.summaries) - 1  # what is paid for is used
+
+
+@pytest.mark.parametrize("aim", ["bill", "steady"])
+def test_where_nothing_sent_changes_a_summary_is_asked_for_near_the_window_alone(aim: Aim) -> None:
+    """Elsewhere it would be paid for and not stand."""
+    server = serving("claude-opus-5-5", "rolling", aim=aim, limits=BudgetLimits(window=60_000), tools=TOOLS)
+    done = served(server, agent(45, lines=60))
+    wants = [want.reason for each in done for want in each.plan.wants]
+    adopted = [each.plan.reason for each in done if each.plan.adopted]
+    assert ({*wants} == {"window"}) == (aim == "steady")
+    assert {*adopted} == ({"checkpoint:window"} if aim == "steady" else {"checkpoint:summary"})
 
 
 # --- records of old turns, and summaries ---
