@@ -13,6 +13,7 @@ from policies.money.prices import Usage
 from proxy.console.output import as_json
 from proxy.lab import sessions
 from proxy.lab.pages import replay_page
+from proxy.lab.replay.bills import Compared
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, session_of
 from proxy.lab.replay.report import Report, averages
@@ -44,7 +45,7 @@ async def test_without_times_nothing_is_said_of_pauses() -> None:
     report = await replayed(PLAIN)
     assert report.pauses is None
     assert as_json(report)["pauses"] is None
-    assert "never cold" not in drawn([report]).partition("means of")[0]
+    assert "never expired" not in drawn([report]).partition("means of")[0]
 
 
 async def test_p1_pauses_cost_what_the_bill_is_higher_than_with_nothing_expired() -> None:
@@ -52,9 +53,9 @@ async def test_p1_pauses_cost_what_the_bill_is_higher_than_with_nothing_expired(
     report, steady = await replayed(), await replayed(PLAIN)
     costs = report.pauses
     assert costs is not None
-    assert (costs.expired, costs.cold, costs.bridged, costs.pings) == (2, 2, 0, 0)
+    assert (costs.expired, costs.bridged, costs.pings) == (Compared(2, 2), 0, 0)
     assert report.baseline.total - costs.cost.without == pytest.approx(steady.baseline.total)
-    assert costs.never_cold_ratio == pytest.approx(steady.baseline.total / report.baseline.total)
+    assert costs.never_expired_ratio == pytest.approx(steady.baseline.total / report.baseline.total)
     assert 0 < costs.shares.without < 1
     assert [each.expired_tokens.without > 0 for each in report.each_request] == [at in (4, 6) for at in range(8)]
     for at in (4, 6):
@@ -65,7 +66,7 @@ async def test_what_is_shortened_while_it_is_cold_costs_as_much_less_as_it_is_sh
     report = await replayed(preset="eager")
     costs = report.pauses
     assert costs is not None
-    assert costs.cold_checkpoints == report.prefix["checkpoint:cold"] == costs.cold > 0
+    assert costs.cold_checkpoints == report.prefix["checkpoint:cold"] == costs.expired.with_ > 0
     assert 0 < costs.cost.with_ < costs.cost.without
     tokens = sum(int(each.expired_tokens.with_) for each in report.each_request)
     again = PRICES.cost(Usage(tokens, 0, tokens, 0)).input - PRICES.cost(Usage(tokens, tokens, 0, 0)).input
@@ -80,7 +81,7 @@ async def test_p2_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
     costs, others = report.pauses, dear.pauses
     assert costs is not None
     assert others is not None
-    assert (costs.expired, costs.bridged, costs.cold) == (2, bridged, cold)
+    assert (costs.expired, costs.bridged) == (Compared(cold, 2), bridged)
     assert (costs.pings > 0) == (bridged > 0) == (costs.share_of_pings > 0)
     end = PAUSED.times[-1].sent  # nobody knows that nobody returns
     assert all(30 < at < 700 or 710 < at < 4_400 or at > end for at in costs.pinged_at)
@@ -95,14 +96,14 @@ async def test_of_several_sessions_the_mean_is_said_of_those_with_times() -> Non
     assert costs is not None
     text = " ".join(drawn([report, report, steady]).split())
     assert f"pauses, mean of 2 sessions: {costs.shares.without:.1%} of the bill with nothing done" in text
-    assert f"(never cold: {costs.never_cold_ratio:.3f})" in text
+    assert f"(never expired: {costs.never_expired_ratio:.3f})" in text
     assert "mean of" not in drawn([report, steady]).partition("used out of sight")[0]
 
 
 async def test_the_tables_and_the_page_say_it() -> None:
     report = await replayed(keep_warm=900)
     text = drawn([report])
-    assert "never cold" in text
+    assert "never expired" in text
     assert report.pauses is not None
     page = checked(replay_page([report], averages([report]))).text
     assert f"{report.pauses.shares.with_:.1%}/{report.pauses.shares.without:.1%}" in page
@@ -125,7 +126,7 @@ def test_the_command_takes_both_levers(tmp_path: Path, capsys: pytest.CaptureFix
         (row,) = json.loads(out)["sessions"]
         bridged.append(row["pauses"]["bridged"])
         assert row["pauses"]["pings"] == len(row["pauses"]["pinged_at"])
-        assert {"with", "without", "ratio"} == row["pauses"]["bill"].keys()
+        assert {"with", "without", "ratio"} == row["pauses"]["cost"].keys()
     assert bridged == [0, 1, 2]
 
 
@@ -139,7 +140,8 @@ async def test_p2_marks_of_the_client_live_longer_where_that_pays(
     assert auto.pauses is not None
     assert (usual.pauses.bridged, usual.pauses.pings, auto.pauses.pings) == (0, 0, 0)
     assert auto.pauses.bridged > 0
-    assert auto.pauses.cold + auto.pauses.bridged == auto.pauses.expired == usual.pauses.cold
+    expired = auto.pauses.expired
+    assert expired.with_ + auto.pauses.bridged == expired.without == usual.pauses.expired.with_
 
 
 @pytest.mark.parametrize(

@@ -15,23 +15,21 @@ from proxy.lab.replay.bills import Compared, ComparedBill, SessionBill
 
 @dataclass
 class PauseCosts:
-    """The costs of pauses of a session whose requests have times. `bill`, `baseline` and `warming` are the session's
-    bills with Narrows, of doing nothing, and of pings."""
+    """The costs of pauses of a session whose requests have times. `bill`, `baseline` and `ping_bill` are the
+    session's bills with Narrows, of doing nothing, and of pings."""
 
     JSON: ClassVar = (
-        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=shares.with_"),
-        *("share_of_baseline=shares.without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
+        *("expired", "bridged", "cold_checkpoints", "cost", "share_of_bill=shares.with_"),
+        *("share_of_baseline=shares.without", "never_expired_ratio", "pings", "share_of_pings", "pinged_at"),
     )
 
     bill: SessionBill
     baseline: SessionBill
-    warming: SessionBill
+    ping_bill: SessionBill
     cost: ComparedBill
     """Dollars paid to write again, or read as plain input, what would still have been cached."""
-    expired: int = 0
-    """Requests before which the cache of doing nothing had expired."""
-    cold: int = 0
-    """Requests before which that of what was sent in their place had."""
+    expired: Compared = field(default_factory=Compared)
+    """Requests before which the cache had expired."""
     bridged: int = 0
     """Requests before which only that of doing nothing had."""
     cold_checkpoints: int = 0
@@ -48,18 +46,18 @@ class PauseCosts:
         return Compared(self.cost.with_ / (self.bill.total or 1), self.cost.without / (self.baseline.total or 1))
 
     @property
-    def never_cold_ratio(self) -> float:
+    def never_expired_ratio(self) -> float:
         """The bill of doing nothing had nothing ever expired, divided by that bill."""
         return 1.0 - self.shares.without
 
     @property
     def share_of_pings(self) -> float:
-        return self.warming.total / self.bill.total if self.bill.total else 0.0
+        return self.ping_bill.total / self.bill.total if self.bill.total else 0.0
 
     def add(self, prefix: str, expired: Compared) -> None:
         """Count a request by the tokens that had expired before it, and by what its reply says of the prefix."""
-        self.expired += expired.without > 0
-        self.cold += expired.with_ > 0
+        before = self.expired
+        self.expired = Compared(before.with_ + (expired.with_ > 0), before.without + (expired.without > 0))
         self.bridged += expired.without > 0 and not expired.with_
         self.cold_checkpoints += prefix == "checkpoint:cold"
 

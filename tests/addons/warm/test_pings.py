@@ -73,11 +73,11 @@ async def test_whoever_returns_reads_what_was_kept_and_pays_for_the_pings(scene:
     each = [prices.cost(ping.usage).total for ping in pings if ping.usage is not None]
     sums = app.telemetry.metrics.billed
     assert (sums.pings, sums.requests, len(each)) == (2, 2, 2)
-    assert sums.warming == pytest.approx(sum(each))
+    assert sums.ping_cost == pytest.approx(sum(each))
     assert sums.paid == pytest.approx(sum(each) + prices.cost(first.usage).total + prices.cost(last.usage).total)
     assert sums.saved == pytest.approx(sums.baseline - sums.paid)
-    assert (sums.bridged, sums.cold, sums.pause_cost) == (1, 0, 0)
-    assert sums.pause_saving > sums.warming
+    assert (sums.bridged, sums.expired, sums.pause_cost) == (1, 0, 0)
+    assert sums.pause_saving > sums.ping_cost
     assert counted(app.telemetry, "cost_usd_total", kind="ping") == pytest.approx(sum(each))
     assert counted(app.telemetry, "cost_usd_total") == pytest.approx(sums.paid)
     store = app.services.store
@@ -89,7 +89,7 @@ async def test_whoever_returns_reads_what_was_kept_and_pays_for_the_pings(scene:
     bills = await again.services.store.request_bills(key)
     assert [bill.mode for bill in bills] == ["untouched", "ping", "ping", "untouched"]
     (row,) = await again.services.store.conversation_rows()
-    assert (row.sums.pings, row.sums.warming) == (2, pytest.approx(sum(each)))
+    assert (row.sums.pings, row.sums.ping_cost) == (2, pytest.approx(sum(each)))
 
 
 async def test_the_next_request_ends_what_was_due_and_begins_it_anew(scene: Scene) -> None:
