@@ -107,6 +107,8 @@ class Ledger:
         self.outside = 0.0
         """The cost of recalls so far: of requests that only answer them, and of what was recalled later on."""
         self._recalled: list[int] = []
+        self._apart = 0
+        """Tokens recalled with this request of the client, which stand outside at what a write costs."""
         self._by_client = True
         self.baseline = 0.0
         """The bill of doing nothing."""
@@ -149,14 +151,20 @@ class Ledger:
             self.baseline += self._baseline_cached * self.prices.read
             self.baseline += uncached * (self.prices.write if marked or not self.prices.breakpoints else 1.0)
             again = sum(self.sent[at] for at in self._recalled)
-            of_recalls = again * self.prices.read + recalled * self.prices.write
+            of_recalls = again * self.prices.read + recalled * self.write
             self.paid, self.outside = self.paid - of_recalls, self.outside + of_recalls
+        self._apart = recalled if by_client else 0
         self._recalled.extend(len(self.sent) + at for at in ours)
         self._by_client = by_client
         self.original += new
         if marked or not self.prices.breakpoints:
             self._baseline_cached = self.original
         self.sent.extend(tokens)
+
+    def reprice(self, write: float) -> None:
+        """Enter what a write of this request costs, before it is sent."""
+        more = self._apart * (write - self.write)
+        self.paid, self.outside, self.write = self.paid - more, self.outside + more, write
 
     def charge(self) -> None:
         for block, saving in self.saving.items():
