@@ -29,6 +29,7 @@ PRICES = prices_for(MODEL)
 TIMES = [0, 10, 20, 30, 700, 710, 4_400, 4_410]
 """Of the eight requests of the session: pauses of eleven minutes and of an hour."""
 BODY: dict[str, Any] = {**FORMS["anthropic_messages"](plain(sessions.load("write_once"))), "model": MODEL}
+HOSTED = {"type": "web_search_20250305", "name": "web_search"}
 PLAIN = session_of(json.dumps(BODY).encode(), "short", "short")
 PAUSED = replace(PLAIN, times=times_of(TIMES, 8))
 
@@ -142,6 +143,42 @@ async def test_p2_marks_of_the_client_live_longer_where_that_pays(
     assert auto.pauses.bridged > 0
     expired = auto.pauses.expired
     assert expired.with_ + auto.pauses.bridged == expired.without == usual.pauses.expired.with_
+
+
+@pytest.mark.parametrize(
+    ("changes", "pauses", "words", "sentence"),
+    [
+        ({}, "none", "15m", "nobody knows when its requests were sent; name times with --pauses FILE."),
+        ({}, "", "2m", "its cache lives 5m without any; name a longer time."),
+        ({"tools": [*BODY["tools"], HOSTED]}, "", "15m", "the provider runs tools of its own in it."),
+        ({}, "", "15m", ""),
+        ({}, "", "0", ""),
+    ],
+)
+def test_where_nothing_can_be_kept_warm_a_sentence_says_why(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    pauses: str,
+    words: str,
+    sentence: str,
+) -> None:
+    asked = command(tmp_path, "--keep-warm", words, "--json")
+    (tmp_path / "short.json").write_text(json.dumps(BODY | changes))
+    code, out, err = told(capsys, *asked, *(["--pauses", pauses] if pauses else ()))
+    assert code == 0, err
+    (row,) = json.loads(out)["sessions"]
+    notes = [note for note in row["notes"] if note.startswith("--keep-warm")]
+    assert [f"--keep-warm sends no ping in short: {sentence}" in note for note in notes] == [True] * bool(sentence)
+    assert row["pauses"] is None or (row["pauses"]["pings"] > 0) == (words == "15m" and not sentence)
+
+
+async def test_chat_completions_have_no_ping_and_without_times_none_is_sent() -> None:
+    chat = replace(session_of(json.dumps({**plain(sessions.load("write_once")), "model": MODEL}).encode(), "", "x"))
+    for session, reason in ((PLAIN, "nobody knows"), (replace(chat, times=PAUSED.times), "vendors name one")):
+        report = await replayed(session, keep_warm=900.0)
+        assert reason in report.no_ping
+        assert report.pings.tokens == 0
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ ShowNeeds = Annotated[
     and at any request; recalls, the share of recall rounds in the input bill.
 
     Columns, pauses, where it is known when requests were sent, with Narrows and without (none): expired, requests
-    before which the cache had expired; cost and % of bill, dollars paid to write that again, and their share; bridged,
+    before which the cache had expired; cost, dollars paid to write that again, and their share of the bill; bridged,
     requests before which only the cache of doing nothing had expired; chkp, checkpoints made because the cache had
     expired; pings and their share of the bill; never expired, the bill of doing nothing if nothing ever expired,
     divided by that bill.

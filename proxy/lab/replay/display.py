@@ -115,11 +115,11 @@ MARKS: Sequence[Column] = (
 PAUSES: Sequence[Column] = (
     Column("expired/none", "pauses.expired", _pair(_count)),
     Column("cost $/none", "pauses.cost", _bills),
-    Column("% of bill/none", "pauses.shares", _pair(percent)),
+    Column("cost %/none", "pauses.shares", _pair(percent)),
     Column("bridged", "pauses.bridged", _count),
     Column("chkp", "pauses.cold_checkpoints", _count),
     Column("pings", "pauses.pings", _count),
-    Column("pings % of bill", "pauses.share_of_pings", percent),
+    Column("pings %", "pauses.share_of_pings", percent),
     Column("never expired", "pauses.never_expired_ratio", _ratio),
 )
 """What pauses of a session cost, and what was done about them."""

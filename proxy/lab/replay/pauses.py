@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from policies.dialects import DIALECTS
+from policies.dialects.pings import NoPingError
 from policies.money.caches import CacheRule
 from policies.money.prices import Prices, Usage
+from proxy.config.units import duration
 from proxy.lab.provider import PromptCache, ProviderPrompt
 from proxy.lab.replay.bills import Compared, ComparedBill, SessionBill
+from proxy.lab.replay.recorded import Session
 
 
 @dataclass
@@ -60,6 +64,26 @@ class PauseCosts:
         self.expired = Compared(before.with_ + (expired.with_ > 0), before.without + (expired.without > 0))
         self.bridged += expired.without > 0 and not expired.with_
         self.cold_checkpoints += prefix == "checkpoint:cold"
+
+
+_NO_PING = {
+    "form": "vendors name one for Claude in the Messages API, and from GPT-5.6 on in Responses; replay one of these",
+    "hosted_tools": "the provider runs tools of its own in it",
+    "stored": "it goes on from what the provider stores; replay one that sends its whole history",
+}
+
+
+def why_no_ping(session: Session, body: bytes, keep_warm: float, rule: CacheRule) -> str:
+    """A sentence where no ping can keep the prompts of a session cached for so long; else ""."""
+    reason = "" if session.times else "nobody knows when its requests were sent; name times with --pauses FILE"
+    try:
+        DIALECTS[session.dialect].ping(body)
+    except NoPingError as error:
+        reason = reason or _NO_PING[str(error)]
+    if not reason and keep_warm >= rule.seconds:
+        return ""
+    reason = reason or f"its cache lives {duration(rule.seconds)} without any; name a longer time"
+    return f"--keep-warm sends no ping in {session.name}: {reason}."
 
 
 class PauseMeter:
