@@ -1,6 +1,7 @@
 """Pauses in a replay: what they cost with nothing done and with Narrows, and what is kept warm."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from proxy.lab.replay.recorded import Session, session_of
 from proxy.lab.replay.report import Report, averages
 from proxy.lab.replay.runs import replay_all
 from proxy.lab.replay.times import times_of
+from proxy.usage.report import UsageQuery, read_usage
+from tests.addons.pages.test_conversations import opened
 from tests.console.test_cli import told
 from tests.kit.drawn import checked
 from tests.kit.forms import FORMS, plain
@@ -89,6 +92,41 @@ async def test_p2_what_is_kept_warm_is_bridged_by_pings_that_are_on_the_bill(
     assert costs.cost.with_ <= others.cost.with_
     saved, spent = others.cost.with_ - costs.cost.with_, report.pings.total
     assert report.whole_bill.with_ == pytest.approx(dear.whole_bill.with_ - saved + spent)
+
+
+@pytest.mark.parametrize("preset", ["lossless", "eager"])
+@pytest.mark.parametrize(
+    ("model", "times", "keep_warm"),
+    [
+        (MODEL, TIMES, 0.0),
+        (MODEL, TIMES, 900.0),
+        (MODEL, TIMES, 7_200.0),
+        ("gpt-6.1-sol", TIMES, 0.0),
+        ("gpt-5.4", [0, 10, 20, 30, 100_000, 100_010, 190_000, 190_010], 0.0),
+    ],
+)
+async def test_bills_and_replay_count_the_same_for_pauses(
+    tmp_path: Path, preset: str, model: str, times: list[float], keep_warm: float
+) -> None:
+    """Bills go by the usage of each reply and the plan, replay by a cache that never forgets."""
+    chat = session_of(json.dumps(plain(sessions.load("write_once"))).encode(), "chat", "chat")
+    session = replace(PLAIN if model == MODEL else chat, times=times_of(times, 8))
+    url = f"sqlite:///{tmp_path}/replay.db"
+    (report,) = await replay_all([session], Options(store=url, prices=(model,), preset=preset, keep_warm=keep_warm))
+    later = time.time() + 3 * 86_400  # the clock of a replay begins now
+    async with opened(url) as store:
+        sums = (await read_usage(store, UsageQuery.read("day", "", later))).total.sums
+    costs = report.pauses
+    assert costs is not None
+    assert costs.expired.with_ + costs.bridged == costs.expired.without > 0
+    assert (sums.expired, sums.bridged, sums.pings) == (costs.expired.with_, costs.bridged, costs.pings)
+    assert sums.pause_cost == pytest.approx(costs.cost.with_, abs=1e-9)
+    assert sums.ping_cost == pytest.approx(report.pings.total, abs=1e-9)
+    assert sums.paid == pytest.approx(report.bill.total, abs=1e-9)
+    if preset == "lossless" and keep_warm:  # what is not cut would have cost as much
+        steady = await replayed()
+        assert steady.pauses is not None
+        assert sums.pause_saving == pytest.approx(steady.pauses.cost.with_ - costs.cost.with_)
 
 
 async def test_of_several_sessions_the_mean_is_said_of_those_with_times() -> None:
