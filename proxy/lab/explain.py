@@ -189,7 +189,9 @@ def explained(
     sizes = break_down(result.conversation, plan.edits, settings.count, before, tool - hidden, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
     warm = warm_tokens(result, sizes.messages, tokens)
-    is_cached = not settings.prices.breakpoints or settings.marks_end or _has_marks(result, body)
+    api, is_cached = DIALECTS[result.dialect], not settings.prices.breakpoints or settings.marks_end
+    if not is_cached and (request := api.split(body)) is not None:
+        is_cached = bool(api.marks.style(request, result.conversation.messages))
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
@@ -204,9 +206,7 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
-        input_bill_of_this_request=input_bills(
-            settings.prices, tokens, warm, result.input.lifetime, is_cached=is_cached
-        ),
+        input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime, is_cached),
         messages=sizes.messages,
         kinds=sizes.kinds,
         layers=sizes.layers,
@@ -239,7 +239,7 @@ def _place(history: str, path: Sequence[str | int]) -> str:
 
 
 def input_bills(
-    prices: Prices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float, *, is_cached: bool = True
+    prices: Prices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float, is_cached: bool
 ) -> Mapping[str, InputBill]:
     """The cost of this input where the provider has nothing of it in its cache, and where it has all; sent right behind
     the request before it, when so much is `warm`, and in ten minutes, which a cache outlives or does not. `is_cached`:
@@ -255,13 +255,6 @@ def input_bills(
     later = warm if lifetime >= _LATER else nothing
     ends = {"nothing_cached": bill(nothing, 0), "all_cached": bill(tokens)}
     return {**ends, "now": bill(warm), "in_ten_minutes": bill(later)}
-
-
-def _has_marks(result: Compacted, body: bytes) -> bool:
-    """True where the client's body says what the provider's cache is to keep."""
-    api = DIALECTS[result.dialect]
-    request = api.split(body)
-    return request is not None and bool(api.marks.style(request, result.conversation.messages))
 
 
 def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> BeforeAfter:

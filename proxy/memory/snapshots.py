@@ -37,7 +37,7 @@ OF_LEDGER: dict[str, Any] = {
     "paid": float,
     "outside": float,
     "_recalled": list[int],
-    "_apart": int,
+    "apart": int,
     "_by_client": bool,
     "baseline": float,
     "_baseline_cached": int,

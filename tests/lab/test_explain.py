@@ -114,7 +114,9 @@ def test_the_addresses_lead_to_what_changed() -> None:
 
 def test_the_bills_are_the_input_at_both_ends() -> None:
     told = explained(body_of("write_once"), PRESET, prices=prices_for("claude-sonnet-5"))
-    million = input_bills(prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0)
+    million = input_bills(
+        prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0, is_cached=True
+    )
     assert million["nothing_cached"].before == pytest.approx(2.0)
     assert million["all_cached"].before == pytest.approx(0.2)
     bills = as_json(told)["input_bill_of_this_request"]

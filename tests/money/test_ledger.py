@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.money import ledger as economics
-from policies.money.ledger import CAP, EARLY, GUARD, SMALLEST, UNTRIED, Ledger, bears, best_point, pays
+from policies.money.ledger import CAP, EARLY, GUARD, SMALLEST, UNTRIED, Ledger, bears, best_point, pays, reprice
 from tests import examples
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES
 
@@ -382,12 +382,12 @@ def test_what_is_recalled_costs_outside_what_a_write_of_its_request_does() -> No
         again = 400 * (len(ledger.sent) // 2) * MARK_PRICES.read
         assert ledger.write == before
         ledger.arrive([60, 400], ours=(1,))
-        ledger.reprice(write)
+        reprice(ledger, write)
         ledger.send(len(ledger.sent), ())
         assert ledger.outside - outside == pytest.approx(400 * write + again)
         assert ledger.paid - paid == pytest.approx(stands * MARK_PRICES.read - again + 60 * write)
     ledger.arrive([10, 400], ours=(1,), by_client=False)
-    ledger.reprice(2.0)  # all of a round stands outside: nothing of it is moved twice
+    reprice(ledger, 2.0)  # all of a round stands outside: nothing of it is moved twice
     paid = ledger.paid
     ledger.send(len(ledger.sent), ())
     assert ledger.paid == paid

@@ -111,9 +111,8 @@ ShowNeeds = Annotated[
 
     Columns, pauses, where it is known when requests were sent, with Narrows and without (none): expired, requests
     before which the cache had expired; cost, dollars paid to write that again, and their share of the bill; bridged,
-    requests before which only the cache of doing nothing had expired; chkp, checkpoints made because the cache had
-    expired; pings and their share of the bill; never expired, the bill of doing nothing if nothing ever expired,
-    divided by that bill.
+    requests before which only the cache of doing nothing had expired; pings and their share of the bill; never expired,
+    the bill of doing nothing if nothing ever expired, divided by that bill.
 
     Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that stood in the
     prompt; rare, the same for those with at most 3 earlier occurrences; rare at risk, for rare ones that last

@@ -117,7 +117,6 @@ PAUSES: Sequence[Column] = (
     Column("cost $/none", "pauses.cost", _bills),
     Column("cost %/none", "pauses.shares", _pair(percent)),
     Column("bridged", "pauses.bridged", _count),
-    Column("chkp", "pauses.cold_checkpoints", _count),
     Column("pings", "pauses.pings", _count),
     Column("pings %", "pauses.share_of_pings", percent),
     Column("never expired", "pauses.never_expired_ratio", _ratio),

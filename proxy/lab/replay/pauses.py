@@ -23,7 +23,7 @@ class PauseCosts:
     session's bills with Narrows, of doing nothing, and of pings."""
 
     JSON: ClassVar = (
-        *("expired", "bridged", "cold_checkpoints", "cost", "share_of_bill=shares.with_"),
+        *("expired", "bridged", "cost", "share_of_bill=shares.with_"),
         *("share_of_baseline=shares.without", "never_expired_ratio", "pings", "share_of_pings", "pinged_at"),
     )
 
@@ -36,8 +36,6 @@ class PauseCosts:
     """Requests before which the cache had expired."""
     bridged: int = 0
     """Requests before which only that of doing nothing had."""
-    cold_checkpoints: int = 0
-    """Requests that rewrote what stood before because the cache had expired anyway."""
     pinged_at: list[float] = field(default_factory=list)
     """When what was sent was sent again to keep it in the cache, in seconds since the session began."""
 
@@ -58,12 +56,11 @@ class PauseCosts:
     def share_of_pings(self) -> float:
         return self.ping_bill.total / self.bill.total if self.bill.total else 0.0
 
-    def add(self, prefix: str, expired: Compared) -> None:
-        """Count a request by the tokens that had expired before it, and by what its reply says of the prefix."""
+    def add(self, expired: Compared) -> None:
+        """Count a request by the tokens that had expired before it."""
         before = self.expired
         self.expired = Compared(before.with_ + (expired.with_ > 0), before.without + (expired.without > 0))
         self.bridged += expired.without > 0 and not expired.with_
-        self.cold_checkpoints += prefix == "checkpoint:cold"
 
 
 _NO_PING = {
@@ -75,15 +72,15 @@ _NO_PING = {
 
 def why_no_ping(session: Session, body: bytes, keep_warm: float, rule: CacheRule) -> str:
     """A sentence where no ping can keep the prompts of a session cached for so long; else ""."""
-    reason = "" if session.times else "nobody knows when its requests were sent; name times with --pauses FILE"
+    reason = f"its cache lives {duration(rule.seconds)} without any; name a longer time"
     try:
         DIALECTS[session.dialect].ping(body)
+        reason = reason if keep_warm < rule.seconds else ""
     except NoPingError as error:
-        reason = reason or _NO_PING[str(error)]
-    if not reason and keep_warm >= rule.seconds:
-        return ""
-    reason = reason or f"its cache lives {duration(rule.seconds)} without any; name a longer time"
-    return f"--keep-warm sends no ping in {session.name}: {reason}."
+        reason = _NO_PING[str(error)]
+    if not session.times:
+        reason = "nobody knows when its requests were sent; name times with --pauses FILE"
+    return reason and f"--keep-warm sends no ping in {session.name}: {reason}."
 
 
 class PauseMeter:

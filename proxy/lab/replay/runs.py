@@ -181,7 +181,7 @@ class _Accounting:
         expired = Compared()
         if report.pauses is not None:
             expired = self._add_pause(report.pauses, body, baseline, (*rounds.usage, answer), declared)
-            report.pauses.add(declared, expired)
+            report.pauses.add(expired)
         tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
         report.each_request.append(
             RequestResult(
