@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from policies.dialects import DIALECTS
-from policies.dialects.pings import no_ping
 from policies.money.caches import ANTHROPIC, OPENAI
 from proxy.config import KeyRow, Settings, load_settings
 from proxy.config.units import duration
@@ -59,16 +57,15 @@ def _pings(settings: Settings) -> str:
 
 
 def _why_no_ping(settings: Settings) -> str:
-    apis = [api for api in DIALECTS.values() if api.ping is not no_ping]
-    spoken = {label for row in settings.upstream_rows for label in spoken_at(row)}
-    lives = {"anthropic": ANTHROPIC.seconds, "openai": OPENAI.seconds}
-    times = [settings.cold_seconds or lives[api.provider] for api in apis if api.label in spoken]
+    lives = {"messages": ANTHROPIC.seconds, "responses": OPENAI.seconds}
+    times = [lives[api] for row in settings.upstream_rows for api in spoken_at(row) & lives.keys()]
+    shortest = settings.cold_seconds or min(times, default=0)
     if "on" not in (settings.mode, *(rule.mode for rule in settings.rules), *(key.mode for key in settings.keys)):
         return f"the mode is {settings.mode}"
     if not times:
-        return f"no upstream speaks {' or '.join(api.label for api in apis)}, for which alone vendors name one"
-    if settings.keep_warm < min(times):
-        return f"caches live {duration(min(times))} without any; name a longer time"
+        return f"no upstream speaks {' or '.join(lives)}, for which alone vendors name one"
+    if settings.keep_warm < shortest:
+        return f"caches live {duration(shortest)} without any; name a longer time"
     return "" if settings.keep_warm_budget else "keep_warm_budget is 0"
 
 

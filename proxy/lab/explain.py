@@ -204,9 +204,6 @@ def explained(
     sizes = break_down(result.conversation, plan.edits, settings.count, before, tool - hidden, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
     warm = warm_tokens(result, sizes.messages, tokens)
-    api, is_cached = DIALECTS[result.dialect], not settings.prices.breakpoints or settings.marks_end
-    if not is_cached and (request := api.split(body)) is not None:
-        is_cached = bool(api.marks.style(request, result.conversation.messages))
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
@@ -221,7 +218,9 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
-        input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime, is_cached),
+        input_bill_of_this_request=input_bills(
+            settings.prices, tokens, warm, result.input.lifetime, _is_cached(result, body)
+        ),
         messages=sizes.messages,
         kinds=sizes.kinds,
         new=arrivals(result, sizes, tokens),
@@ -272,6 +271,13 @@ def input_bills(
     later = warm if lifetime >= _LATER else nothing
     ends = {"nothing_cached": bill(nothing, 0), "all_cached": bill(tokens)}
     return {**ends, "now": bill(warm), "in_ten_minutes": bill(later)}
+
+
+def _is_cached(result: Compacted, body: bytes) -> bool:
+    """True where the provider caches the body as its client wrote it."""
+    request, api = DIALECTS[result.dialect].split(body), DIALECTS[result.dialect]
+    marks = request is not None and api.marks.style(request, result.conversation.messages)
+    return bool(marks) or result.settings.marks_end or not result.settings.prices.breakpoints
 
 
 def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> BeforeAfter:

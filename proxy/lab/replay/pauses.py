@@ -58,9 +58,9 @@ class PauseCosts:
 
     def add(self, expired: Compared) -> None:
         """Count a request by the tokens that had expired before it."""
-        before = self.expired
-        self.expired = Compared(before.with_ + (expired.with_ > 0), before.without + (expired.without > 0))
-        self.bridged += expired.without > 0 and not expired.with_
+        with_, without = expired.with_ > 0, expired.without > 0
+        self.expired = Compared(self.expired.with_ + with_, self.expired.without + without)
+        self.bridged += without and not with_
 
 
 _NO_PING = {
