@@ -67,12 +67,12 @@ class BillSums(Struct, frozen=True, kw_only=True):
     """The part of `paid` for rounds that answer recalls."""
     summaries: float = 0.0
     """Dollars for summaries and digests, beside `paid`."""
-    warming: float = 0.0
+    ping_cost: float = 0.0
     """The part of `paid` for pings, by which a prompt stays in the provider's cache while nothing is asked."""
     pings: int = 0
     pause_cost: float = 0.0
     """The part of `paid` for writing again what had been cached, because it had expired after a pause."""
-    cold: int = 0
+    expired: int = 0
     """Requests that found it so."""
     pause_saving: float = 0.0
     """What requests behind a pause would have paid more, had pings and longer lifetimes not kept the cache: an
@@ -152,7 +152,7 @@ class RequestBill(Struct, frozen=True, kw_only=True):
             return "first"
         if sums.estimated:
             return "unreported"
-        if sums.cold:
+        if sums.expired:
             return "expired"
         if sums.bridged:
             return "bridged"

@@ -156,6 +156,8 @@ class Ledger:
         self.outside = 0.0
         """The cost of recalls so far: of requests that only answer them, and of what was recalled later on."""
         self._recalled: list[int] = []
+        self.apart = 0
+        """Tokens recalled with this request of the client, which stand outside."""
         self._by_client = True
         self.baseline = 0.0
         """The bill of sending each block again as it was first sent."""
@@ -202,8 +204,9 @@ class Ledger:
             uncached = self.first + new - self._baseline_cached
             self.baseline += self._baseline_cached * self.prices.read + uncached * self._price_of_new
             again = sum(self.sent[at] for at in self._recalled)
-            of_recalls = again * self.prices.read + recalled * self.prices.write
+            of_recalls = again * self.prices.read + recalled * self.write
             self.paid, self.outside = self.paid - of_recalls, self.outside + of_recalls
+        self.apart = recalled if by_client else 0
         self._recalled.extend(len(self.sent) + at for at in ours)
         self._by_client = by_client
         self.original, self.first = self.original + new, self.first + new
@@ -280,6 +283,12 @@ class Ledger:
         before = bisect_right(self._entries, point)
         entry = self._entries[before - 1] if before else 0
         return entry if entry >= self._in_reach else 0
+
+
+def reprice(ledger: Ledger, write: float) -> None:
+    """Enter what a write of this request costs, before it is sent."""
+    more = ledger.apart * (write - ledger.write)
+    ledger.paid, ledger.outside, ledger.write = ledger.paid - more, ledger.outside + more, write
 
 
 # --- the rule: when a rewrite, or what a model writes, pays by this account ---

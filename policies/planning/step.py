@@ -19,7 +19,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import FRESH, CacheLife, Memory, StepRecord
 from policies.money.caches import CacheRule, newest_input, own_marks
-from policies.money.ledger import SMALLEST, Ledger, affords, best_point, is_worth_a_break
+from policies.money.ledger import SMALLEST, Ledger, affords, best_point, is_worth_a_break, reprice
 from policies.money.lifetimes import Lifetimes, Traffic, next_life
 from policies.planning.folding import (
     Folding,
@@ -318,7 +318,7 @@ class Step:
         life = life_of(record) if record is not None else self._settings.life if self._newest else FRESH
         cached, self._state.life = self._tokens(), life
         arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
-        self._ledger.write = _write_price(self._settings, self._state.life)
+        reprice(self._ledger, _write_price(self._settings, self._state.life))
         self._context = self._seen(arrived)
         if self._newest:
             usable = self._summaries.review(memory.summaries)
@@ -497,7 +497,7 @@ class Step:
         conversation, settings, state = self._conversation, self._settings, self._state
         if is_new and self._newest and settings.lifetimes is not None:
             state.life = _next_life(settings, settings.lifetimes, state, cached)
-            self._ledger.write = _write_price(settings, state.life)
+            reprice(self._ledger, _write_price(settings, state.life))
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed

@@ -38,6 +38,7 @@ OF_LEDGER: dict[str, Any] = {
     "paid": float,
     "outside": float,
     "_recalled": list[int],
+    "apart": int,
     "_by_client": bool,
     "baseline": float,
     "first": int,

@@ -236,9 +236,9 @@ def _fields(row: UsageRow, by: By) -> dict[str, Any]:
         "baseline_usd_estimate": sums.baseline,
         "saved_usd_estimate": sums.saved,
         "saved_by_cache_marks_usd_estimate": sums.saved_by_marks,
-        "pauses_usd": sums.pause_cost,
-        "pauses_avoided_usd_estimate": sums.pause_saving,
-        "pings_usd": sums.warming,
+        "pause_cost_usd": sums.pause_cost,
+        "pause_saving_usd_estimate": sums.pause_saving,
+        "ping_cost_usd": sums.ping_cost,
     }
     return {
         "requests": sums.requests,
@@ -253,7 +253,7 @@ def _fields(row: UsageRow, by: By) -> dict[str, Any]:
         "requests_compared": sums.checked,
         "requests_estimated": sums.estimated,
         "requests_unpriced": sums.unpriced,
-        "requests_expired": sums.cold,
+        "requests_expired": sums.expired,
         "requests_bridged": sums.bridged,
         "pings": sums.pings,
         "recalls_answered": sums.recalled,

@@ -21,6 +21,7 @@ from policies.money.ledger import (
     best_point,
     pays,
     remaining,
+    reprice,
 )
 from tests import examples
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES
@@ -467,6 +468,25 @@ def test_a_recall_beside_other_calls_costs_only_its_own_text_outside() -> None:
     ledger.send(4, ())
     assert ledger.paid == ledger.baseline == pytest.approx(1100 + 110 + 60)
     assert ledger.outside == 400
+
+
+def test_what_is_recalled_costs_outside_what_a_write_of_its_request_does() -> None:
+    ledger = Ledger(MARK_PRICES)
+    request(ledger, 1_000)
+    for before, write in ((MARK_PRICES.write, 2.0), (2.0, 2.0), (2.0, MARK_PRICES.write)):
+        paid, outside, stands = ledger.paid, ledger.outside, sum(ledger.sent)
+        again = 400 * (len(ledger.sent) // 2) * MARK_PRICES.read
+        assert ledger.write == before
+        ledger.arrive([60, 400], ours=(1,))
+        reprice(ledger, write)
+        ledger.send(len(ledger.sent), ())
+        assert ledger.outside - outside == pytest.approx(400 * write + again)
+        assert ledger.paid - paid == pytest.approx(stands * MARK_PRICES.read - again + 60 * write)
+    ledger.arrive([10, 400], ours=(1,), by_client=False)
+    reprice(ledger, 2.0)  # all of a round stands outside: nothing of it is moved twice
+    paid = ledger.paid
+    ledger.send(len(ledger.sent), ())
+    assert ledger.paid == paid
 
 
 def test_what_nothing_came_of_must_fit_under_the_guard_or_another_limit() -> None:

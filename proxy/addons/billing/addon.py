@@ -107,7 +107,7 @@ class Billing(Addon):
         sums = BillSums(
             pings=1,
             paid=dollars,
-            warming=dollars,
+            ping_cost=dollars,
             unpriced=int(not prices.listed),
             estimated=int(is_estimate),
             prompt=usage.prompt,
@@ -286,7 +286,7 @@ def _of_pause(request: UpstreamRequest, planned: PlannedRequest, measures: _Meas
     longer = tokens if life.is_longer and not is_read else 0
     written = Usage(tokens, 0, tokens, 0, longer) if prices.breakpoints else Usage(tokens, 0, 0, 0)
     again = prices.cost(written).input - prices.cost(Usage(tokens, tokens, 0, 0)).input if prices.listed else 0.0
-    return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "cold": 1}
+    return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "expired": 1}
 
 
 def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
