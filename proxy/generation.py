@@ -17,6 +17,7 @@ from proxy.config import ConfigurationError, Settings
 from proxy.identity.credential import CredentialStates
 from proxy.kernel.addons import Addon, Addons
 from proxy.kernel.admission import Admission
+from proxy.kernel.client_summaries import ClientSummaries
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.deletion import Deletion
 from proxy.kernel.follow_up import FollowUp
@@ -179,7 +180,7 @@ async def _compaction(services: Services, store: Store, patience: float | None) 
     maker = SummaryMaker(writer, forgets)
     has_others = settings.workers > 1 or not settings.store.startswith("sqlite:")
     cached_store = CachedStore(store, telemetry, forgets, conversations, patience, has_others)
-    parser = RequestParser(conversations)
+    parser = RequestParser(conversations, ClientSummaries(cached_store))
     summary_services = SummaryServices(
         settings=settings,
         summarizer=summarizer,

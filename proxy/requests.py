@@ -182,7 +182,8 @@ class Notes(Struct, frozen=True):
 
     record: StepRecord | None = None
     recalls: bool = False
-    """True where its reply may hold recall calls to be answered here: one that is held out may be compacted yet."""
+    """True where its reply is read for recall calls to be answered here, or for a summary: one that goes as its client
+    wrote it may be compacted yet."""
     supersedes: bool = False
     """True where it takes the place of one that its upstream refused."""
     left_out: bool = False
@@ -226,7 +227,7 @@ class UpstreamRequest(Struct, frozen=True):
     @property
     def may_change(self) -> bool:
         """True where it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
-        return not self.client_request.is_dry or self.notes.arm == "holdout"
+        return not self.client_request.is_dry or self.notes.recalls or self.notes.arm == "holdout"
 
 
 class ReplyRound(Struct, frozen=True):

@@ -34,6 +34,8 @@ class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     api: str
     key: str = ""
     """The name of the key of the gateway that the owner has; "" where it has none, or it is not known."""
+    tool: str = ""
+    """In rows of tools, which have no model, preset or API."""
 
 
 class BillSums(Struct, frozen=True, kw_only=True):
@@ -95,6 +97,8 @@ class BillSums(Struct, frozen=True, kw_only=True):
     checked_paid: float = 0.0
     checked_error: float = 0.0
     """Dollars by which that missed what was paid, each counted as positive."""
+    calls: int = 0
+    """In rows of tools: calls of it, beside the `requests` with its definition, whose tokens are `sent` and `paid`."""
 
     @property
     def saved(self) -> float:
@@ -155,6 +159,28 @@ class RequestBill(Struct, frozen=True, kw_only=True):
         if sums.cached > sums.rewritten:
             return "read"
         return "rewritten" if sums.rewritten or self.prefix == "client-changed" else "missed"
+
+
+class ToolUse(Struct, frozen=True, kw_only=True):
+    """The tools of a request; dollars are an estimate, as the provider reports the prompt as a whole."""
+
+    definitions: tuple[tuple[str, int], ...]
+    """Those in its prompt, each name once, and their tokens in our count."""
+    calls: tuple[str, ...] = ()
+    """Of the newest reply in its history."""
+    each: float = 0.0
+    """Dollars for a token of the definitions."""
+
+
+def head_price(tokens: int, usages: Iterable[Usage], prices: Prices) -> float:
+    """Dollars for so many tokens at the head of a prompt: in each call read from the cache, else written to it, as far
+    as anything was."""
+    dollars = 0.0
+    for usage in usages:
+        cached = min(tokens, usage.cached)
+        written = min(tokens - cached, usage.written)
+        dollars += prices.cost(Usage(tokens, cached, written, 0, min(written, usage.written_longer))).input
+    return dollars if prices.listed else 0.0
 
 
 class DayRow(Struct, frozen=True, kw_only=True):

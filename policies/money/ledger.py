@@ -14,7 +14,8 @@ to what is removed, and are written whole instead (`Repeats`): in the rest of th
 
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
-  above GUARD times the bill of doing nothing (the baseline). So only savings are spent. The one exception lets a saving
+  above GUARD times the bill of rewriting nothing (the baseline): each block is sent again as it was first sent, with
+  the excerpts and references that it had then. So only what rewrites saved is spent. The one exception lets a saving
   begin: a rewrite that is earned back within SOON of the history's age may take the bill further, the sooner the
   further, to CAP at most. A session of age n that is met at random lasts about n more requests, so it ends before a
   rewrite is earned back about as often as the share says: what that would lose, times this share, is RISK at most. A
@@ -157,8 +158,11 @@ class Ledger:
         self._recalled: list[int] = []
         self._by_client = True
         self.baseline = 0.0
-        """The bill of doing nothing."""
-        self._baseline_cached = 0
+        """The bill of sending each block again as it was first sent."""
+        self.first = self._baseline_cached = 0
+        """The tokens of all blocks as they were first sent, and how many of them that bill has in the cache."""
+        self._price_of_new = 0.0
+        """What that bill pays for new tokens of this request."""
 
     def copy(self) -> "Ledger":
         twin = copy(self)
@@ -190,20 +194,21 @@ class Ledger:
         if would_be_cold:
             self._baseline_cached = 0
         self.requests += by_client
+        is_entry = marked or not self.prices.breakpoints
+        self._price_of_new = (self.prices.write if is_entry else 1.0) * by_client
         recalled = sum(tokens[at] for at in ours)
         new = sum(tokens) - recalled
         if by_client:
-            uncached = self.original + new - self._baseline_cached
-            self.baseline += self._baseline_cached * self.prices.read
-            self.baseline += uncached * (self.prices.write if marked or not self.prices.breakpoints else 1.0)
+            uncached = self.first + new - self._baseline_cached
+            self.baseline += self._baseline_cached * self.prices.read + uncached * self._price_of_new
             again = sum(self.sent[at] for at in self._recalled)
             of_recalls = again * self.prices.read + recalled * self.prices.write
             self.paid, self.outside = self.paid - of_recalls, self.outside + of_recalls
         self._recalled.extend(len(self.sent) + at for at in ours)
         self._by_client = by_client
-        self.original += new
-        if marked or not self.prices.breakpoints:
-            self._baseline_cached = self.original
+        self.original, self.first = self.original + new, self.first + new
+        if is_entry:
+            self._baseline_cached = self.first
         self.sent.extend(tokens)
 
     def charge(self) -> None:
@@ -225,6 +230,10 @@ class Ledger:
 
     def change(self, block: int, tokens: int) -> None:
         self.withdraw(block)
+        if block >= self.cached:  # it is not sent yet
+            less = self.sent[block] - tokens
+            self.first, self.baseline = self.first - less, self.baseline - less * self._price_of_new
+            self._baseline_cached = min(self._baseline_cached, self.first)
         self.sent[block] = tokens
         del self._sums[block + 1 :]
         del self._entries[bisect_right(self._entries, block) :]
@@ -276,8 +285,13 @@ class Ledger:
 # --- the rule: when a rewrite, or what a model writes, pays by this account ---
 
 
+def is_worth_a_break(prices: Prices, saved: int) -> bool:
+    """True where so many tokens less on each request may break a prefix."""
+    return saved * prices.read >= LEAST * (1.0 - prices.read)
+
+
 def best_point(ledger: Ledger, tail_start: int) -> int | None:
-    sums, read = ledger.sums, ledger.prices.read
+    sums = ledger.sums
     best, point = 0.0, None
     saved, rent, lost = 0, 0.0, 0.0
     rest = remaining(ledger.requests) / max(1, ledger.requests)
@@ -287,9 +301,9 @@ def best_point(ledger: Ledger, tail_start: int) -> int | None:
         lost += ledger.saving[block] * ledger.repeats.share(block) * rest * ledger.write
         price = _price(ledger, sums, block, saved)
         value = _earned(ledger, saved, rent) - price - lost
-        if value <= best or saved * read < LEAST * (1.0 - read) or (block < tail_start and saved < SMALLEST):
+        if value <= best or (block < tail_start and saved < SMALLEST) or not is_worth_a_break(ledger.prices, saved):
             continue
-        limit = _limit(price + lost, ledger.requests * saved * read)
+        limit = _limit(price + lost, ledger.requests * saved * ledger.prices.read)
         if price <= 0 or ledger.paid + _request_cost(ledger, sums, block, saved) <= limit * ledger.baseline:
             best, point = value, block
     return point
@@ -302,7 +316,7 @@ def pays(ledger: Ledger, point: int, saved: int, rent: float, cost: float, *, ah
     0. There only the age counts, and what is paid for waits for no guard."""
     sums = ledger.sums
     price, by_age = _price(ledger, sums, point, saved), ledger.requests * saved * ledger.prices.read
-    baseline = ledger.baseline + (ledger.original * ledger.prices.read if ahead else 0.0)
+    baseline = ledger.baseline + (ledger.first * ledger.prices.read if ahead else 0.0)
     # one that was paid for should not wait for a little
     if chats:
         earned = EARLY * by_age >= price + cost if ahead else max(rent, SOON * by_age) >= price

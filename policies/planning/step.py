@@ -19,7 +19,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import FRESH, CacheLife, Memory, StepRecord
 from policies.money.caches import CacheRule, newest_input, own_marks
-from policies.money.ledger import SMALLEST, Ledger, affords, best_point
+from policies.money.ledger import SMALLEST, Ledger, affords, best_point, is_worth_a_break
 from policies.money.lifetimes import Lifetimes, Traffic, next_life
 from policies.planning.folding import (
     Folding,
@@ -98,8 +98,10 @@ def _stays(conversation: Conversation, settings: PlanSettings, context: Context)
     if settings.only_to_fit or settings.aim == "steady":
         return sent
     policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
-    due = (at for policy in policies for at in policy.due(conversation, context, context.step + 1))
-    return min((at for at in due if at >= fresh), default=sent)
+    due = {at for policy in policies for at in policy.due(conversation, context, context.step + 1) if at >= fresh}
+    most = sum(context.text_at(conversation, at).tokens for at in due)
+    is_cut = settings.aim == "context" or is_worth_a_break(settings.prices, most)
+    return min(due, default=sent) if is_cut else sent
 
 
 # --- how far back a provider looks for an entry of its prompt cache, on caches that match only at boundaries ---

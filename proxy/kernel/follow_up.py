@@ -13,7 +13,7 @@ from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
 from proxy.kernel.defer import with_tools
 from proxy.kernel.plan import step_record
-from proxy.kernel.prepare import Compactor, in_arm, retried
+from proxy.kernel.prepare import Compactor, asks_for_summary, in_arm, retried
 from proxy.kernel.understand import RequestParser
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import PlannedRequest, UpstreamRequest
@@ -125,7 +125,7 @@ class FollowUp:
             return None
         try:
             compactor.learned.note_overflow(upstream_request, overflow)
-            if upstream_request.notes.arm == "holdout":
+            if upstream_request.client_request.is_dry:
                 return await self._taken_out(upstream_request)
             if upstream_request.notes.continues is not None:
                 return None
@@ -164,7 +164,8 @@ class FollowUp:
         compacted = await self.compactor.compacted(planned) if planned is not None else None
         if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
             return None
-        return retried(upstream_request, in_arm(compacted, "left"))
+        arm = upstream_request.notes.arm
+        return retried(upstream_request, in_arm(compacted, "left") if arm == "holdout" else compacted.noting(arm=arm))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
@@ -172,7 +173,9 @@ class FollowUp:
         result, planned = reply.result(choice), upstream_request.planned
         if not upstream_request.notes.recalls or planned is None:
             return
-        context = planned.context
+        context, summaries = planned.context, self.parser.summaries
+        if summaries is not None and asks_for_summary(context.received.conversation):
+            await summaries.note(context.key, result.text, planned.previous)
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)

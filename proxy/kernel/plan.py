@@ -30,8 +30,9 @@ from policies.restore import ReplyInProgress
 from policies.rules.base import ConfiguredPolicy
 from proxy.config import Settings
 from proxy.event_loop import in_thread
+from proxy.kernel.client_summaries import NEWEST
 from proxy.kernel.cold import FEWEST_BYTES, ColdProcess, Deadline, Turns
-from proxy.kernel.understand import Understanding
+from proxy.kernel.understand import Understanding, taken_over
 from proxy.memory import UNTOUCHED, Key
 from proxy.memory.cached import NO_LOOKUP
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext
@@ -115,8 +116,14 @@ class Planner:
             context, memory = await self.writers.before_plan(context, plan_state, memory)
         previous = memory.steps.get(context.conversation.previous_anchor)
         factor = context.calibration.ratio if self.settings.calibrate else 1.0
+        plan_settings = context.plan_settings
+        if context.conversation.steps == 1 and plan_settings.lifetimes is not None and taken_over(context.conversation):
+            lookup = await self.understanding.store.look_up(context.live.key, [NEWEST])
+            life = life_of(lookup.memory.steps.get(NEWEST) or StepRecord(NEWEST))
+            plan_settings = replace(plan_settings, life=replace(life, is_cold=False, would_be_cold=False))
+            context = structs.replace(context, plan_settings=plan_settings)
         if previous is not None or factor != 1.0:
-            plan_settings = replace(context.plan_settings, factor=factor)
+            plan_settings = replace(plan_settings, factor=factor)
             if previous is not None:
                 plan_settings = self._after_pause(plan_settings, previous, context.lifetime)
             context = structs.replace(context, plan_settings=plan_settings)

@@ -28,7 +28,8 @@ from msgspec import structs
 
 from policies.dialects import TooManyError
 from policies.laws import protected_users
-from policies.model.memory import StepRecord
+from policies.model.conversation import Conversation
+from policies.model.memory import FRESH, StepRecord
 from policies.model.summary_record import NO_USE
 from policies.money.bills import Arm
 from policies.money.caches import MarkStyle
@@ -40,6 +41,7 @@ from policies.tools import writes
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
+from proxy.kernel.client_summaries import ASKS, WITHIN
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.defer import CalledTools, ToolDeferral, may_defer
 from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
@@ -99,6 +101,10 @@ class Compactor:
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
+        if first is None and asks_for_summary(planned.context.received.conversation) and not self.needs_room(planned):
+            whole = await self.plan(structs.replace(planned.context.client_request, is_dry=True))
+            assert whole is not None  # it was one before
+            return as_it_stands(self, whole)
         deferral = self.deferral if first is None and planned.context.tools.record is not None else None
         if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
             again = await self.plan(planned.context.client_request)
@@ -177,9 +183,10 @@ class Compactor:
         """The plan that the history alone decides, for a credential that nothing may be claimed for."""
         adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
         settings = planned.context.plan_settings
-        if not (adopted or settings.life.is_cold or settings.life.would_be_cold):
+        if not (adopted or settings.life.is_cold or settings.life.would_be_cold or _continues_life(planned)):
             return planned
-        plan_settings = replace(settings, life=replace(settings.life, is_cold=False, would_be_cold=False))
+        life = replace(settings.life, is_cold=False, would_be_cold=False) if planned.previous is not None else FRESH
+        plan_settings = replace(settings, life=life)
         context = structs.replace(planned.context, plan_settings=plan_settings)
         planned = structs.replace(planned, context=context)
         memory = replace(planned.memory, summaries=(), digests={}) if adopted else planned.memory
@@ -238,8 +245,20 @@ def _has_texts_of_models(planned: PlannedRequest) -> bool:
     return is_written or preset.summarizes or preset.digests is not None
 
 
+def asks_for_summary(conversation: Conversation) -> bool:
+    """True where its client asks for a summary of it, to go on with that in its place."""
+    new = (conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1))
+    texts = [block.text[:WITHIN] for block in new if block.kind in ("user", "opaque")]
+    return any(words in text for text in texts for words in ASKS)
+
+
 def _decisions(record: StepRecord) -> tuple[object, ...]:
     return record.edits, record.dropped, record.shed, life_of(record)
+
+
+def _continues_life(planned: PlannedRequest) -> bool:
+    """True where a first request goes on with the lifetime of marks of the history that a summary stands for."""
+    return planned.previous is None and planned.context.plan_settings.life != FRESH
 
 
 def is_underivable(planned: PlannedRequest) -> bool:
@@ -248,7 +267,7 @@ def is_underivable(planned: PlannedRequest) -> bool:
     plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
     if plan.shed or plan.wants or state.has_model_text or state.dropped:
         return True
-    if state.life.is_cold or state.life.would_be_cold:
+    if state.life.is_cold or state.life.would_be_cold or _continues_life(planned):
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True
@@ -371,6 +390,14 @@ def retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamReque
     warnings = [smaller.headers.get("x-narrows-warning", ""), "overflow-retried"]
     headers = {**smaller.headers, "x-narrows-ms": refused.headers.get("x-narrows-ms", "")}
     return structs.replace(smaller, headers=headers | warning_header(warnings))
+
+
+def as_it_stands(compactor: Compactor, planned: PlannedRequest) -> UpstreamRequest:
+    """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply may
+    hold recalls. That of a request for a summary is read, too."""
+    may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
+    is_read = may_overflow or asks_for_summary(planned.context.received.conversation)
+    return compactor.observed(planned).noting(may_overflow=may_overflow, recalls=is_read)
 
 
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:
@@ -515,14 +542,10 @@ def holding_out(compactor: Compactor, holdout: Holdout) -> Prepare:
         return in_arm(await compactor.compacted(planned, waiting), "left" if needs_room else "on")
 
     def held_out(planned: PlannedRequest) -> UpstreamRequest:
-        """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply
-        may hold recalls."""
         client_request = planned.context.client_request
         if client_request.counting is not None:
             headers = compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
-        may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
-        observed = in_arm(compactor.observed(planned), "holdout")
-        return observed.noting(may_overflow=may_overflow, recalls=may_overflow)
+        return in_arm(as_it_stands(compactor, planned), "holdout")
 
     return compact

@@ -39,6 +39,7 @@ from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, restore
 from proxy.config import Settings
 from proxy.event_loop import in_thread
+from proxy.kernel.client_summaries import TAKES_OVER, ClientSummaries
 from proxy.kernel.defer import ToolDeferral, with_tools, without_searches
 from proxy.memory import Key, conversation_id
 from proxy.memory.cached import NO_LOOKUP, CachedStore
@@ -185,8 +186,8 @@ class Understanding:
 class RequestParser:
     """Splits and reads requests, and remembers what it has read."""
 
-    def __init__(self, conversations: Conversations) -> None:
-        self._conversations = conversations
+    def __init__(self, conversations: Conversations, summaries: ClientSummaries | None = None) -> None:
+        self._conversations, self.summaries = conversations, summaries
         self._counters: dict[str, Counter] = {}
         self._large, self._huge = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
         self._unproven, self._unproven_large = asyncio.Semaphore(1), asyncio.Semaphore(1)
@@ -271,7 +272,13 @@ class RequestParser:
             conversation = await in_thread(converse, messages)
         else:
             conversation = converse(messages, conversation, len(shared))
-        key = _key(kind[0], kind[1], kind[2] or request.conversation, conversation)
+        name = kind[2] or request.conversation
+        key = _key(kind[0], kind[1], name, conversation)
+        if not name and self.summaries is not None and (summary := taken_over(conversation)):
+            if earlier and earlier.key != key and earlier.conversation.end_anchor(0) == conversation.end_anchor(0):
+                key = earlier.key
+            else:
+                key = await self.summaries.continued(key, summary)
         return ParsedRequest(request, count, conversation, key)
 
     async def _find(self, kind: _Kind, body: bytes) -> tuple[Branch | None, bool]:
@@ -407,6 +414,15 @@ class Assembler:
             tool_kinds=settings.tool_kinds,
             keep=joined(settings.keep, client_request.options.keep),
         )
+
+
+def taken_over(conversation: Conversation) -> str:
+    """A text that begins with the summary which its client begins it with; "" where there is none."""
+    for block in conversation.blocks[conversation.head : conversation.ends[0]]:
+        for words, end in TAKES_OVER if block.kind == "user" else ():
+            if words in block.text:
+                return block.text.partition(words)[2].partition(end)[2]
+    return ""
 
 
 def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:

@@ -63,6 +63,7 @@ class Breakdown:
     """Policies that change nothing have none."""
     edits: tuple[BeforeAfter, ...]
     """Tokens that each edit stands for, and of its text."""
+    blocks: tuple[BeforeAfter, ...]
 
     @property
     def tokens(self) -> BeforeAfter:
@@ -128,7 +129,8 @@ def break_down(
     for message, places in by_message.items():
         largest = blocks[max(places, key=lambda i: before[i][0])]
         messages.append(MessageSize(message, largest.kind, largest.tool, *sizes_of(places)))
-    return Breakdown(tuple(messages), tuple(layers), tuple(sizes_of(covered)[0] for covered in spans))
+    by_edit = tuple(sizes_of(covered)[0] for covered in spans)
+    return Breakdown(tuple(messages), tuple(layers), by_edit, tuple(sizes_of([i])[0] for i in range(len(blocks))))
 
 
 def _layer(

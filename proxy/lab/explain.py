@@ -55,13 +55,15 @@ from proxy.lab.arguments import (
     check_prices,
     custom_presets,
 )
-from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
+from proxy.lab.breakdown import TOOLS, BeforeAfter, Breakdown, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
 from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
+_MOST_TO_COME = 25
+"""Requests that a session is expected to go on for, at most."""
 _LATER = 600.0
 """Seconds of a pause of a person, which is longer than some caches live, and shorter than others do."""
 
@@ -94,6 +96,15 @@ class InputBill:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """What is new of one kind: its tokens, and dollars as it is first sent, and as it is sent again from then on."""
+
+    tokens: BeforeAfter
+    first_sight: InputBill
+    rest_of_session: InputBill
+
+
+@dataclass(frozen=True, slots=True)
 class PatternEffect:
     blocks: int
     tokens: int
@@ -105,7 +116,7 @@ class Explanation:
     JSON: ClassVar = (
         *("model", "prices", "prices_known", "notes", "preset", "aim", "requests_in_history", "reason", "verdict"),
         *("tokens", "tokens_of_recall_tool", "deferred", "input_bill_of_this_request", "messages", "kinds", "foretold"),
-        *("edits", "keep"),
+        *("new", "requests_to_come", "edits", "keep"),
     )
 
     model: str
@@ -124,6 +135,10 @@ class Explanation:
     input_bill_of_this_request: Mapping[str, InputBill]
     messages: Sequence[MessageSize]
     kinds: Mapping[str, BeforeAfter]
+    new: Mapping[str, Arrival]
+    """What the request before it did not have, by kind, the largest first."""
+    requests_to_come: int
+    """For how many requests its session goes on, as sessions of its age do."""
     layers: Sequence[PolicyEffect]
     """The request after each policy, in the order of the preset."""
     idle_policies: Sequence[str]
@@ -206,6 +221,8 @@ def explained(
         input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime),
         messages=sizes.messages,
         kinds=sizes.kinds,
+        new=arrivals(result, sizes, tokens),
+        requests_to_come=remaining(result.conversation.steps),
         layers=sizes.layers,
         idle_policies=[name for name in order if all(layer.after != name for layer in sizes.layers)],
         foretold=tuple(foretold(result)),
@@ -262,6 +279,35 @@ def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: Befo
     before = tokens.before - sum(each.before for each in new[0])
     after = tokens.after - sum(each.after for each in new[1])
     return BeforeAfter(*(size if size >= least else 0 for size in (before, after)))
+
+
+def remaining(requests: int) -> int:
+    """For how many requests a session of this age goes on: as long again, but no longer than `_MOST_TO_COME`."""
+    return min(requests, _MOST_TO_COME)
+
+
+def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter) -> Mapping[str, Arrival]:
+    """What is new in a request, by kind: outputs by that of their tool. It is written to the cache, where the provider
+    has a price for that, and read from there in the requests to come."""
+    conversation, settings, prices = result.conversation, result.settings, result.settings.prices
+    blocks, head = conversation.blocks, breakdown.messages[0]
+    sizes = {TOOLS: head.tokens} if conversation.steps == 1 and head.message is None else {}
+    for at in conversation.arrived(conversation.steps - 1):
+        block, kind = blocks[at], str(blocks[at].kind)
+        if block.answers is not None:
+            kind = f"{settings.toolbox.kind(block.tool, blocks[block.answers].text, block.text)} output"
+        some, more = sizes.get(kind, BeforeAfter(0, 0)), breakdown.blocks[at]
+        sizes[kind] = BeforeAfter(some.before + more.before, some.after + more.after)
+
+    price = prices.cost(Usage(tokens.after, 0, 0, 0)).input / max(1, tokens.after)  # of so long a prompt
+
+    def bill(size: BeforeAfter, rate: float) -> InputBill:
+        return InputBill(*(side * rate * price if prices.listed else None for side in (size.before, size.after)))
+
+    write = prices.write if prices.breakpoints else 1.0
+    rest = remaining(conversation.steps) * (prices.read if tokens.after >= settings.cache.least else 1.0)
+    largest = sorted(sizes.items(), key=lambda item: -item[1].before)
+    return {kind: Arrival(size, bill(size, write), bill(size, rest)) for kind, size in largest}
 
 
 def original_text(body: bytes, ref: str) -> str | None:
@@ -361,7 +407,11 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     print_bars(console, message_bars(explanation.messages), console.width)
     console.print(Text("\nby kind", style="bold"))
     print_bars(console, kind_bars(explanation.kinds), console.width)
-    console.print()
+    new = plain_table("new in it", "tokens", "as sent", "now", "in the rest")
+    for kind, each in explanation.new.items():
+        dollars = (money(bill.after) for bill in (each.first_sight, each.rest_of_session))
+        new.add_row(kind, f"{each.tokens.before:,}", f"{each.tokens.after:,}", *dollars)
+    console.print("", new, "", sep="\n")
     if explanation.edits:
         table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
         table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"  # the widest, so that no other is cut
@@ -416,9 +466,10 @@ RequestFile = Annotated[
     """
     Bars: one for each message by its place in the history, with its tokens, and behind -> those that would be sent.
 
+    New in it, by kind: its tokens, and its cost as sent: now, and in the rest, as many requests again, 25 at most.
+
     Columns: policy, what shortens it; where, its place in the body; what, its kind and tool; ref, what --ref takes;
-    before and after, tokens; since, now (decided in this request) or earlier (in one before it, as the history
-    shows).
+    before and after, tokens; since, now (decided in this request) or earlier (in one before it).
     """
 )
 def explain(

@@ -430,7 +430,13 @@ def _bills(explanation: "Explanation") -> Markup:
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
     note = f"At the prices of {shortened(explanation.prices)}. Now and in ten minutes: after the request before it."
+    new = [
+        (kind, [f"{each.tokens.after:,}", money(each.first_sight.after), money(each.rest_of_session.after)])
+        for kind, each in explanation.new.items()
+    ]
+    rest = f"in {counted(explanation.requests_to_come, 'request')} to come"
     return together(
         table(("input", "as written", "as sent"), lines, "bill"),
+        table(("new in it, as sent", "tokens", "now", rest), new, "bill"),
         asides([*explanation.foretold, note, *explanation.notes]),
     )

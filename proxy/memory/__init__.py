@@ -36,6 +36,7 @@ from proxy.memory.decisions import (
 )
 from proxy.memory.records import (
     ARTIFACTS,
+    CLIENT_SUMMARIES,
     COMPRESSED,
     DAYS,
     DELETIONS,

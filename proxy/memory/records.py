@@ -48,9 +48,11 @@ ARTIFACTS = TextKind("artifact", bounded_by="tenant", by_name=True)
 MESSAGES = TextKind("message", bounded_by="conversation")
 COMPRESSED = TextKind("compressed", bounded_by="tenant", by_name=True)
 RESERVATIONS = TextKind("reservation", bounded_by="tenant")
-TEXT_KINDS = {kind.name: kind for kind in (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED, RESERVATIONS)}
+CLIENT_SUMMARIES = TextKind("client_summary", by_name=True)
+_KINDS = (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED, RESERVATIONS, CLIENT_SUMMARIES)
+TEXT_KINDS = {kind.name: kind for kind in _KINDS}
 """Texts behind references, the outputs of tools, the log of a conversation, what hashes of the compress API stand
-for, and what keys were charged for replies that go on."""
+for, what keys were charged for replies that go on, and digests of the summaries that clients asked for."""
 
 OWNER = Kind("owner")
 """Who has sent a conversation: the name alone, without a value."""

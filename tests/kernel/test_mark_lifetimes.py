@@ -1,16 +1,19 @@
 """Marks that ask for the longer lifetime, over sockets: when, which bytes, and what replicas and restarts do."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from policies.money import lifetimes
 from proxy.app import App
-from proxy.lab.provider import Send, Violation
+from proxy.lab.provider import Say, Send, Violation
 from proxy.lab.provider.api import refusal
+from tests.kernel.test_client_summaries import CLAUDE_ASKS, CLAUDE_BEGINS, TEXT, beginning
 from tests.kit.apis import APIS
 from tests.kit.counted import counted
+from tests.kit.histories import Json
 from tests.kit.stage import Stage, ends, working
 
 MODEL = "claude-opus-5-5"
@@ -38,10 +41,13 @@ class Conversation:
         stage.provider.clock = lambda: self.now
 
     async def ask(self, app: App, end: int, pause: float) -> set[str]:
+        return await self.send(app, SESSION[:end], pause)
+
+    async def send(self, app: App, messages: Sequence[Json], pause: float) -> set[str]:
         """The lifetimes that the marks of the request ask for, as it arrives upstream."""
         self.now += pause
         more: dict[str, Any] = {"cache_control": self.mark} if self.mark else {}
-        body = APIS["anthropic_messages"].body(SESSION[:end], model=MODEL, max_tokens=9_000, **more)
+        body = APIS["anthropic_messages"].body(messages, model=MODEL, max_tokens=9_000, **more)
         head = {"Content-Type": "application/json", "x-api-key": "sk-k", "anthropic-version": "2023-06-01"}
         async with self.stage.client.post(f"{app.base_url}/messages", data=json.dumps(body), headers=head) as reply:
             assert reply.status == 200, await reply.text()
@@ -139,3 +145,20 @@ async def test_why_a_cache_missed_is_counted_where_a_client_has_asked(
     conversation, app = Conversation(stage), await stage.start()
     await conversation.ask(app, 1, 0)
     assert counted(app.telemetry, "cache_misses_total", reason=label) == 1
+
+
+async def test_p2_the_history_behind_a_summary_of_its_client_goes_on_with_the_lifetime(stage: Stage) -> None:
+    conversation = Conversation(stage, EPHEMERAL)
+    first, second = [await stage.start(mark_lifetime="auto") for _ in range(2)]
+    assert await paused(conversation, first) == {"1h"}
+    end = ends(SESSION)[6]
+    history = [*SESSION[:end], {"role": "user", "content": CLAUDE_ASKS}]
+    stage.provider.answer = lambda received: Say(TEXT)
+    assert await conversation.send(first, history, 10) == {""}
+    stage.provider.answer = None
+    after = [*beginning(CLAUDE_BEGINS), *working(8)[2:]]
+    after[2]["content"] += "\n" + "The words of a file that the client brings along. " * 400
+    for app, end in ((second, 3), (first, 3), (first, 5), (first, 8)):
+        assert await conversation.send(app, after[:end], 10) == {"1h"}, end
+    other = [*after[:2], {**after[2], "content": after[2]["content"].replace("line 11", "line 12")}]
+    assert await conversation.send(first, other, 10) == {""}

@@ -179,6 +179,39 @@ def test_a_dry_run_says_what_it_costs_now_and_in_ten_minutes() -> None:
         bill = told.input_bill_of_this_request[when.replace(" ", "_")]
         assert money(bill.before) in lines[f"its bill, {when}"]
         assert f">{when}<" in page
+    for kind, each in told.new.items():
+        row = next(line for line in paper.getvalue().splitlines() if line.startswith(f"{kind} ") and "$" in line)
+        assert row.split()[-2:] == [money(each.first_sight.after), money(each.rest_of_session.after)]
+        assert f">{kind}<" in page
+
+
+def test_what_is_new_adds_up_to_what_the_cache_does_not_hold() -> None:
+    prices = prices_for("claude-opus-5-5")
+    told = explained(request_of(8), "lossless")
+    assert list(told.new) == ["command output", "assistant", "call"]
+    size = sum(each.tokens.before for each in told.new.values())
+    assert size == pytest.approx(new_tokens(told, prices.write))
+    dollars, age = prices.input / 1e6, told.requests_in_history
+    for each in told.new.values():
+        assert each.first_sight.before == pytest.approx(dollars * each.tokens.before * prices.write)
+        assert each.rest_of_session.after == pytest.approx(dollars * each.tokens.after * prices.read * age)
+
+
+def test_of_a_first_request_all_is_new_and_of_a_long_session_the_rest_has_an_end() -> None:
+    first = explained(request_of(2), "lossless")
+    assert {kind: each.tokens for kind, each in first.new.items()} == first.kinds
+    assert "tools" in first.new
+    assert first.requests_to_come == 1
+    long = explained(body_of("long_day"), "eager")
+    assert long.requests_in_history > long.requests_to_come == 25
+
+
+def test_an_output_that_is_shortened_at_first_sight_is_sent_for_less() -> None:
+    output = "\n".join(f"case {at}: value {at * 7919 % 1000}, as measured" for at in range(300))
+    history = [said("user", "go"), *called(1, output), *called(2, output + "\ndone")]
+    output = explained(chat(*history, tools=TOOLS), "lossless").new["command output"]
+    assert output.tokens.after < output.tokens.before
+    assert output.first_sight.after < output.first_sight.before
 
 
 def test_below_the_floor_is_said() -> None:

@@ -47,6 +47,46 @@ def test_the_bill_of_a_prefix_cache_by_hand() -> None:
     assert (ledger.total, ledger.original) == (360, 1160)
 
 
+def test_what_is_shortened_before_it_is_first_sent_is_so_in_the_baseline_too() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100)
+    ledger.arrive([1000, 50])
+    ledger.change(1, 200)
+    ledger.send(3, ())
+    assert ledger.baseline == ledger.paid == pytest.approx(100 + 10 + 250)
+    ledger.arrive([10])
+    ledger.change(1, 20)  # sent before: the baseline reads 350 all the same
+    ledger.send(1, ())
+    assert ledger.baseline == pytest.approx(360 + 35 + 10)
+    assert ledger.original == 1160
+
+
+def test_what_no_entry_would_hold_is_shortened_at_the_price_of_plain_input() -> None:
+    ledger = Ledger(MARK_PRICES)
+    ledger.arrive([100, 1000], marked=False)
+    ledger.change(1, 200)
+    assert ledger.baseline == pytest.approx(300)
+    ledger.send(2, (), marks_end=False)
+    ledger.arrive([10], marked=False)
+    assert ledger.baseline == pytest.approx(300 + 310)
+
+
+def test_what_excerpts_saved_at_first_sight_is_not_spent_on_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(economics, "SOON", 0.0)
+    taken = {}
+    for excerpt_at in (0, 1):  # before it is sent at all, or one request later
+        ledger = Ledger(PREFIX_PRICES)
+        for step in range(20):
+            ledger.arrive([20_000, 10_000, 40_000] if step == 0 else [])
+            if step == excerpt_at:
+                ledger.change(2, 100)
+            ledger.send(2 if step == excerpt_at else 3, ())
+        ledger.arrive([])
+        ledger.saving[0], ledger.rents[0] = 19_000, 1e9
+        taken[excerpt_at] = best_point(ledger, 3)
+    assert taken == {0: None, 1: 0}
+
+
 def test_the_bill_of_a_breakpoint_cache_by_hand() -> None:
     ledger = Ledger(MARK_PRICES)
     ledger.arrive([100, 1000])
