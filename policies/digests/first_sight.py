@@ -43,7 +43,7 @@ _PROGRESS = (
     r"\[\d{1,6}/\d{1,6}\]"
 )
 _WRONG = r"(?!.{0,200}(?:error|fail|warn))"
-_COUNTS = r"(?!.{0,300}\d (?:passed|failed))"
+_COUNTS = r"(?!.{0,300}\b\d{1,9} (?:passed|failed))"
 _NOISE = re.compile(rf"{_COUNTS}[ \t]{{0,20}}(?:{_PASSED}|(?:{_PROGRESS}){_WRONG})", re.I)
 """A passed test, or a step of progress; no counts of tests, and no verdict."""
 _SHARE_OF_NOISE = 0.3

@@ -46,7 +46,7 @@ AimOption = Annotated[
     typer.Option(
         "--aim",
         metavar="bill|context|steady",
-        help="What decides: the bill, the preset's triggers and sizes, or what is new. Default: by preset.",
+        help="When Narrows acts. Default: by preset.",
     ),
 ]
 ContextTokens = Annotated[

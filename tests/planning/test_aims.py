@@ -193,15 +193,20 @@ def test_w2_in_small_windows_a_summary_comes_before_what_trims(policies: str, wi
     assert len(used) >= len(server.memory.summaries) - 1  # what is paid for is used
 
 
-@pytest.mark.parametrize("aim", ["bill", "steady"])
-def test_where_nothing_sent_changes_a_summary_is_asked_for_near_the_window_alone(aim: Aim) -> None:
+@pytest.mark.parametrize(("aim", "is_steady"), [("bill", False), ("steady", True)])
+def test_where_nothing_sent_changes_a_summary_is_asked_for_near_the_window_alone(aim: Aim, is_steady: bool) -> None:
     """Elsewhere it would be paid for and not stand."""
-    server = serving("claude-opus-5-5", "rolling", aim=aim, limits=BudgetLimits(window=60_000), tools=TOOLS)
-    done = served(server, agent(45, lines=60))
-    wants = [want.reason for each in done for want in each.plan.wants]
-    adopted = [each.plan.reason for each in done if each.plan.adopted]
-    assert ({*wants} == {"window"}) == (aim == "steady")
-    assert {*adopted} == ({"checkpoint:window"} if aim == "steady" else {"checkpoint:summary"})
+    policies = (
+        Summarize(keep=9, when=(Trigger(),), batch=600, verbatim_tokens=300, generations=3, long_message=9_000),
+        Trim(keep=2),
+    )
+    written, limits = Summarizing(CRITERIA, Prices("s", 0.1, 0.4), 100, 0.0), BudgetLimits(window=60_000)
+    server = Server(None, prices_for("gpt-4o"), policies=policies, aim=aim, summarizing=written, limits=limits)
+    done = served(server, agent(90))
+    wants = {want.reason for each in done for want in each.plan.wants}
+    adopted = {each.plan.reason for each in done if each.plan.adopted}
+    assert adopted == {"checkpoint:window" if is_steady else "checkpoint:summary"}
+    assert ("window" in wants, wants == {"window"}) == (is_steady, is_steady)
 
 
 # --- records of old turns, and summaries ---

@@ -45,10 +45,10 @@ def test_nothing_that_was_sent_changes() -> None:
         assert done.plan.reason == ""
         before = [*sent_messages(done)]
     assert len(json.dumps(before)) < 0.4 * len(json.dumps(session())), "else this shows nothing"
-    usual = [
-        compact(body_of(request), policies="coding-agent", budget=ROOMY).plan.reason for request in requests(session())
+    others = [
+        compact(body_of(request), policies="structural", budget=ROOMY).plan.reason for request in requests(session())
     ]
-    assert {*usual} - {""}, "else this shows nothing"
+    assert {*others} - {""}, "else this shows nothing"
 
 
 def test_a_new_output_is_an_excerpt_at_once_and_its_last_line_says_the_way_back() -> None:
@@ -79,7 +79,8 @@ def test_near_the_window_room_is_made() -> None:
 
 @pytest.mark.parametrize(("is_cold", "reason"), [(True, "checkpoint:cold"), (False, "")])
 def test_whatever_can_go_goes_once_the_cache_is_cold(is_cold: bool, reason: str) -> None:
-    reads = [each for i in range(40) for each in runs(f"cat part_{i}.py", FILE.replace("part", f"part_{i}_of"))]
+    reads = [each for i in range(30) for each in runs(f"cat part_{i}.py", FILE.replace("of", f"of_{i}"))]
     conversation = conversation_of(user("Go on."), *reads, says("done"))
     planned = plan(conversation, settings_of(life=CacheLife(is_cold=is_cold)))
-    assert (planned.reason, bool(planned.edits)) == (reason, is_cold)
+    assert planned.reason == reason
+    assert (planned.after < 0.7 * planned.before) == is_cold
