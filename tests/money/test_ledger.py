@@ -154,6 +154,7 @@ def test_rent_buys_a_point_when_the_table_says(
 ) -> None:
     monkeypatch.setattr(economics, "GUARD", 1e9)
     monkeypatch.setattr(economics, "REMAINING", 1e9)
+    monkeypatch.setattr(economics, "LIKELY", 1e9)
     ratio, pays = (1.25, 2, 5, 10)[column], TABLE[read, write][column]
     saved = 10_000
     assert pays == pytest.approx(((ratio - 1) * write - ratio * read) / read)
@@ -253,7 +254,7 @@ def test_the_sooner_a_rewrite_is_earned_back_the_further_it_may_take_the_bill(
     share: float, bill: float, fires: bool
 ) -> None:
     """Shares of the age: 0.13 of it allows 1.092, 0.19 allows 1.063, and 0.21 no more than the guard."""
-    saved, requests = 20_000, 100
+    saved, requests = 20_000, 50
     behind = int(saved * (0.1 + 0.1 * requests * share) / 0.9)  # the price is behind * .9 - saved * .1
     ledger = grown(requests, saved, behind)
     ledger.saving[0], ledger.rents[0] = saved, 1e9
