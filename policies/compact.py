@@ -97,7 +97,9 @@ def compact(
         keep=patterns_of(keep),
     )
     deferring = _deferred(api, request, conversation, count, options.prices, tools or preset.tools)
-    request = with_list(request, deferring.list(deferring.called_in(conversation))) if deferring else request
+    if deferring:
+        beside = deferring.namespaces(request, conversation)
+        request = with_list(request, deferring.list(deferring.called_in(conversation)), beside)
     plan_input = assemble(api, request, conversation, count, options)
     result = plan(conversation, plan_input.settings, memory)
     rendering, marks = render(api.name, request, conversation, result), plan_input.settings.marks

@@ -174,7 +174,8 @@ def with_tools(parsed: ParsedRequest, tools: DeferredTools) -> ParsedRequest:
     """The request as it is sent: with what its searches have found, where that stands in the list."""
     hits = tools.found_in(parsed.conversation) if tools.form.finds_in_list else ()
     request, listed = parsed.request, tools.list(hits)
-    request = request if request.tool_list == listed else with_list(request, listed)
+    if request.tool_list != listed:
+        request = with_list(request, listed, tools.namespaces(request, parsed.conversation))
     return structs.replace(parsed, request=request, tools=tools)
 
 
