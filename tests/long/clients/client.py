@@ -107,6 +107,10 @@ class Client:
     """The call of its tool that runs a command, without an id."""
     write: Callable[[str, str], Json] = write
     """The call of its tool that writes a file, by path and text."""
+    later: Sequence[Json] = ()
+    """Calls of tools whose definitions are deferred, where those of its commands are not."""
+    defers: bool = False
+    """Whether definitions of tools are deferred; a script has many more of them then."""
     end: Callable[[str], Json] | None = None
     """The call that ends its work with a last sentence, where a sentence alone does not end it."""
     front: Relay | None = None
@@ -124,6 +128,7 @@ class Client:
             "MODEL": self.model,
             "API": self.dialect,
             "STREAM": "1" if self.streams else "",
+            "MANY_TOOLS": "1" if self.defers else "",
             "HEADERS": json.dumps({name: value.format(asked=place.asked) for name, value in self.headers.items()}),
             **self.configured(self, place.home, place.base_url),
         }

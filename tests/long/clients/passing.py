@@ -19,10 +19,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from policies.money.prices import Usage
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
 from proxy.lab.provider import Provider, Received
 from proxy.lab.provider.signatures import REASONING, THINKING, seal
-from tests.long.clients.task import brings_tools
+from tests.long.clients.task import brings_tools, tools_of
 
 STEP = 128
 """Tokens by which a cache may be behind: OpenAI's grows in such steps."""
@@ -49,6 +49,8 @@ class Heard:
     headers: Mapping[str, str]
     raw: bytes
     before: int
+    tools: int
+    """How many the client brought."""
 
     @property
     def prefix(self) -> str:
@@ -100,8 +102,8 @@ class Ear:
                     await response.write(piece)
             except aiohttp.ClientError as error:
                 self.cut.append(f"{request.path}: {error}")
-        if body and json.loads(body).get("tools"):
-            self.heard.append(Heard(request.headers, reply.headers, bytes(raw), before))
+        if body and (tools := json.loads(body).get("tools")):
+            self.heard.append(Heard(request.headers, reply.headers, bytes(raw), before, len(tools)))
         return response
 
 
@@ -122,12 +124,14 @@ def promises(heard: Iterable[Heard], requests: Sequence[Received]) -> Iterable[s
     declared = {each.before: each for each in heard}
     print(f"{'request':>7} {'prompt':>7} {'cached':>7} {'owed':>7}  prefix", flush=True)
     before: Usage | None = None
+    lists = [json.dumps(received.json["tools"]) for received in requests]
     for number, received in enumerate(requests):
         usage = received.usage or Usage(0, 0, 0, 0)
         reply = declared.get(number)
-        prefix = reply.prefix if reply else "extended"  # a further round of the same reply
+        # a further round of the same reply; in chat completions what a search has found is at the end of the list
+        prefix = reply.prefix if reply else "extended" if lists[number] == lists[number - 1] else "other tools"
         due = owed(prefix, before)
-        line = f"{prefix:18} {reply.edits}" if reply else "recall"
+        line = f"{prefix:18} {reply.edits}" if reply else f"{prefix:18} recall"
         print(f"{number + 1:7} {usage.prompt:7} {usage.cached:7} {due:7}  {line}", flush=True)
         if usage.cached <= due - STEP:
             yield f"request {number + 1}: {prefix} was declared, {usage.cached} were cached, {due} owed"
@@ -147,6 +151,17 @@ def unseen(hides: bool, heard: Sequence[Heard], requests: Sequence[Received]) ->
     yield from (f"there was no {what}" for what, happened in seen.items() if not happened)
     yield from ("the client heard of a recall" for each in heard if RECALL.encode() in each.raw)
     yield from ("a reply declared no prefix" for each in heard if not each.prefix)
+
+
+def undeferred(heard: Sequence[Heard], requests: Sequence[Received], looked: int) -> Iterable[str]:
+    """What of the deferral did not happen, or was heard though it should not be."""
+    if heard and requests:
+        shown = len(tools_of(requests[0]))
+        print(f"{heard[0].tools} definitions, of which {shown} were shown at first; {looked} searches", flush=True)
+        yield from ["no definition was deferred"] if shown >= heard[0].tools else []
+    yield from [] if looked else ["there was no search"]
+    words = (SEARCH, "tool_search", "tool_reference", "defer_loading", '"namespace"')
+    yield from (f"the client heard of {word}" for word in words for each in heard if word.encode() in each.raw)
 
 
 def broken(dialect: str, streams: bool, ear: Ear) -> Iterable[str]:
