@@ -108,7 +108,7 @@ class Client:
     write: Callable[[str, str], Json] = write
     """The call of its tool that writes a file, by path and text."""
     later: Sequence[Json] = ()
-    """Calls of tools whose definitions are deferred, where those of its commands are not."""
+    """Calls of tools whose definitions are deferred, where those that it runs commands with may not be."""
     defers: bool = False
     """Whether definitions of tools are deferred; a script has many more of them then."""
     end: Callable[[str], Json] | None = None

@@ -68,7 +68,7 @@ async def _called(client: Client, home: Path, work: Path) -> Iterable[str]:
         *refused(provider.requests),
         *promises(ear.heard, requests),
         *unseen(client.hides, ear.heard, requests),
-        *(undeferred(ear.heard, requests, model.looked) if client.defers else ()),
+        *(undeferred(ear.heard, requests, model.looked) if client.defers and requests else ()),
         *broken(client.dialect, client.streams, ear),
         *_unforwarded(client, ear),
         *lost(client.dialect, model.thoughts[: None if client.continues else -1], requests),

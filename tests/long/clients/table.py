@@ -147,7 +147,12 @@ _CLIENTS = (
 )
 _SCRIPTS = ("OpenAI SDK, Python", "Anthropic SDK, Python", "LangChain", "pydantic-ai", "OpenAI Agents")
 _DEFER = (*_SCRIPTS, "Codex", "opencode", "Claude Code")
+_LATER = {"opencode": [programs.MANY]}
 CLIENTS = (
     *_CLIENTS,
-    *(replace(each, name=f"{each.name}, deferring", defers=True) for each in _CLIENTS if each.name in _DEFER),
+    *(
+        replace(each, name=f"{each.name}, deferring", defers=True, later=_LATER.get(each.name, ()))
+        for each in _CLIENTS
+        if each.name in _DEFER
+    ),
 )

@@ -32,13 +32,15 @@ def called(name: str, arguments: str) -> str:
 
 
 def other(deed, thing):
-    """A tool that nobody needs."""
+    """A tool that few need."""
 
     def tool(identifier: str, reason: str) -> str:
-        raise NotImplementedError
+        return f"the {thing} {identifier}: done"
 
     tool.__name__ = f"{deed}_{thing}"
-    tool.__doc__ = f"The way to {deed} a {thing} of this account. " + f"It works on the {thing} records there are. " * 6
+    tool.__doc__ = (
+        f"The way to {deed} a {thing} of this account. " + f"It works on the {thing} records there are. " * 10
+    )
     return tool
 
 
