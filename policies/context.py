@@ -18,8 +18,9 @@ from policies.money.prices import Budget, Prices
 from policies.sight import SightWindow
 from policies.tools import Toolbox, ToolKind, WayBack
 
-Aim = Literal["bill", "context"]
-"""Things go when that pays (`bill`), or at the triggers and sizes that the preset names."""
+Aim = Literal["bill", "context", "steady"]
+"""Things go when that pays (`bill`), or at the triggers and sizes that the preset names; or never once they were sent,
+but at a hard mark and when the cache is cold (`steady`)."""
 
 
 LEAST_SAVING = 15

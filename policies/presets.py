@@ -105,9 +105,17 @@ class Preset:
 
 
 _DEDUPE = Dedupe(over=60)
-_REUSE = Reuse(lines=3, saves=10, file_share=0.8)
+_REUSE = Reuse(lines=3, saves=10)
 _TIDY = Tidy(saves=20)
-_OFFLOAD = Offload(over=250, keep=5, keep_files=8, relevant_tokens=30)
+_OFFLOAD = Offload(
+    over=250,
+    keep=10,
+    keep_files=8,
+    relevant_tokens=30,
+    first_sight_over=400,
+    first_sight_share=0.25,
+    first_sight_least=300,
+)
 _POINTERS = Offload(over=20_000, keep=5, keep_files=5, relevant_tokens=0, first_cut_share=0.0, first_cut_files=True)
 """Nothing stays of an output but its pointer, from the first cut on."""
 _COLLAPSE = Collapse(keep=5)
@@ -134,12 +142,15 @@ _DIGEST = Digest(over=Size(chars=1_500), max_chars=800, source_chars=50_000, by_
 _SIX = Window(messages=6)
 _TENTH = Window(share=0.1)
 
-_SIGHT = 0.05
+_SIGHT = 0.03
+_EXCERPTS = Exceptions(first_sight=True)
 
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
-        "all policies that need no model, cheapest first",
+        "all policies that need no model, cheapest first: of outputs over 400 tokens, except files and documents, the "
+        "model first sees what matters in their kind, and what is old goes where that pays",
+        _EXCERPTS,
         sight=_SIGHT,
     ),
     "adaptive": Preset(
@@ -147,6 +158,7 @@ PRESETS: Mapping[str, Preset] = {
         "the default: as coding-agent, with a rolling summary where it pays, once the history has 100,000 tokens or "
         "fills 60 % of the window; in chats without tools, once the prompt has 16,000 tokens or fills half the window, "
         "where it pays or the window is small",
+        _EXCERPTS,
         small_chat_aim="context",
         sight=_SIGHT,
     ),
@@ -154,6 +166,7 @@ PRESETS: Mapping[str, Preset] = {
         # arguments make up for a little of the prose that stays
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
         "as coding-agent, but the prose of the assistant and old turns stay whole",
+        _EXCERPTS,
         sight=_SIGHT,
     ),
     "eager": Preset(
@@ -163,24 +176,31 @@ PRESETS: Mapping[str, Preset] = {
             _TIDY,
             _COLLAPSE,
             replace(_CLIP, over=80),
-            replace(_OFFLOAD, over=150, first_sight_over=2_000, first_sight_share=0.25),
+            replace(_OFFLOAD, over=150, keep=5),
             replace(_ABRIDGE, over=60),
             replace(_RECAP, keep=15, keep_share=0.17),
             _LAST,
         ),
-        "as coding-agent, with lower thresholds; outputs over 2,000 tokens, except files, are shortened before the "
-        "model first sees them",
-        Exceptions(first_sight=True),
+        "as coding-agent, with lower thresholds and narrower windows",
+        _EXCERPTS,
     ),
     "lossless": Preset(
-        (replace(_DEDUPE, outdated=False), replace(_REUSE, file_share=0.0), _TIDY),
+        (replace(_DEDUPE, outdated=False), _REUSE, _TIDY),
         "nothing is hidden and nothing already sent changes: repeated lines of a new output become references to the "
         "earlier ones, and characters without meaning are removed",
+    ),
+    "steady": Preset(
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
+        "as coding-agent, but nothing already sent changes, except near the window and when the cache is cold",
+        _EXCERPTS,
+        aim="steady",
+        sight=_SIGHT,
     ),
     "rolling": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
         "as coding-agent, but a model summarizes old turns where that pays (in place of `recap`): this costs model "
         "calls and hides more",
+        _EXCERPTS,
     ),
     "chat": Preset(
         (

@@ -3,20 +3,22 @@
 Law: nothing here raises on what a client wrote; a list that cannot be read has no tools.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
 from itertools import islice
 from typing import TypeVar
 
 from policies.context import TokenCounter
-from policies.dialects.common import Added, Request, decoded, objects
+from policies.dialects.common import Added, Request, as_json, decoded, objects
 from policies.model.conversation import Message
 from policies.model.rawjson import UnreadableError, items
+from policies.model.tokens import OTHER, tool_label
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 
 _REMEMBERED_BYTES = 100_000
 _MOST_TOOLS = 1_000
+_MOST_SIZES = 500
 _MOST_NESTED = 3
 T = TypeVar("T")
 
@@ -98,17 +100,34 @@ def _kinds(tools: bytes) -> Kinds:
     return kinds_by_schema(_specs(tools))
 
 
+@lru_cache(maxsize=16)
+def tool_sizes(tools: bytes, count: TokenCounter) -> Mapping[str, int]:
+    """The tokens of each tool's definition, 0 where it is deferred. Names come from clients: they are cut, and those
+    beyond the first _MOST_SIZES are OTHER."""
+    sizes: dict[str, int] = {}
+    for tool in _flat(decoded(tools), _MOST_NESTED):
+        name = tool_label(_spec(tool).name)
+        name = name if name in sizes or len(sizes) < _MOST_SIZES else OTHER
+        is_deferred = tool.get("defer_loading") is True
+        sizes[name] = sizes.get(name, 0) + (0 if is_deferred else count(as_json(tool).decode("utf-8", "replace")))
+    return sizes
+
+
 def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
-    return tuple(islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS))
+    return tuple(map(_spec, islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS)))
 
 
-def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:
+def _flat(entries: object, depth: int) -> Iterator[dict[str, object]]:
     for tool in objects(entries):
         if depth and isinstance(tool.get("tools"), list):
             yield from _flat(tool["tools"], depth - 1)
-            continue
-        inner = tool.get(str(tool.get("type")))  # chat completions write all but the type one level down
-        definition = inner if isinstance(inner, dict) else tool
-        parameters = definition.get("parameters") or definition.get("input_schema")
-        name, description = definition.get("name") or tool.get("type"), definition.get("description")
-        yield ToolSpec(str(name or ""), str(description or ""), parameters if isinstance(parameters, dict) else {})
+        else:
+            yield tool
+
+
+def _spec(tool: dict[str, object]) -> ToolSpec:
+    inner = tool.get(str(tool.get("type")))  # chat completions write all but the type one level down
+    definition = inner if isinstance(inner, dict) else tool
+    parameters = definition.get("parameters") or definition.get("input_schema")
+    name, description = definition.get("name") or tool.get("type"), definition.get("description")
+    return ToolSpec(str(name or ""), str(description or ""), parameters if isinstance(parameters, dict) else {})

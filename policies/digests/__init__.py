@@ -13,7 +13,10 @@ from policies.digests.rows import Source, diff_digest, failure_digest, log_diges
 from policies.text.excerpt import Cost, excerpt
 from policies.tools import HEAD, ToolKind
 
-_FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
+Form = tuple[Callable[[Source], str], frozenset[ToolKind]]
+"""What shortens texts of one form ("" for others), and the kinds of output in which it is not looked for."""
+
+FORMS: Sequence[Form] = (
     (json_digest, frozenset()),
     (diff_digest, frozenset()),
     (html_digest, frozenset({"file", "search"})),
@@ -24,12 +27,14 @@ _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
 )
 
 
-def digested(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
-    """`text` shortened to about `budget` tokens (as `cost` counts) according to its form."""
+def digested(
+    text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost, forms: Sequence[Form] = FORMS
+) -> str:
+    """`text` shortened to about `budget` tokens (as `cost` counts) according to the first of `forms` that it has."""
     if len(text) <= 16 * budget and cost(text) <= budget:  # a token has at most 16 characters
         return text
     source = Source(text, kind, budget, mentioned, cost)
-    for form, others in _FORMS:
+    for form, others in forms:
         try:
             short = "" if kind in others else form(source)
         except (ValueError, AssertionError, RecursionError):

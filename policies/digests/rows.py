@@ -20,6 +20,7 @@ from policies.text.excerpt import (
     ends,
     identifiers_present,
     join_lines,
+    line_cost,
     matching,
     mention_counts,
     readable,
@@ -30,6 +31,10 @@ _END = 32_000
 """Of a text of more than twice as many characters, so many at either end are searched, and as many beyond."""
 _MOST_LINES = 2_000
 _MOST_ERRORS_BETWEEN = 100
+NEVER = -3
+"""The worth of a row that tells nothing: it goes, unless it holds a mentioned identifier."""
+_MARKS = 40
+"""Tokens for the marks of some gaps."""
 T = TypeVar("T")
 
 
@@ -84,7 +89,7 @@ class Row(NamedTuple):
     """True where it tells of an error, or of the exit status."""
 
 
-def render(rows: Sequence[Row], source: Source) -> str:
+def render(rows: Sequence[Row], source: Source, budget: int | None = None) -> str:
     lines = [row.text for row in rows]
     searchable = readable(lines)
     score = [row.worth for row in rows]
@@ -97,20 +102,22 @@ def render(rows: Sequence[Row], source: Source) -> str:
         errors,
         [i for i in errors_first if score[i] > 0],
         [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0],
-        [i for i in errors_first if score[i] < 0],
+        [i for i in errors_first if NEVER < score[i] < 0],
     )
-    chosen = choose_lines(lines, orders, source.budget, source.cost)
+    chosen = choose_lines(lines, orders, source.budget if budget is None else budget, source.cost)
     return join_lines(lines, chosen, [row.size for row in rows]) if chosen else ""
 
 
-def render_lines(source: Source, worths: Iterable[int], errors: Set[int]) -> str:
-    """As `render`, of the unchanged lines of the text; a line that repeats one above, even an error, comes last."""
+def render_lines(source: Source, worths: Iterable[int], errors: Set[int], wider: float = 1.0) -> str:
+    """As `render`, of the unchanged lines of the text; a line that repeats one above, even an error, comes last. Lines
+    with errors, and those worth more than 0, may take up to `wider` times the budget."""
     rows, above = list[Row](), set[str]()
     for i, (line, worth) in enumerate(zip(source.lines, worths, strict=True)):
         again = line in above and len(line) > 20
         rows.append(Row(line, len(line), -2 if again else worth, i in errors and not again))
         above.add(line)
-    return render(rows, source)
+    needed = sum(line_cost(row.text) for row in rows if row.wrong or row.worth > 0) if wider > 1.0 else 0
+    return render(rows, source, max(source.budget, min(needed + _MARKS, int(wider * source.budget))))
 
 
 def few_others(entries: Iterable[T], most: float) -> list[T]:
@@ -202,11 +209,19 @@ _WORTHS: Sequence[tuple[int, re.Pattern[str]]] = (
 """The worth of lines: the summary of the run, errors, names of tests, other lines of a failure."""
 
 
+def first_failure(lines: Sequence[str]) -> int | None:
+    """The line at which the first failure begins."""
+    pairs = enumerate(zip(lines, [*lines[1:], ""], strict=True))
+    looks = (i for i, (line, below) in pairs if line.lstrip(" \t").startswith(_TELLING) and _LOOK.match(line + below))
+    return next(looks, None)
+
+
 def failure_digest(source: Source) -> str:
     lines = source.searchable
-    pairs = zip(lines, [*lines[1:], ""], strict=True)
-    if not any(line.lstrip(" \t").startswith(_TELLING) and _LOOK.match(line + below) for line, below in pairs):
-        return ""
+    return "" if first_failure(lines) is None else render_lines(source, failure_worths(lines), source.errors)
+
+
+def failure_worths(lines: Sequence[str]) -> list[int]:
     worths: list[int] = []
     below = 0  # the line of code below a frame belongs to it
     for line in lines:
@@ -220,7 +235,7 @@ def failure_digest(source: Source) -> str:
         else:
             worths.append(0 if line[0].isspace() else next((worth for worth, words in _WORTHS if words.match(line)), 0))
             below = 0
-    return render_lines(source, worths, source.errors)
+    return worths
 
 
 # --- logs and progress: each form of line once, with a count; errors and warnings unchanged ---

@@ -493,3 +493,10 @@ def _answered(part: Part, at: int, previous: Block | None, calls: Mapping[str, i
         asks = end.endswith("```") or (end.endswith("}]") and _CALLS_AS_TEXT.search(previous.text))
         return at if asks and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
     return None
+
+
+def new_calls(conversation: Conversation) -> Sequence[str]:
+    """The tools that the newest reply calls, as often as it does."""
+    calls = conversation.kinds.get("call", ())
+    newest = conversation.ends[-2] if conversation.steps > 1 else len(conversation.blocks)
+    return [conversation.blocks[at].tool for at in calls[bisect_left(calls, newest) :]]

@@ -45,6 +45,16 @@ def well_formed(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+OTHER = "other"
+"""In sums, what comes after as many names as are told apart."""
+_LONGEST_LABEL = 100
+
+
+def tool_label(name: str) -> str:
+    """The name of a tool, which comes from a client, as it is counted."""
+    return well_formed(name[:_LONGEST_LABEL]) or OTHER
+
+
 class Counter:
     """Counts exactly, special tokens as the ordinary text they are in a message. Making one loads its vocabulary
     (o200k_base: half a second). Counting releases the GIL and is linear in the text: some 10 ms for a megabyte, 0.7 s

@@ -34,6 +34,8 @@ class Labels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     api: str
     key: str = ""
     """The name of the key of the gateway that the owner has; "" where it has none, or it is not known."""
+    tool: str = ""
+    """In rows of tools, which have no model, preset or API."""
 
 
 class BillSums(Struct, frozen=True, kw_only=True):
@@ -65,12 +67,12 @@ class BillSums(Struct, frozen=True, kw_only=True):
     """The part of `paid` for rounds that answer recalls."""
     summaries: float = 0.0
     """Dollars for summaries and digests, beside `paid`."""
-    warming: float = 0.0
+    ping_cost: float = 0.0
     """The part of `paid` for pings, by which a prompt stays in the provider's cache while nothing is asked."""
     pings: int = 0
     pause_cost: float = 0.0
     """The part of `paid` for writing again what had been cached, because it had expired after a pause."""
-    cold: int = 0
+    expired: int = 0
     """Requests that found it so."""
     pause_saving: float = 0.0
     """What requests behind a pause would have paid more, had pings and longer lifetimes not kept the cache: an
@@ -95,6 +97,8 @@ class BillSums(Struct, frozen=True, kw_only=True):
     checked_paid: float = 0.0
     checked_error: float = 0.0
     """Dollars by which that missed what was paid, each counted as positive."""
+    calls: int = 0
+    """In rows of tools: calls of it, beside the `requests` with its definition, whose tokens are `sent` and `paid`."""
 
     @property
     def saved(self) -> float:
@@ -148,13 +152,35 @@ class RequestBill(Struct, frozen=True, kw_only=True):
             return "first"
         if sums.estimated:
             return "unreported"
-        if sums.cold:
+        if sums.expired:
             return "expired"
         if sums.bridged:
             return "bridged"
         if sums.cached > sums.rewritten:
             return "read"
         return "rewritten" if sums.rewritten or self.prefix == "client-changed" else "missed"
+
+
+class ToolUse(Struct, frozen=True, kw_only=True):
+    """The tools of a request; dollars are an estimate, as the provider reports the prompt as a whole."""
+
+    definitions: tuple[tuple[str, int], ...]
+    """Those in its prompt, each name once, and their tokens in our count."""
+    calls: tuple[str, ...] = ()
+    """Of the newest reply in its history."""
+    each: float = 0.0
+    """Dollars for a token of the definitions."""
+
+
+def head_price(tokens: int, usages: Iterable[Usage], prices: Prices) -> float:
+    """Dollars for so many tokens at the head of a prompt: in each call read from the cache, else written to it, as far
+    as anything was."""
+    dollars = 0.0
+    for usage in usages:
+        cached = min(tokens, usage.cached)
+        written = min(tokens - cached, usage.written)
+        dollars += prices.cost(Usage(tokens, cached, written, 0, min(written, usage.written_longer))).input
+    return dollars if prices.listed else 0.0
 
 
 class DayRow(Struct, frozen=True, kw_only=True):

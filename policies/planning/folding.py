@@ -322,7 +322,8 @@ class StepSummaries:
             return
         later, rent = ledger.pending(last + 1)
         rent += state.rent
-        if context.pressed or pays(ledger, first, saving + later, rent, cost, ahead=True, chats=limit):
+        is_paid = context.aim == "bill" and pays(ledger, first, saving + later, rent, cost, ahead=True, chats=limit)
+        if context.pressed or is_paid:
             state.wants.append(replace(want, reason="window" if context.pressed else want.reason))
 
     def want_digest(self, want: DigestWant) -> None:

@@ -19,7 +19,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.memory import FRESH, CacheLife, Memory, StepRecord
 from policies.money.caches import CacheRule, newest_input, own_marks
-from policies.money.ledger import SMALLEST, Ledger, affords, best_point
+from policies.money.ledger import SMALLEST, Ledger, affords, best_point, is_worth_a_break, reprice
 from policies.money.lifetimes import Lifetimes, Traffic, next_life
 from policies.planning.folding import (
     Folding,
@@ -95,11 +95,13 @@ def _stays(conversation: Conversation, settings: PlanSettings, context: Context)
         return sent
     if settings.marks_end:
         return fresh if settings.policies else 0
-    if settings.only_to_fit:
+    if settings.only_to_fit or settings.aim == "steady":
         return sent
     policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
-    due = (at for policy in policies for at in policy.due(conversation, context, context.step + 1))
-    return min((at for at in due if at >= fresh), default=sent)
+    due = {at for policy in policies for at in policy.due(conversation, context, context.step + 1) if at >= fresh}
+    most = sum(context.text_at(conversation, at).tokens for at in due)
+    is_cut = settings.aim == "context" or is_worth_a_break(settings.prices, most)
+    return min(due, default=sent) if is_cut else sent
 
 
 # --- how far back a provider looks for an entry of its prompt cache, on caches that match only at boundaries ---
@@ -232,6 +234,8 @@ class Changes:
         self._pointers.change(at, edit)
         self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         size = edited_tokens(self._conversation.blocks[at], edit.text, self._settings.count)
+        if edit.lossless and edit.uses and before is None:
+            self._state.ledger.repeats.refer(at, self._state.ledger.sent[at] - size)
         self._state.ledger.change(at, size)
         self._state.touch(at)
         self._folding.weigh(at)
@@ -314,7 +318,7 @@ class Step:
         life = life_of(record) if record is not None else self._settings.life if self._newest else FRESH
         cached, self._state.life = self._tokens(), life
         arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
-        self._ledger.write = _write_price(self._settings, self._state.life)
+        reprice(self._ledger, _write_price(self._settings, self._state.life))
         self._context = self._seen(arrived)
         if self._newest:
             usable = self._summaries.review(memory.summaries)
@@ -453,7 +457,7 @@ class Step:
         elif self._state.life.is_cold and self._newest:
             self.changes.fire(0, "checkpoint:cold", self._context)
             self.changes.adopt("checkpoint:cold", self._context)
-        else:
+        elif self._settings.aim != "steady":
             # nothing is cut in recall rounds, so what came before them may still be cut as the tail
             back = 2 + sum(
                 1 for _ in takewhile(partial(is_recall_round, self._conversation), range(self._step - 1, 0, -1))
@@ -493,7 +497,7 @@ class Step:
         conversation, settings, state = self._conversation, self._settings, self._state
         if is_new and self._newest and settings.lifetimes is not None:
             state.life = _next_life(settings, settings.lifetimes, state, cached)
-            self._ledger.write = _write_price(settings, state.life)
+            reprice(self._ledger, _write_price(settings, state.life))
         marks = chosen_marks(conversation, settings, state, self._context)
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
@@ -505,7 +509,7 @@ class Step:
         chat without tools, where it is adopted soon and may cost more than it saves until the mark."""
         high, tokens = self._settings.budget.high, self._tokens()
         ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
-        waits = self._settings.aim == "bill" and not self._settings.is_chat
+        waits = self._settings.aim != "context" and not self._settings.is_chat
         is_near = waits and tokens * self._factor >= _SOON * high
         return is_near or ahead * self._factor > high
 
@@ -542,6 +546,9 @@ def _arrive(
     foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
     sizes = [conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
     ours = [n for n, at in enumerate(places) if conversation.blocks[at].tool in OURS]
+    for at, size in zip(places, sizes, strict=True):
+        if (block := conversation.blocks[at]).kind == "result" and block.tool not in OURS:
+            ledger.repeats.arrive(at, block.tool, size)
     # a mark of ours finds any entry
     in_reach = 0 if settings.slots else oldest_in_reach(conversation, conversation.ends[step], settings.cache)
     original = settings.head + ledger.original + sum(sizes)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.digests import digested
+from policies.digests.first_sight import NEVER_SHORT, seen_first
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
@@ -47,6 +48,9 @@ class Offload(ConfiguredPolicy):
     first_sight_share: float = parameter(
         "share of the output", "with `first_sight`: how much of such an output stays", default=0.25
     )
+    first_sight_least: int = parameter(
+        "tokens", "with `first_sight`: how much of such an output stays, at least", default=0
+    )
     when: Sequence[Trigger] = parameter("triggers", "when outputs begin to be shortened", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
@@ -70,19 +74,23 @@ class Offload(ConfiguredPolicy):
                     yield i
 
     def _is_cut_unseen(self, conversation: Conversation, context: Context, at: int) -> bool:
-        tokens = context.text_at(conversation, at).tokens
-        return context.exceptions.first_sight and tokens > self.first_sight_over
+        is_large = context.text_at(conversation, at).tokens > self.first_sight_over
+        return context.exceptions.first_sight and is_large and context.kind(conversation, at) not in NEVER_SHORT
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Outputs down to the share at which a rewrite is free; unseen ones were never sent: to the preset's."""
+        """Outputs down to the share at which a rewrite is free; unseen ones were never sent: what matters in them."""
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for i in self.due(conversation, context, context.step):
-            share = self.first_sight_share if self._is_cut_unseen(conversation, context, i) else cached_share
-            budget = max(_POINTER_TOKENS, int(context.text_at(conversation, i).tokens * share))
-            text = conversation.blocks[i].text
+            tokens, text = context.text_at(conversation, i).tokens, conversation.blocks[i].text
+            unseen = self._is_cut_unseen(conversation, context, i)
+            share, least = (self.first_sight_share, self.first_sight_least) if unseen else (cached_share, 0)
+            budget = max(_POINTER_TOKENS, least, int(tokens * share))
             lists_names = self.relevant_tokens and text.count("\n") < _FEW_LINES and identifiers_in(text)
             names = int(_NAMES * budget) if lists_names else 0
-            yield _shortened(conversation, context, i, budget, names)
+            if not unseen:
+                yield _shortened(conversation, context, i, budget, names)
+            else:
+                yield from _seen_first(conversation, context, i, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep, files: bool) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
@@ -115,10 +123,31 @@ def _waits(conversation: Conversation, context: Context, at: int) -> bool:
     return kind in FILES or (kind == "web" and context.sight is not None) or writes(block.tool, call)
 
 
+def _seen_first(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Iterator[Replace]:
+    """What the model first sees of an output, by the names of its last turns and of what a person last wrote; nothing
+    where all of it should stay."""
+    block, kind = context.text_at(conversation, at), context.kind(conversation, at)
+    since = conversation.ends[max(0, context.step - _RECENT)] - 1
+    people = [i for i in conversation.kinds.get("user", ()) if i < at][-1:]
+    spoken = mentioned(conversation, since, context.step).union(
+        *(identifiers_in(conversation.blocks[i].text) for i in people)
+    )
+    visible = seen_first(block.text, kind, budget - 10 - names, spoken, context.count)
+    if visible != block.text:
+        yield _with_way_back(conversation, context, at, visible, spoken, names)
+
+
 def _shortened(conversation: Conversation, context: Context, at: int, budget: int, names: int) -> Replace:
     block, kind = context.text_at(conversation, at), context.kind(conversation, at)
     mentions = mentioned(conversation, at, context.step)
     visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)
+    return _with_way_back(conversation, context, at, visible, mentions, names)
+
+
+def _with_way_back(
+    conversation: Conversation, context: Context, at: int, visible: str, mentions: frozenset[str], names: int
+) -> Replace:
+    block = context.text_at(conversation, at)
     listed = hidden_identifiers(block.text, visible, mentions, names, context.count)
     back = way_back(context.way_back(conversation, at), context.ref(conversation, at))
     return Replace(conversation.blocks[at].anchor, "\n".join(filter(None, (visible.rstrip(), listed, back))), "offload")

@@ -46,11 +46,6 @@ class Reuse(ConfiguredPolicy):
 
     lines: int = parameter("lines", "shortest run of repeated lines that becomes a reference", minimum=1)
     saves: int = parameter("tokens", "what a reference must save, at least")
-    file_share: float = parameter(
-        "share of a file's lines",
-        "how much of a file one reference must cover, so that edits can quote the rest",
-        default=0.0,
-    )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         changed = dict(context.edits)
@@ -63,8 +58,7 @@ class Reuse(ConfiguredPolicy):
             every_run = _runs(conversation, context, changed, i, lines)
             runs = [run for run in every_run if run.stop - run.first >= self.lines]
             if runs and context.kind(conversation, i) in FILES:
-                least = max(self.lines, self.file_share * len(lines))
-                runs = [run for run in _narrowed(runs) if run.stop - run.first >= least]
+                runs = [run for run in _narrowed(runs) if run.stop - run.first >= self.lines]
             text, uses = self._referring(conversation, context, i, lines, runs, layout) if runs else ("", ())
             if uses and (is_json(text) or not layout.json):
                 changed[i] = Replace(block.anchor, text, "reuse", uses=uses, lossless=True)

@@ -39,6 +39,7 @@ FOR_WHOM: Mapping[str, str] = {
     "gentle": "agents whose own prose and old turns have to stay whole",
     "eager": "long runs of agents that can read files again: cheaper, and hides more",
     "lossless": "where nothing may be hidden: only repetition goes",
+    "steady": "agents whose prompts have to stay as they were sent: only new outputs become shorter",
     "rolling": "very long runs where a summary of old turns is enough; asks a model",
     "chat": "chats of people, kept short at any price; not for agents; asks a model often",
     "agent-summary": "frameworks that expect a summary in <agent_summary> tags from 120,000 tokens on",
@@ -181,6 +182,7 @@ def _writer(preset: Preset) -> str | None:
 
 _AIMS: Mapping[Aim, str] = {
     "bill": "it acts where that pays",
+    "steady": "it changes what was sent only near the window, and when the cache has expired",
     "context": "it acts at the triggers and sizes below, and costs or saves what that does",
 }
 

@@ -22,8 +22,8 @@ from proxy.app import App, base_url
 from proxy.config import ConfigurationError, Mode, Settings, SummarizerSettings
 from proxy.config.clients import CLIENTS, DEFAULT_ADDRESS
 from proxy.config.groups.compaction import SAME
-from proxy.config.units import duration
 from proxy.config.upstreams import is_public, spoken_at
+from proxy.console.check import notices
 from proxy.drawing.figures import bill_in_words
 from proxy.event_loop import run_fast, terminal_is_gone
 from proxy.generation import check_fixed, check_settings
@@ -105,7 +105,7 @@ async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
             loop.add_signal_handler(number, signalled)
     with suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, hung_up)
-    say(greeting(settings, app.base_url))
+    announce(settings, app.base_url, app.telemetry)
     await _work_until(stop, reloader.follow())
     await _finish(app, hurry)
 
@@ -152,7 +152,7 @@ def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> Non
             run_fast(_work(latest, worker, read))
 
         supervisor = Supervisor(telemetry.log, gather, read, work)
-        supervisor.supervise(settings, lambda: say(greeting(settings, url)))
+        supervisor.supervise(settings, lambda: announce(settings, url, telemetry))
 
 
 async def _work(settings: Settings, worker: Worker, read: Callable[[], Settings]) -> None:
@@ -184,6 +184,13 @@ _MODES: Mapping[Mode, str] = {
     "observe": "observe: requests pass untouched, and what would be saved is reported",
     "off": "off: every request passes untouched",
 }
+
+
+def announce(settings: Settings, base_url: str, telemetry: Telemetry) -> None:
+    """Say on the terminal, and of what a person should know later in the log, that everything listens."""
+    say(greeting(settings, base_url))
+    for name, text in notices(settings).items():
+        telemetry.log.info(name, says=text)
 
 
 def greeting(settings: Settings, base_url: str) -> str:
@@ -231,7 +238,7 @@ def _keys_greeting(settings: Settings) -> str:
 
 
 def _measures_greeting(settings: Settings) -> dict[str, str]:
-    """Holdout, recordings, shadow requests and pings, where there are any."""
+    """Holdout, recordings, shadow requests, pings and deferred tools, where there are any."""
     rows, keys = {}, " and ".join(filter(None, (settings.agree_key_env, settings.agree_anthropic_key_env)))
     if settings.holdout:
         rows["holdout"] = f"{settings.holdout:.1%} of the conversations pass as their clients wrote them"
@@ -241,14 +248,7 @@ def _measures_greeting(settings: Settings) -> dict[str, str]:
     if settings.agree_share:
         how = f"with the key in {keys}, for at most ${settings.agree_budget:g} a day"
         rows["agreement"] = f"{settings.agree_share:.1%} of shortened requests are asked again {how}"
-    if settings.keep_warm:
-        whose = "API keys" if settings.keep_warm_credential == "client-key" else "credentials"
-        rows["warm"] = (
-            f"prompts that wait for a person or a tool are sent again for up to {duration(settings.keep_warm)} while "
-            f"nobody asks, with the clients' own {whose}, for at most ${settings.keep_warm_budget:g} a tenant and day; "
-            "over 12 recorded sessions that was 3 % of a bill that fell by 7 %; where nobody returns it saves nothing"
-        )
-    return rows
+    return rows | notices(settings)
 
 
 def _roles_greeting(settings: Settings) -> str:

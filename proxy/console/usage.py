@@ -16,7 +16,7 @@ from proxy.console.output import console, plain_table, print_json, printable, re
 from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, pauses_in_words, percent, short
 from proxy.memory import Store
-from proxy.usage.report import BY, SINCE, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
+from proxy.usage.report import BY, SINCE, TOOL_COLUMNS, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
 from proxy.usage.report import as_json as values_of
 
 _LAST_LINE = "`narrows usage --help` says what each column is."
@@ -49,7 +49,8 @@ def usage(
     Columns: requests; original and sent, prompt tokens as the client wrote them, and as billed in their place;
     cached, of the tokens billed, those read from the provider's cache; paid, dollars for all requests; baseline,
     what they would have cost without Narrows; saved, baseline minus paid and summaries; summaries and recalls, what
-    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix).
+    these cost (recalls are in paid); chkp, checkpoints (rewrites of the prefix). By tool: requests with its
+    definition, the tokens of that, what these cost, calls, and the day of the last one.
     """
     with refusing():
         if as_json and as_table:
@@ -79,6 +80,9 @@ def print_usage(console: Console, report: UsageReport) -> None:
     if not report.rows:
         console.print(f"Nothing was billed from {report.since} to {report.until} (UTC).")
         return
+    if report.by == "tool":
+        _print_tools(console, report)
+        return
     has_prefixes = report.by != "conversation"
     heads = (report.by, *COLUMNS, *(["chkp"] if has_prefixes else []))
     rows = [tuple(_cells(row, has_prefixes)) for row in report.rows]
@@ -103,6 +107,13 @@ def print_usage(console: Console, report: UsageReport) -> None:
     ):
         if line:
             console.print(Text(line))
+
+
+def _print_tools(console: Console, report: UsageReport) -> None:
+    table = plain_table("tool", *TOOL_COLUMNS, title=f"From {report.since} to {report.until} (UTC)")
+    for row in report.rows:
+        table.add_row(printable(row.name, 40), *row.tool_cells)
+    console.print(table, *map(Text, (*report.notes, _LAST_LINE)), sep="\n")
 
 
 def _tables(columns: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[int]]:

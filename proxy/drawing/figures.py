@@ -45,13 +45,15 @@ def change_of(before: int, after: int) -> str:
 
 
 def pauses_in_words(sums: BillSums) -> str:
-    """What pauses cost and what was kept warm, in a sentence without its stop; empty where there was neither."""
-    expired = f"{counted(sums.cold, 'request')} found the provider's cache expired after a pause"
-    bridged = f"{counted(sums.bridged, 'request')} found it kept warm"
+    """What pauses cost and what pings and longer lifetimes saved, without a stop; empty where there was neither."""
+    expired, bridged = counted(sums.expired, "request"), counted(sums.bridged, "request")
     words = (
-        (sums.cold, f"{expired}: {money(sums.pause_cost)} to write it again"),
-        (sums.bridged, f"{bridged}: by an estimate {money(sums.pause_saving)} not paid for that"),
-        (sums.pings, f"{counted(sums.pings, 'ping')}: {money(sums.warming)}"),
+        (sums.expired, f"the provider's cache had expired before {expired}, which cost {money(sums.pause_cost)}"),
+        (
+            sums.bridged,
+            f"pings or a longer lifetime kept the cache before {bridged}, which saved about {money(sums.pause_saving)}",
+        ),
+        (sums.pings, f"{counted(sums.pings, 'ping')} cost {money(sums.ping_cost)}"),
     )
     return "; ".join(text for count, text in words if count)
 

@@ -31,7 +31,7 @@ from policies.dialects.deferring import (
     searches,
     with_list,
 )
-from policies.model.conversation import Conversation
+from policies.model.conversation import Conversation, new_calls
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord
 from policies.money.prices import Prices
@@ -247,6 +247,5 @@ def _list_key(tenant: str, digest: str) -> Key:
 def first_calls(conversation: Conversation) -> Iterator[str]:
     """The tools that the newest reply calls, and none before it."""
     calls = conversation.kinds.get("call", ())
-    newest = conversation.ends[-2] if conversation.steps > 1 else len(conversation.blocks)
-    before = {conversation.blocks[at].tool for at in calls if at < newest}
-    yield from {conversation.blocks[at].tool for at in calls if at >= newest} - before
+    new = new_calls(conversation)
+    yield from {*new} - {conversation.blocks[at].tool for at in calls[: len(calls) - len(new)]}

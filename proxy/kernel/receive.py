@@ -346,7 +346,7 @@ def _wishes(request: web.BaseRequest, settings: Settings, key: KeyRow | None) ->
             raise ApiError(400, f"The header {name} is not allowed: `request_aim` is off.", "bad_header", name)
     aim = next((each for each in get_args(Aim) if [each] == aims), None)
     if aims and aim is None:
-        raise ApiError(400, "The header x-narrows-aim must be bill or context.", "bad_header", "x-narrows-aim")
+        raise ApiError(400, "The header x-narrows-aim must be bill, context or steady.", "bad_header", "x-narrows-aim")
     size = int(sizes[0]) if sizes and _NUMBER.fullmatch(sizes[0]) else 0
     if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
         message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."

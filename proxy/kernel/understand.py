@@ -373,7 +373,7 @@ class Assembler:
         plan_input = assemble(dialect, request, parsed.conversation, parsed.count, options)
         settings = plan_input.settings
         if learned is not None:
-            has_floor = settings.aim == "bill"
+            has_floor = settings.aim != "context"
             budget = learned.budget(options.limits, settings.prices, reserve, has_floor=has_floor)
             settings = replace(settings, learned=budget)
         tools = parsed.tools.whole if parsed.tools else request.tool_list

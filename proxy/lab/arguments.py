@@ -45,8 +45,8 @@ AimOption = Annotated[
     Aim | None,
     typer.Option(
         "--aim",
-        metavar="bill|context",
-        help="What decides: the bill, or the preset's triggers and sizes. Default: by preset.",
+        metavar="bill|context|steady",
+        help="When Narrows acts. Default: by preset.",
     ),
 ]
 ContextTokens = Annotated[

@@ -12,7 +12,7 @@ Laws
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -30,6 +30,7 @@ from policies.model.edits import Replace
 from policies.model.parameters import Trigger, is_large
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.catalog import prices_for
+from policies.money.ledger import remaining
 from policies.money.prices import BudgetLimits, Prices, Usage
 from policies.presets import Preset
 from policies.recall import original, read
@@ -62,8 +63,6 @@ from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, prin
 
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
-_MOST_TO_COME = 25
-"""Requests that a session is expected to go on for, at most."""
 _LATER = 600.0
 """Seconds of a pause of a person, which is longer than some caches live, and shorter than others do."""
 
@@ -218,7 +217,9 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
-        input_bill_of_this_request=input_bills(settings.prices, tokens, warm, result.input.lifetime),
+        input_bill_of_this_request=input_bills(
+            settings.prices, tokens, warm, result.input.lifetime, _is_cached(result, body)
+        ),
         messages=sizes.messages,
         kinds=sizes.kinds,
         new=arrivals(result, sizes, tokens),
@@ -252,19 +253,30 @@ def _place(history: str, path: Sequence[str | int]) -> str:
     return history + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def input_bills(prices: Prices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float) -> Mapping[str, InputBill]:
+def input_bills(
+    prices: Prices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float, is_cached: bool
+) -> Mapping[str, InputBill]:
     """The cost of this input where the provider has nothing of it in its cache, and where it has all; sent right behind
-    the request before it, when so much is `warm`, and in ten minutes, which a cache outlives or does not."""
+    the request before it, when so much is `warm`, and in ten minutes, which a cache outlives or does not. `is_cached`:
+    so is what the client wrote; without a mark of the client's it is plain input each time."""
 
     def bill(cached: BeforeAfter, writes: int = prices.breakpoints) -> InputBill:
-        sides = ((tokens.before, cached.before), (tokens.after, cached.after))
-        usages = (Usage(size, read, (size - read) * writes, 0) for size, read in sides)
-        return InputBill(*(prices.cost(usage).input if prices.listed else None for usage in usages))
+        unedited = prices if is_cached else replace(prices, read=1.0, write=1.0)
+        sides = ((unedited, tokens.before, cached.before), (prices, tokens.after, cached.after))
+        costs = (each.cost(Usage(size, read, (size - read) * writes, 0)).input for each, size, read in sides)
+        return InputBill(*(cost if prices.listed else None for cost in costs))
 
     nothing = BeforeAfter(0, 0)
     later = warm if lifetime >= _LATER else nothing
     ends = {"nothing_cached": bill(nothing, 0), "all_cached": bill(tokens)}
     return {**ends, "now": bill(warm), "in_ten_minutes": bill(later)}
+
+
+def _is_cached(result: Compacted, body: bytes) -> bool:
+    """True where the provider caches the body as its client wrote it."""
+    request, api = DIALECTS[result.dialect].split(body), DIALECTS[result.dialect]
+    marks = request is not None and api.marks.style(request, result.conversation.messages)
+    return bool(marks) or result.settings.marks_end or not result.settings.prices.breakpoints
 
 
 def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> BeforeAfter:
@@ -279,11 +291,6 @@ def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: Befo
     before = tokens.before - sum(each.before for each in new[0])
     after = tokens.after - sum(each.after for each in new[1])
     return BeforeAfter(*(size if size >= least else 0 for size in (before, after)))
-
-
-def remaining(requests: int) -> int:
-    """For how many requests a session of this age goes on: as long again, but no longer than `_MOST_TO_COME`."""
-    return min(requests, _MOST_TO_COME)
 
 
 def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter) -> Mapping[str, Arrival]:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 from proxy.config.groups.keeping import REDIS
 from proxy.config.keyring import Keyring
 from proxy.config.units import seconds
-from proxy.memory.bills import DAY_ROWS, OTHER, BillStore
+from proxy.memory.bills import DAY_ROWS, BillStore
 from proxy.memory.decisions import (
     DEADLINE,
     PURSE_SECONDS,

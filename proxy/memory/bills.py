@@ -7,15 +7,17 @@ Laws
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import attrgetter
+from typing import Any, TypeVar
 
 from msgspec import structs
 
-from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, arm_of
+from policies.model.tokens import OTHER
+from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, ToolUse, arm_of
 from proxy.memory import serialization
 from proxy.memory.decisions import Key
 from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows, portions
@@ -27,8 +29,10 @@ _SURPLUS = 100
 """After so many requests a conversation that had more of them is looked at for bills that are too many."""
 DAY_ROWS = 2_000
 """Rows of one tenant and day; from then on the model and the owner of a new row are OTHER."""
-OTHER = "other"
+_OF_TOOLS = " tools"
+"""Ends the name of the place where the tools of a day stand, so that their names take no room of other labels."""
 
+T = TypeVar("T")
 Values = Mapping[Kind, Mapping[bytes, object]]
 
 
@@ -50,24 +54,38 @@ class BillStore:
                     conversations[tenant, name_bytes(bill.conversation)].append(bill)
             await self._records.change(
                 [
-                    *(_to_day(*place, of_it) for place, of_it in days.items()),
+                    *(_to_day(*place, _by_id(of_it), _day_sums) for place, of_it in days.items()),
                     *(_to_conversation(*place, of_it, crowded) for place, of_it in conversations.items()),
                 ]
             )
             for tenant, conversation in crowded:
                 await self._records.change([Change(tenant, conversation, {BILL: None}, _without_oldest)])
 
-    async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
+    async def add_tools(self, uses: Sequence[tuple[RequestBill, ToolUse]]) -> None:
+        """Add the tools of requests to the sums of their day: those of the same list are one sum first."""
+        lists = defaultdict[Any, dict[bytes, tuple[RequestBill, ToolUse]]](dict)
+        for bill, use in uses:
+            tenant, day = name_bytes(bill.labels.tenant), day_of(bill.at) + _OF_TOOLS
+            lists[tenant, day.encode(), bill.labels.owner, use.definitions][name_bytes(bill.id)] = bill, use
+        for (tenant, day, *_), by_id in lists.items():
+            await self._records.change([_to_day(tenant, day, by_id, _tool_sums)])
+
+    async def day_rows(
+        self, since: str, tenant: str | None = None, owner: str | None = None, *, of_tools: bool = False
+    ) -> Sequence[DayRow]:
         """The sums of this day (as in 2026-01-31) and later ones, of one tenant or all, of one owner or all, in the
-        order of days, with the outcomes of the prefix side by side."""
+        order of days, with the outcomes of the prefix side by side; or those of tools."""
         of_tenant = None if tenant is None else name_bytes(tenant)
         rows: dict[tuple[str, Labels], DayRow] = {}
         for each in await self._records.search(DAY, of_tenant, owner, since=since):
-            row = rows.get((each.day, each.labels)) or DayRow(day=each.day, labels=each.labels, sums=BillSums())
+            day = each.day.removesuffix(_OF_TOOLS)
+            if (day != each.day) != of_tools:
+                continue
+            row = rows.get((day, each.labels)) or DayRow(day=day, labels=each.labels, sums=BillSums())
             requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
             outcome = (requests + each.sums.requests, rewritten + each.sums.rewritten)
             prefixes = {**row.prefixes, each.prefix: outcome} if each.prefix else row.prefixes
-            rows[each.day, each.labels] = structs.replace(row, sums=row.sums + each.sums, prefixes=prefixes)
+            rows[day, each.labels] = structs.replace(row, sums=row.sums + each.sums, prefixes=prefixes)
         return sorted(rows.values(), key=attrgetter("day"))
 
     async def conversation_rows(
@@ -94,34 +112,59 @@ class BillStore:
         await self._records.change([Change(*names_of(key), {BILL: None, TOTAL: [b""]}, without)])
 
 
-def _to_day(tenant: bytes, day: bytes, bills: Sequence[RequestBill]) -> Change:
-    """Add bills to the sums of their day."""
-    rows = {(bill.labels, bill.prefix): DaySum(day.decode(), bill.labels, bill.prefix, BillSums()) for bill in bills}
-    others = {
-        at: replace(row, labels=structs.replace(row.labels, owner=OTHER, key="", model=OTHER))
-        for at, row in rows.items()
-    }
-    names, other_names = (
-        {at: serialization.packed("labels", row.labels, row.prefix) for at, row in some.items()}
-        for some in (rows, others)
-    )
-    by_id = _by_id(bills)
+def _to_day(
+    tenant: bytes, day: bytes, by_id: Mapping[bytes, T], sums_of: Callable[[Sequence[T], str], Sequence[DaySum]]
+) -> Change:
+    """Add what these ids name to the sums of their day, those of the same labels together."""
+
+    def rows_of(some: Iterable[T]) -> dict[bytes, DaySum]:
+        return {_name_of(row): row for row in sums_of([*some], day.decode())}
+
+    names = rows_of(by_id.values())
 
     def added(there: Mapping[Kind, Rows]) -> Values:
-        new = {id: bill for id, bill in by_id.items() if id not in there[ADDED]}
-        sums: dict[bytes, list[DaySum]] = {}
-        room = 0 if there[DAY].keys() >= set(names.values()) else DAY_ROWS - there[DAY].count()
-        for bill in new.values():
-            at = bill.labels, bill.prefix
-            name, row = names[at], rows[at]
-            if name not in there[DAY] and name not in sums:
+        new = {id: each for id, each in by_id.items() if id not in there[ADDED]}
+        if not new:
+            return {}
+        stored: dict[bytes, DaySum] = {}
+        room = 0 if there[DAY].keys() >= names.keys() else DAY_ROWS - there[DAY].count()
+        for name, row in rows_of(new.values()).items():
+            if name not in there[DAY]:
                 room -= 1
-                name, row = (name, row) if room >= 0 else (other_names[at], others[at])
-            sums.setdefault(name, [there[DAY].get(name) or row]).append(replace(row, sums=bill.sums))
-        stored = {name: replace(some[0], sums=added_up(row.sums for row in some)) for name, some in sums.items()}
+                row = row if room >= 0 else _as_other(row)
+            name = _name_of(row)
+            before = stored.get(name) or there[DAY].get(name)
+            stored[name] = replace(row, sums=before.sums + row.sums) if before else row
         return {DAY: stored, ADDED: dict.fromkeys(new, b"")}
 
-    return Change(tenant, day, {DAY: [*{*names.values(), *other_names.values()}], ADDED: [*by_id]}, added)
+    wanted = [*{*names, *(_name_of(_as_other(row)) for row in names.values())}]
+    return Change(tenant, day, {DAY: wanted, ADDED: [*by_id]}, added)
+
+
+def _name_of(row: DaySum) -> bytes:
+    return serialization.packed("labels", row.labels, row.prefix)
+
+
+def _as_other(row: DaySum) -> DaySum:
+    tool = row.labels.tool and OTHER
+    return replace(row, labels=structs.replace(row.labels, owner=OTHER, key="", model=OTHER, tool=tool))
+
+
+def _day_sums(bills: Sequence[RequestBill], day: str) -> Sequence[DaySum]:
+    sums = defaultdict(list)
+    for bill in bills:
+        sums[bill.labels, bill.prefix].append(bill.sums)
+    return [DaySum(day, *at, added_up(some)) for at, some in sums.items()]
+
+
+def _tool_sums(uses: Sequence[tuple[RequestBill, ToolUse]], day: str) -> Sequence[DaySum]:
+    """Of requests of one owner with the same definitions."""
+    count, each, (bill, first) = len(uses), sum(use.each for _, use in uses), uses[0]
+    sums = {name: BillSums(requests=count, sent=count * size, paid=each * size) for name, size in first.definitions}
+    for name, calls in Counter(name for _, use in uses for name in use.calls).items():
+        sums[name] = sums.get(name, BillSums()) + BillSums(calls=calls)
+    labels = Labels(tenant=bill.labels.tenant, owner=bill.labels.owner, model="", preset="", api="")
+    return [DaySum(day, structs.replace(labels, tool=name), "", of_it) for name, of_it in sums.items()]
 
 
 def _to_conversation(

@@ -11,9 +11,7 @@ Laws
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from functools import partial
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
@@ -39,11 +37,6 @@ class ForgetRegistry:
         """Call this at each deletion."""
         self._forgets.append(forget)
 
-    def register_cache(self, *caches: MutableMapping[Any, Any]) -> None:
-        """Drop from these at each deletion; their keys are a `Key`, or tuples that begin with one."""
-        for cache in caches:
-            self.register(partial(forget_in, cache))
-
     def forget(self, tenant: str, conversation: str | None = None) -> None:
         """A conversation is deleted, or a whole tenant: forget it in this process."""
         for forget in self._forgets:
@@ -54,14 +47,6 @@ class ForgetRegistry:
         self.forget(tenant, conversation)
         if self._others is not None:
             await self._others(tenant, conversation)
-
-
-def forget_in(cache: MutableMapping[Any, Any], tenant: str, conversation: str | None = None) -> None:
-    """Drop what a cache holds of a conversation, or of a whole tenant."""
-    for name in list(cache):
-        key = name if isinstance(name, Key) else name[0]
-        if key.tenant == tenant and conversation in (None, key.conversation):
-            cache.pop(name, None)
 
 
 class Scope(Struct, frozen=True, order=True):

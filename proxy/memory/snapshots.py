@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 import zstandard
 
-from policies.money.ledger import Ledger
+from policies.money.ledger import Ledger, Repeats
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 
@@ -29,6 +29,7 @@ OF_LEDGER: dict[str, Any] = {
     "sent": list[int],
     "saving": dict[int, int],
     "rents": dict[int, float],
+    "repeats": Repeats,
     "cached": int,
     "_entries": list[int],
     "_in_reach": int,
@@ -37,8 +38,10 @@ OF_LEDGER: dict[str, Any] = {
     "paid": float,
     "outside": float,
     "_recalled": list[int],
+    "apart": int,
     "_by_client": bool,
     "baseline": float,
+    "first": int,
     "_baseline_cached": int,
     "write": float,
     "is_cold": bool,

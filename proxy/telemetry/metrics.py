@@ -37,8 +37,8 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "cost_baseline_marked_usd": ("The baseline with the cache marks that Narrows sets.", *WHOSE),
     "cost_checked_usd": ("Dollars paid for unedited requests, by which the baseline is checked.",),
     "cost_checked_error_usd": ("Error of the baseline on these requests, in dollars.",),
-    "cost_pauses_usd": ("Dollars paid to write again what had expired in the provider's cache after a pause.", *WHOSE),
-    "cost_pauses_avoided_usd": ("Estimated dollars not paid behind pauses, because the cache was kept warm.", *WHOSE),
+    "pause_cost_usd": ("Dollars paid to write again what had expired in the provider's cache after a pause.", *WHOSE),
+    "pause_saving_usd": ("Estimated dollars that pings and longer lifetimes saved after pauses.", *WHOSE),
     "cost_unknown": ("Requests and summaries whose cost is an estimate or unknown.", "reason"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
@@ -254,9 +254,9 @@ class Metrics:
         self.billed += sums
         whose = (labels.tenant, labels.model.lower(), labels.preset, labels.api)
         for kind, dollars in (
-            ("request", sums.paid - sums.recalls - sums.warming),
+            ("request", sums.paid - sums.recalls - sums.ping_cost),
             ("recall", sums.recalls),
-            ("ping", sums.warming),
+            ("ping", sums.ping_cost),
             ("summary", sums.summaries),
         ):
             if dollars > 0:
@@ -280,7 +280,7 @@ class Metrics:
         self.count("cost_baseline_usd", *whose, by=sums.baseline)
         self.count("cost_baseline_marked_usd", *whose, by=sums.baseline_marked)
         self.count("cache", bill.cache_outcome)
-        for name, dollars in (("cost_pauses_usd", sums.pause_cost), ("cost_pauses_avoided_usd", sums.pause_saving)):
+        for name, dollars in (("pause_cost_usd", sums.pause_cost), ("pause_saving_usd", sums.pause_saving)):
             if dollars:
                 self.count(name, *whose, by=dollars)
         if sums.rewritten:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
+from policies.model.tokens import OTHER
 from policies.money.bills import (
     ArmCounts,
     BillSums,
@@ -25,12 +26,13 @@ from policies.money.bills import (
     measured_saving,
 )
 from proxy.config.units import seconds
-from proxy.memory import DAY_ROWS, DAYS, OTHER, BillStore
+from proxy.memory import DAY_ROWS, DAYS, BillStore
 from proxy.memory.bills import day_of
 
-By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
+By = Literal["tenant", "credential", "model", "preset", "day", "conversation", "tool"]
 BY: tuple[By, ...] = get_args(By)
 MOST = 1_000
+TOOL_COLUMNS = ("requests", "tokens each", "cost", "calls", "last called")
 _FORMULA = ("=", "+", "-", "@")
 """How a cell begins that a spreadsheet would compute."""
 
@@ -48,6 +50,19 @@ class UsageRow:
     """Of each outcome of the prefix the number of requests, and the tokens written again; empty for conversations."""
     tenant: str = ""
     """Of a conversation, whose name is one inside its tenant."""
+    last_called: str = ""
+    """Of a tool, the newest day on which it was called."""
+
+    @property
+    def definition_tokens(self) -> int:
+        """Of a tool, in the mean of its requests."""
+        return round(self.sums.sent / max(1, self.sums.requests))
+
+    @property
+    def tool_cells(self) -> Sequence[str]:
+        """Of a tool, in the columns TOOL_COLUMNS."""
+        counts = f"{self.sums.requests:,}", f"{self.definition_tokens:,}", f"${self.sums.paid:,.4f}"
+        return (*counts, f"{self.sums.calls:,}", self.last_called or "never")
 
     @property
     def cache_share(self) -> float | None:
@@ -89,14 +104,17 @@ class UsageReport:
     @property
     def notes(self) -> Sequence[str]:
         """Notes on the figures."""
-        sums = self.total.sums
+        sums, idle = self.total.sums, [row.sums.paid for row in self.rows if not row.sums.calls]
         notes = (
             (
                 sums.checked,
                 f"Where the baseline can be compared (unedited requests: {sums.checked:,}), it misses what was"
                 f" paid by {sums.baseline_error or 0:.1%}.",
             ),
-            (sums.unpriced, f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}."),
+            (
+                self.by != "tool" and sums.unpriced,
+                f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}.",
+            ),
             (sums.estimated, f"Requests whose tokens are estimated, as no usage was reported: {sums.estimated:,}."),
             (
                 sums.observed,
@@ -105,13 +123,18 @@ class UsageReport:
             ),
             (self._has_other, f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day."),
             (self.by == "conversation", "Each conversation is counted whole, from its first request on."),
+            (
+                self.by == "tool",
+                f"{len(idle):,} of {len(self.rows):,} definitions were never called: ${sum(idle):,.4f}. Costs are"
+                " estimates: definitions stand at the head of the prompt, and cost what its head did, read or new.",
+            ),
             (self.is_cut, f"Only {MOST:,} rows are listed."),
         )
         return [note for applies, note in notes if applies]
 
     @property
     def _has_other(self) -> bool:
-        return self.by in ("model", "credential") and any(row.name == OTHER for row in self.rows)
+        return self.by in ("model", "credential", "tool") and any(row.name == OTHER for row in self.rows)
 
 
 def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> UsageReport:
@@ -122,7 +145,9 @@ def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> Us
         name = row.day if by == "day" else str(getattr(row.labels, _NAMES.get(by, by)))
         name = key_of.get(name, name)
         group = groups.get(name) or UsageRow(name, BillSums())
-        groups[name] = UsageRow(name, group.sums + row.sums, _added(group.prefixes, row.prefixes))
+        last_called = row.day if row.sums.calls else group.last_called  # days come in their order
+        prefixes = _added(group.prefixes, row.prefixes)
+        groups[name] = UsageRow(name, group.sums + row.sums, prefixes, last_called=last_called)
     ordered = sorted(groups.values(), key=lambda row: row.name if by == "day" else (-row.sums.paid, row.name))
     return _report(by, since, until, ordered)
 
@@ -151,14 +176,15 @@ def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int
 def as_json(report: UsageReport) -> dict[str, Any]:
     """The report as one JSON object: dollars to the millionth, shares to the ten-thousandth."""
     rows = [
-        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **_fields(row)} for row in report.rows
+        {**({"tenant": row.tenant} if row.tenant else {}), report.by: row.name, **_fields(row, report.by)}
+        for row in report.rows
     ]
     return {
         "by": report.by,
         "since": report.since,
         "until": report.until,
         "rows": rows,
-        "total": _fields(report.total),
+        "total": _fields(report.total, report.by),
         "holdout": _holdout(report),
         "notes": list(report.notes),
     }
@@ -177,12 +203,17 @@ def _holdout(report: UsageReport) -> dict[str, Any] | None:
 def as_csv(report: UsageReport) -> str:
     """A line for each row, below one that names the columns; outcomes of the prefix as `OUTCOME=REQUESTS`."""
     text = io.StringIO()
-    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *_fields(report.total)]
+    names = [*(["tenant"] if report.by == "conversation" else []), report.by, *_fields(report.total, report.by)]
     table = csv.DictWriter(text, names, extrasaction="ignore")
     table.writeheader()
     for row in report.rows:
         prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
-        cells = {"tenant": _csv_safe(row.tenant), report.by: _csv_safe(row.name), **_fields(row), "prefixes": prefixes}
+        cells = {
+            "tenant": _csv_safe(row.tenant),
+            report.by: _csv_safe(row.name),
+            **_fields(row, report.by),
+            "prefixes": prefixes,
+        }
         table.writerow(cells)
     return text.getvalue()
 
@@ -193,18 +224,21 @@ def _csv_safe(text: str) -> str:
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
-def _fields(row: UsageRow) -> dict[str, Any]:
+def _fields(row: UsageRow, by: By) -> dict[str, Any]:
     sums = row.sums
-    dollars = {
+    if by == "tool":
+        fields = {"requests": sums.requests, "definition_tokens": row.definition_tokens, "calls": sums.calls}
+        return {**fields, "cost_usd_estimate": round(sums.paid, 6), "last_called": row.last_called or None}
+    money = {
         "paid_usd": sums.paid,
         "recalls_usd": sums.recalls,
         "summaries_usd": sums.summaries,
         "baseline_usd_estimate": sums.baseline,
         "saved_usd_estimate": sums.saved,
         "saved_by_cache_marks_usd_estimate": sums.saved_by_marks,
-        "pauses_usd": sums.pause_cost,
-        "pauses_avoided_usd_estimate": sums.pause_saving,
-        "pings_usd": sums.warming,
+        "pause_cost_usd": sums.pause_cost,
+        "pause_saving_usd_estimate": sums.pause_saving,
+        "ping_cost_usd": sums.ping_cost,
     }
     return {
         "requests": sums.requests,
@@ -214,12 +248,12 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "observed_tokens_that_would_be_sent": sums.observed_sent,
         "output_tokens": sums.output,
         "cache_share": _rounded(row.cache_share, 4),
-        **{name: round(value, 6) for name, value in dollars.items()},
+        **{name: round(value, 6) for name, value in money.items()},
         "baseline_error": _rounded(sums.baseline_error, 4),
         "requests_compared": sums.checked,
         "requests_estimated": sums.estimated,
         "requests_unpriced": sums.unpriced,
-        "requests_expired": sums.cold,
+        "requests_expired": sums.expired,
         "requests_bridged": sums.bridged,
         "pings": sums.pings,
         "recalls_answered": sums.recalled,
@@ -285,8 +319,10 @@ async def read_usage(store: BillStore, query: UsageQuery) -> UsageReport:
         rows = await _conversations(store, query, MOST + 1)
         report = await asyncio.to_thread(usage_by_conversation, rows, query.since, query.until)
     else:
-        days = await store.day_rows(query.since, query.tenant, query.owner)
+        days = await store.day_rows(query.since, query.tenant, query.owner, of_tools=query.by == "tool")
         report = await asyncio.to_thread(usage_by_label, days, query.by, query.since, query.until)
+    if query.by == "tool":
+        return report
     newest = await _conversations(store, query, _PAGE)
     if not any(row.arm for row in newest):
         return report

@@ -119,6 +119,11 @@ def test_check_says_what_settings_mean_or_what_cannot_work(capsys: pytest.Captur
     assert code == 0
     assert "upstream default: https://host/v1 (all APIs; all models), with the client's credential" in out
     assert not store.parent.exists()
+    file.write_text(f'upstream = "https://host/v1"\nstore = "sqlite:///{store}"\ntools = "defer"\n')
+    assert (
+        "tools: definitions are left out until the model looks for them, unless a rule"
+        in told(capsys, "check", str(file))[1]
+    )
     file.write_text('upstream = "https://host/v1"\n[models.m]\ninput = -1\n')
     code, _, err = told(capsys, "check", str(file))
     assert code == 2

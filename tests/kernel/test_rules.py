@@ -77,7 +77,7 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
     [
         ('mode = "off"', "rules.0: say for which requests: one of path, key_sha256, model"),
         ('model = "x"', "rules.0: say what then: one of preset, mode, aim, context_tokens"),
-        ('model = "x"\naim = "cost"', "rules.0.aim: Input should be 'bill' or 'context'"),
+        ('model = "x"\naim = "cost"', "rules.0.aim: Input should be 'bill', 'context' or 'steady'"),
         ('model = "x"\ncontext_tokens = 999', "rules.0.context_tokens: Input should be greater than or equal to 1000"),
         ('model = "x"\ncontext_tokens = "9000"', "rules.0.context_tokens: Input should be a valid integer"),
         (
@@ -175,8 +175,8 @@ async def test_a_request_may_choose_its_aim_and_its_size_before_a_rule_does(narr
     [
         (False, AIM, ["bill"], "is not allowed: `request_aim` is off"),
         (False, SIZE, ["50000"], "is not allowed: `request_aim` is off"),
-        (True, AIM, ["cheap"], "must be bill or context"),
-        (True, AIM, ["bill", "bill"], "must be bill or context"),
+        (True, AIM, ["cheap"], "must be bill, context or steady"),
+        (True, AIM, ["bill", "bill"], "must be bill, context or steady"),
         (True, SIZE, ["999"], "must be one number, 1,000 or more"),
         (True, SIZE, ["-5000"], "must be one number"),
         (True, SIZE, ["50k"], "must be one number"),

@@ -114,7 +114,9 @@ def test_the_addresses_lead_to_what_changed() -> None:
 
 def test_the_bills_are_the_input_at_both_ends() -> None:
     told = explained(body_of("write_once"), PRESET, prices=prices_for("claude-sonnet-5"))
-    million = input_bills(prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0)
+    million = input_bills(
+        prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0, is_cached=True
+    )
     assert million["nothing_cached"].before == pytest.approx(2.0)
     assert million["all_cached"].before == pytest.approx(0.2)
     bills = as_json(told)["input_bill_of_this_request"]
@@ -122,9 +124,13 @@ def test_the_bills_are_the_input_at_both_ends() -> None:
     assert bills["all_cached"]["after"] == pytest.approx(told.tokens.after * 0.2e-6, abs=1e-8)
 
 
-def request_of(messages: int, model: str = "claude-opus-5-5") -> bytes:
-    """The beginning of a shipped session, as a client would send it."""
-    return body_of("write_once", messages=sessions.load("write_once")["messages"][:messages], model=model)
+def request_of(messages: int, model: str = "claude-opus-5-5", *, marked: bool = True) -> bytes:
+    """The beginning of a shipped session, as a client would send it that sets cache marks, or one that sets none."""
+    *before, last = sessions.load("write_once")["messages"][:messages]
+    if marked and "claude" in model:
+        mark = {"cache_control": {"type": "ephemeral"}}
+        last = {**last, "content": [{"type": "text", "text": last["content"], **mark}]}
+    return body_of("write_once", messages=[*before, last], model=model)
 
 
 def test_a_pause_costs_all_of_the_prompt_where_its_cache_does_not_outlive_it() -> None:
@@ -145,6 +151,16 @@ def new_tokens(told: Explanation, write: float, side: str = "before") -> float:
     prices = prices_for(told.model)
     size, bill = getattr(told.tokens, side), getattr(told.input_bill_of_this_request["now"], side)
     return float((bill / prices.input * 1e6 - size * prices.read) / (write - prices.read))
+
+
+def test_without_a_mark_the_body_costs_plain_input_each_time_and_with_those_of_narrows_it_does_not() -> None:
+    prices, body = prices_for("claude-opus-5-5"), request_of(8, marked=False)
+    bills, size = (told := explained(body, "lossless")).input_bill_of_this_request, told.tokens.before
+    assert all(bill.before == pytest.approx(prices.input / 1e6 * size) for bill in bills.values())
+    assert 0 < new_tokens(told, prices.write, "after") < size / 2
+    marked = explained(request_of(8), "lossless").input_bill_of_this_request
+    assert marked["now"].before < bills["now"].before
+    assert marked["in_ten_minutes"].before > bills["in_ten_minutes"].before
 
 
 def test_a_pause_costs_nothing_where_the_cache_outlives_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.money.caches import DAY, HOUR
 from policies.money.prices import Prices, Usage
 from proxy.lab.provider import ANTHROPIC, APIS, OPENAI, PREFIX, CacheRule, PromptCache, PromptReader, rule_for
 from proxy.lab.provider.prompt import FRAME
@@ -401,6 +402,18 @@ def test_p1_any_prefix_expires_as_well() -> None:
     assert serve(*said)[1] == 5_504 // 128 * 128
     serve.now += 3_601
     assert serve(*said)[1] == 0
+
+
+def test_p2_any_prefix_lasts_as_long_as_the_newest_request_that_used_it_asks() -> None:
+    waits = {"": (False, False), "24h": (True, False), "in_memory": (False, False)}
+    for rule, rows in ((PREFIX, waits), (rule_for("gpt-5.4", Prices()), {**waits, "": (True, False)})):
+        for wish, stays in rows.items():
+            for wait, stay in zip((2 * HOUR, DAY + 1), stays, strict=True):
+                ask = Cache(rule)
+                ask(system(2_000), user("a"), prompt_cache_retention="24h")
+                ask(system(2_000), user("a"), **({"prompt_cache_retention": wish} if wish else {}))
+                ask.now += wait
+                assert (ask(system(2_000), user("b"))[1] > 0) == stay, (wish, wait)
 
 
 def lasting(message: Message) -> Message:

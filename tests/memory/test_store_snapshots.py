@@ -91,7 +91,7 @@ async def test_x7_a_snapshot_is_sealed_for_its_place(tmp_path: Path, fresh: Fres
 def test_a_snapshot_has_every_field_of_the_state_and_of_its_ledger() -> None:
     held = {field.name for field in fields(PlanState)} - snapshots.OF_NEWEST_STEP - {"ledger"}
     assert held == set(snapshots.OF_STATE)
-    of_a_request = {"waiting"}  # each begins it anew
+    of_a_request = {"waiting", "_price_of_new"}  # each begins it anew
     assert vars(Ledger(PRICES)).keys() == {"prices", "_sums", *of_a_request, *snapshots.OF_LEDGER}
     ledger = Ledger(PRICES)
     ledger.waiting = {1}

@@ -8,7 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.money import ledger as economics
-from policies.money.ledger import CAP, EARLY, GUARD, SMALLEST, UNTRIED, Ledger, bears, best_point, pays
+from policies.money.ledger import (
+    CAP,
+    EARLY,
+    GUARD,
+    LEAST,
+    REMAINING,
+    SMALLEST,
+    UNTRIED,
+    Ledger,
+    bears,
+    best_point,
+    pays,
+    remaining,
+    reprice,
+)
 from tests import examples
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES
 
@@ -32,6 +46,46 @@ def test_the_bill_of_a_prefix_cache_by_hand() -> None:
     assert ledger.paid == pytest.approx(1260 + 10 + 260)
     assert ledger.baseline == pytest.approx(1260 + 115 + 10)
     assert (ledger.total, ledger.original) == (360, 1160)
+
+
+def test_what_is_shortened_before_it_is_first_sent_is_so_in_the_baseline_too() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100)
+    ledger.arrive([1000, 50])
+    ledger.change(1, 200)
+    ledger.send(3, ())
+    assert ledger.baseline == ledger.paid == pytest.approx(100 + 10 + 250)
+    ledger.arrive([10])
+    ledger.change(1, 20)  # sent before: the baseline reads 350 all the same
+    ledger.send(1, ())
+    assert ledger.baseline == pytest.approx(360 + 35 + 10)
+    assert ledger.original == 1160
+
+
+def test_what_no_entry_would_hold_is_shortened_at_the_price_of_plain_input() -> None:
+    ledger = Ledger(MARK_PRICES)
+    ledger.arrive([100, 1000], marked=False)
+    ledger.change(1, 200)
+    assert ledger.baseline == pytest.approx(300)
+    ledger.send(2, (), marks_end=False)
+    ledger.arrive([10], marked=False)
+    assert ledger.baseline == pytest.approx(300 + 310)
+
+
+def test_what_excerpts_saved_at_first_sight_is_not_spent_on_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(economics, "SOON", 0.0)
+    taken = {}
+    for excerpt_at in (0, 1):  # before it is sent at all, or one request later
+        ledger = Ledger(PREFIX_PRICES)
+        for step in range(20):
+            ledger.arrive([20_000, 10_000, 40_000] if step == 0 else [])
+            if step == excerpt_at:
+                ledger.change(2, 100)
+            ledger.send(2 if step == excerpt_at else 3, ())
+        ledger.arrive([])
+        ledger.saving[0], ledger.rents[0] = 19_000, 1e9
+        taken[excerpt_at] = best_point(ledger, 3)
+    assert taken == {0: None, 1: 0}
 
 
 def test_the_bill_of_a_breakpoint_cache_by_hand() -> None:
@@ -98,6 +152,7 @@ def test_rent_buys_a_point_when_the_table_says(
     read: float, write: float, column: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(economics, "GUARD", 1e9)
+    monkeypatch.setattr(economics, "REMAINING", 1e9)
     ratio, pays = (1.25, 2, 5, 10)[column], TABLE[read, write][column]
     saved = 10_000
     assert pays == pytest.approx(((ratio - 1) * write - ratio * read) / read)
@@ -153,15 +208,10 @@ def test_a_rewrite_behind_the_last_step_removes_enough(saving: int, fires: bool)
 
 
 def test_a_rewrite_that_would_break_the_guard_waits() -> None:
-    ledger = Ledger(PREFIX_PRICES)
-    request(ledger, 10_000, 90_000)
-    ledger.saving[0] = 9_990
-    for _ in range(300):
-        ledger.charge()  # rent enough to buy anything
-    ledger.arrive([])
+    ledger = grown(20, 20_000, 10_000)
+    ledger.saving[0], ledger.rents[0] = 19_000, 1e9  # earned back within 4.3 requests, more than a fifth of the age
     assert best_point(ledger, 2) is None
-    for _ in range(100):
-        ledger.baseline += 10_000
+    ledger.baseline += 1_000_000
     assert best_point(ledger, 2) == 0
 
 
@@ -210,6 +260,49 @@ def test_the_sooner_a_rewrite_is_earned_back_the_further_it_may_take_the_bill(
     assert (best_point(ledger, 1) == 0) is fires
 
 
+@pytest.mark.parametrize(("payback", "fires"), [(REMAINING - 0.5, True), (REMAINING + 0.5, False)])
+def test_no_rent_buys_what_the_rest_of_the_session_does_not_earn_back(payback: float, fires: bool) -> None:
+    saved = 20_000
+    behind = int(saved * (0.1 + 0.1 * payback) / 0.9)  # the price is behind * .9 - saved * .1
+    ledger = grown(400, saved, behind)
+    ledger.saving[0], ledger.rents[0] = saved, 1e9
+    assert (best_point(ledger, 1) == 0) is fires
+
+
+def test_a_young_session_is_expected_to_last_as_long_again_and_an_old_one_no_longer_than_others() -> None:
+    assert [remaining(requests) for requests in (0, 1, 24, 25, 400)] == [0, 1, 24, REMAINING, REMAINING]
+
+
+@pytest.mark.parametrize(("saving", "fires"), [(LEAST * 9 - 1, False), (LEAST * 9, True)])
+def test_a_prefix_is_broken_for_no_little(saving: int, fires: bool) -> None:
+    ledger = grown(40, 100, saving + 1)
+    ledger.saving[1] = saving
+    assert (best_point(ledger, 1) == 1) is fires
+
+
+@pytest.mark.parametrize(("referred", "fires"), [(0, True), (1_000, True), (2_000, False)])
+def test_a_cut_costs_the_references_that_it_makes_impossible(referred: int, fires: bool) -> None:
+    """Of the 10,000 tokens of this tool's outputs so far, so many became references; another tool's count for it."""
+    ledger = grown(20, 100, 4_000, 300)
+    ledger.repeats.arrive(1, "bash", 10_000)
+    ledger.repeats.arrive(2, "read", 10_000)
+    ledger.repeats.refer(1, referred)
+    ledger.repeats.refer(2, 10_000)
+    ledger.saving[1] = 3_800  # earns 760 within EARLY of the age, and has a price of 70: 690 are left
+    assert (best_point(ledger, 1) == 1) is fires
+
+
+def test_of_what_was_referred_to_in_a_long_history_the_rest_of_it_repeats_a_part() -> None:
+    lost = {}
+    for requests in (REMAINING, 4 * REMAINING):
+        ledger = grown(requests, 100, 4_000)
+        ledger.repeats.arrive(1, "bash", 4_000)
+        ledger.repeats.refer(1, 2_000)
+        ledger.saving[1] = 3_600  # 1,800 of them would be referred to, or a quarter of these
+        lost[requests] = best_point(ledger, 1)
+    assert lost == {REMAINING: None, 4 * REMAINING: 1}
+
+
 def test_an_entry_out_of_reach_is_not_found() -> None:
     ledger = Ledger(MARK_PRICES)
     request(ledger, 100, 1000)
@@ -237,7 +330,10 @@ def test_a_copy_goes_its_own_way() -> None:
     ledger = Ledger(MARK_PRICES)
     request(ledger, 10, 20)
     ledger.saving[0] = 5
+    ledger.repeats.arrive(1, "bash", 20)
     twin = ledger.copy()
+    twin.repeats.refer(1, 10)
+    assert (twin.repeats.share(1), ledger.repeats.share(1)) == (0.5, 0.0)
     twin.change(0, 1)
     request(twin, 99)
     assert (ledger.sent, ledger.saving, ledger.cached_before(2)) == ([10, 20], {0: 5}, 2)
@@ -372,6 +468,25 @@ def test_a_recall_beside_other_calls_costs_only_its_own_text_outside() -> None:
     ledger.send(4, ())
     assert ledger.paid == ledger.baseline == pytest.approx(1100 + 110 + 60)
     assert ledger.outside == 400
+
+
+def test_what_is_recalled_costs_outside_what_a_write_of_its_request_does() -> None:
+    ledger = Ledger(MARK_PRICES)
+    request(ledger, 1_000)
+    for before, write in ((MARK_PRICES.write, 2.0), (2.0, 2.0), (2.0, MARK_PRICES.write)):
+        paid, outside, stands = ledger.paid, ledger.outside, sum(ledger.sent)
+        again = 400 * (len(ledger.sent) // 2) * MARK_PRICES.read
+        assert ledger.write == before
+        ledger.arrive([60, 400], ours=(1,))
+        reprice(ledger, write)
+        ledger.send(len(ledger.sent), ())
+        assert ledger.outside - outside == pytest.approx(400 * write + again)
+        assert ledger.paid - paid == pytest.approx(stands * MARK_PRICES.read - again + 60 * write)
+    ledger.arrive([10, 400], ours=(1,), by_client=False)
+    reprice(ledger, 2.0)  # all of a round stands outside: nothing of it is moved twice
+    paid = ledger.paid
+    ledger.send(len(ledger.sent), ())
+    assert ledger.paid == paid
 
 
 def test_what_nothing_came_of_must_fit_under_the_guard_or_another_limit() -> None:

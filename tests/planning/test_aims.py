@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from policies.compact import Compacted
-from policies.context import Context, Summarizing
+from policies.context import Aim, Context, Summarizing
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.parameters import Trigger
@@ -191,6 +191,22 @@ def test_w2_in_small_windows_a_summary_comes_before_what_trims(policies: str, wi
     assert moves <= (0.5 if policies == "adaptive" else 0.34) * len(done)
     used = {each.plan.summary.origin.id for each in adopted if each.plan.summary and each.plan.summary.origin}
     assert len(used) >= len(server.memory.summaries) - 1  # what is paid for is used
+
+
+@pytest.mark.parametrize(("aim", "is_steady"), [("bill", False), ("steady", True)])
+def test_where_nothing_sent_changes_a_summary_is_asked_for_near_the_window_alone(aim: Aim, is_steady: bool) -> None:
+    """Elsewhere it would be paid for and not stand."""
+    policies = (
+        Summarize(keep=9, when=(Trigger(),), batch=600, verbatim_tokens=300, generations=3, long_message=9_000),
+        Trim(keep=2),
+    )
+    written, limits = Summarizing(CRITERIA, Prices("s", 0.1, 0.4), 100, 0.0), BudgetLimits(window=60_000)
+    server = Server(None, prices_for("gpt-4o"), policies=policies, aim=aim, summarizing=written, limits=limits)
+    done = served(server, agent(90))
+    wants = {want.reason for each in done for want in each.plan.wants}
+    adopted = {each.plan.reason for each in done if each.plan.adopted}
+    assert adopted == {"checkpoint:window" if is_steady else "checkpoint:summary"}
+    assert ("window" in wants, wants == {"window"}) == (is_steady, is_steady)
 
 
 # --- records of old turns, and summaries ---

@@ -186,7 +186,7 @@ def served() -> tuple[tuple[Compacted, ...], Memory]:
 
 
 def test_m5_rules_survive_twenty_generations() -> None:
-    session = long_session(60, RULES)
+    session = long_session(100, RULES)
     server = Server(ROOMY)
     generations = 0
     for request in requests(session):

@@ -162,7 +162,7 @@ def test_a_bill_is_counted_by_what_it_was_for_and_whose_it_is() -> None:
         (BillSums(requests=1, prompt=9, cached=8, rewritten=1), "tail-cut", "read"),
         (BillSums(requests=1, prompt=9, cached=3, rewritten=4), "checkpoint:paid", "rewritten"),
         (BillSums(requests=1, prompt=9), "client-changed", "rewritten"),
-        (BillSums(requests=1, prompt=9, cold=1, rewritten=4), "checkpoint:cold", "expired"),
+        (BillSums(requests=1, prompt=9, expired=1, rewritten=4), "checkpoint:cold", "expired"),
         (BillSums(requests=1, prompt=9, cached=8, bridged=1), "extended", "bridged"),
         (BillSums(requests=1, prompt=9), "extended", "missed"),
         (BillSums(requests=1, prompt=9, cached=8, estimated=1), "extended", "unreported"),
@@ -176,12 +176,12 @@ def test_a_request_is_counted_by_what_it_found_in_the_cache(sums: BillSums, pref
 
 def test_pauses_are_counted_by_what_they_cost_and_what_was_not_paid() -> None:
     telemetry = Telemetry(stream=io.StringIO())
-    telemetry.metrics.bill(bill_of(BillSums(requests=1, cold=1, paid=0.5, pause_cost=0.25)))
+    telemetry.metrics.bill(bill_of(BillSums(requests=1, expired=1, paid=0.5, pause_cost=0.25)))
     telemetry.metrics.bill(bill_of(BillSums(requests=1, bridged=1, paid=0.5, pause_saving=0.125)))
-    telemetry.metrics.bill(bill_of(BillSums(pings=1, paid=0.5, warming=0.5)))
-    names = ("cost_pauses_usd_total", "cost_pauses_avoided_usd_total", "cache_total")
+    telemetry.metrics.bill(bill_of(BillSums(pings=1, paid=0.5, ping_cost=0.5)))
+    names = ("pause_cost_usd_total", "pause_saving_usd_total", "cache_total")
     assert [counted(telemetry, name) for name in names] == [0.25, 0.125, 2]
-    assert counted(telemetry, "cost_pauses_usd_total", tenant="t", model="gpt-4o", preset="p", api="a") == 0.25
+    assert counted(telemetry, "pause_cost_usd_total", tenant="t", model="gpt-4o", preset="p", api="a") == 0.25
 
 
 def test_x8_however_many_tenants_and_models_there_are_their_series_are_bounded_and_nothing_is_lost() -> None:

@@ -17,7 +17,7 @@ from tests.kit.talk import setup
 from tests.planning.test_same_plans import carried, working
 
 
-@pytest.mark.parametrize("name", ["adaptive", "eager", "structural", "tool-digest"])
+@pytest.mark.parametrize("name", ["adaptive", "eager", "steady", "structural", "tool-digest"])
 def test_what_is_due_next_is_what_is_cut_first_then(name: str) -> None:
     preset, cuts = PRESETS[name], 0
     first = [policy for policy in preset.configured if isinstance(policy, Offload | Digest)]
@@ -35,7 +35,7 @@ def test_what_is_due_next_is_what_is_cut_first_then(name: str) -> None:
             cuts += len(seen)
         return iter(())
 
-    for seed in range(6):
+    for seed in range(12):
         ahead = set()
         plan(carried(working(Random(seed)), None, dict[str, Any]()), setup(probe, exceptions=preset.exceptions))
     assert cuts >= 20

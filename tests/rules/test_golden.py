@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from policies.context import Context, DigestWant, Summarizing, Want
+from policies.context import Context, DigestWant, Exceptions, Summarizing, Want
 from policies.laws import may_edit
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
@@ -28,7 +28,10 @@ from tests.kit.talk import ROOMY, Json, call, conversation_of, letters
 HOME = Path(__file__).parents[1] / "golden"
 WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting
 RULE = "-" * 40 + "\n"
-OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "summary": None, "digests": {}}
+OURS = {
+    **{"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "first_sight": False},
+    **{"summary": None, "digests": {}},
+}
 """What a file's first line may say besides the parameters of its policy; `excess` holds at the last step, and so do
 a `summary`, [FIRST BLOCK, LAST BLOCK, TEXT], and `digests`, {BLOCK: [TEXT, FIRST LINE THAT STAYS, LAST LINE]}."""
 
@@ -87,6 +90,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             digesting=prices,
             digests=made if step == conversation.steps - 1 else {},
             edits=dict(edits),
+            exceptions=Exceptions(first_sight=ours["first_sight"]),
         )
         for edit in configured(conversation, context):
             if not isinstance(edit, Replace) or may_edit(

@@ -11,20 +11,32 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from msgspec import structs
 
-from policies.model.conversation import Conversation
+from policies.dialects.tool_lists import tool_sizes
+from policies.model.conversation import Conversation, new_calls
 from policies.model.memory import FRESH, CacheLife
 from policies.model.summary_record import SummaryCost
-from policies.model.tokens import well_formed
-from policies.money.bills import BillSums, CacheTerms, Evidence, Labels, Prompt, RequestBill, usage_without, with_marks
+from policies.model.tokens import tool_label, well_formed
+from policies.money.bills import (
+    BillSums,
+    CacheTerms,
+    Evidence,
+    Labels,
+    Prompt,
+    RequestBill,
+    ToolUse,
+    head_price,
+    usage_without,
+    with_marks,
+)
 from policies.money.prices import Prices, Usage
 from policies.planning.prefix import last_use, life_of
 from policies.recall import RecallAnswer
+from proxy.event_loop import in_thread
 from proxy.kernel.addons import Addon, Exchange
 from proxy.kernel.prepare import Holdout
 from proxy.kernel.services import Services
@@ -40,6 +52,10 @@ _INTERVAL = 2.0
 """Seconds from one time that all are written to the next."""
 _LONGEST = 100
 """Characters of the name of a model, which comes from clients."""
+_LARGE = 50_000
+"""Bytes of a list of tools that is read in a thread, so that nobody else waits."""
+_CALLS = 1_000
+"""Calls of one reply that are counted."""
 _UNKNOWN = Prices()
 
 
@@ -73,11 +89,13 @@ class Billing(Addon):
         try:
             bill = self._bill(exchange.id, rounds)
             self._count(bill, rounds)
-            self._write(bill)
+            exchange.bill, tools = bill, None
+            try:
+                tools = await self._tool_use(bill, rounds)
+            finally:
+                self._write(bill, tools)
         except Exception as error:  # the client has its reply
             self._telemetry.log.error("not_billed", error=type(error).__name__, exc_info=True)
-        else:
-            exchange.bill = bill
 
     def summary(self, key: Key, labels: Labels, cost: SummaryCost) -> None:
         sums = BillSums(summaries=cost.dollars, unpriced=int(cost.known_dollars is None))
@@ -89,7 +107,7 @@ class Billing(Addon):
         sums = BillSums(
             pings=1,
             paid=dollars,
-            warming=dollars,
+            ping_cost=dollars,
             unpriced=int(not prices.listed),
             estimated=int(is_estimate),
             prompt=usage.prompt,
@@ -147,6 +165,24 @@ class Billing(Addon):
             anchor=conversation.end_anchor(conversation.steps - 1) if conversation is not None else "",
         )
 
+    async def _tool_use(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> ToolUse | None:
+        """None where it brings no tools, or could not be read. A list that was seen before costs a look-up."""
+        planned = rounds[0].request.planned
+        if planned is None or not planned.context.received.request.brings_tools:
+            return None
+        received, deferred = planned.context.received, planned.context.tools.tools
+        tools, count = received.request.tool_list, received.count
+        sizes = await in_thread(tool_sizes, tools, count) if len(tools) > _LARGE else tool_sizes(tools, count)
+        absent = {*map(tool_label, deferred.names)} if deferred is not None else ()
+        definitions = tuple((name, size) for name, size in sizes.items() if size and name not in absent)
+        calls = tuple(name for name in map(tool_label, new_calls(received.conversation)[:_CALLS]) if name in sizes)
+        total = sum(size for _, size in definitions)
+        reported = [each.usage for each in rounds if each.usage is not None]
+        usages = reported or [Usage(bill.sums.prompt, bill.sums.cached, bill.sums.written, 0)]
+        prices = self._prices(bill.labels.model, rounds[0].request.client_request.upstream)
+        dollars = head_price(round(total * planned.context.calibration.ratio), usages, prices)
+        return ToolUse(definitions=definitions, calls=calls, each=dollars / max(1, total))
+
     def _count(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> None:
         self._telemetry.metrics.bill(bill)
         for each in rounds[1:]:
@@ -154,15 +190,19 @@ class Billing(Addon):
             answered = sum(answer.succeeded for answer in answers)
             self._telemetry.recalled(answered, len(answers) - answered, each.usage)
 
-    def _write(self, bill: RequestBill) -> None:
-        key = Key(bill.labels.tenant, bill.conversation)
-        of_nobody = partial(structs.replace, conversation="")
-        pending = PendingWrite(key, self._write_all, record=bill, together=True, without_conversation=of_nobody)
+    def _write(self, bill: RequestBill, tools: ToolUse | None = None) -> None:
+        key, record = Key(bill.labels.tenant, bill.conversation), (bill, tools)
+        pending = PendingWrite(key, self._write_all, record=record, together=True, without_conversation=_of_nobody)
         self._writes.put(pending)
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
-        bills: list[Any] = [pending.record for pending in row]
-        await self._store.add_bills(bills)
+        pairs: list[Any] = [pending.record for pending in row]
+        await self._store.add_bills([bill for bill, _ in pairs])
+        await self._store.add_tools([pair for pair in pairs if pair[1] is not None])
+
+
+def _of_nobody(record: tuple[RequestBill, ToolUse | None]) -> tuple[RequestBill, ToolUse | None]:
+    return structs.replace(record[0], conversation=""), record[1]
 
 
 def _bounded(labels: Labels) -> Labels:
@@ -246,7 +286,7 @@ def _of_pause(request: UpstreamRequest, planned: PlannedRequest, measures: _Meas
     longer = tokens if life.is_longer and not is_read else 0
     written = Usage(tokens, 0, tokens, 0, longer) if prices.breakpoints else Usage(tokens, 0, 0, 0)
     again = prices.cost(written).input - prices.cost(Usage(tokens, tokens, 0, 0)).input if prices.listed else 0.0
-    return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "cold": 1}
+    return {"pause_saving": again, "bridged": 1} if is_read else {"pause_cost": again, "expired": 1}
 
 
 def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:

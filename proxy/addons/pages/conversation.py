@@ -341,8 +341,8 @@ def _line(at: int, bill: RequestBill, before: str, most: int, recalls: Sequence[
     sums = bill.sums
     notes = [minute(bill.at), *_edits(bill.edits, before)]
     notes += [f"{sums.rewritten:,} tokens written again"] if sums.rewritten else []
-    notes += [f"cache expired ({signed(sums.pause_cost)})"] if sums.cold else []
-    notes += [f"cache kept warm ({signed(sums.pause_saving)} not paid)"] if sums.bridged else []
+    notes += [f"cache expired ({signed(sums.pause_cost)})"] if sums.expired else []
+    notes += [f"cache kept over a pause (about {signed(sums.pause_saving)} saved)"] if sums.bridged else []
     notes += ["usage estimated"] if sums.estimated else []
     notes += ["unknown price"] if sums.unpriced else []
     notes += [f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)})"] if sums.rounds else []

@@ -28,7 +28,7 @@ from proxy.drawing.words import glossary, outcome, term
 from proxy.identity.who import Grant
 from proxy.memory import Key
 from proxy.telemetry.metrics import MINUTES, AnswerCounts
-from proxy.usage.report import UsageQuery, read_usage
+from proxy.usage.report import TOOL_COLUMNS, UsageQuery, UsageReport, as_json, read_usage
 
 DAYS = 30
 LISTED = 20
@@ -60,6 +60,7 @@ class Overview:
     """The saving that it measures; None where it has too few conversations for that."""
     upstreams: Sequence[UpstreamState] = ()
     """In the order of the settings; none for who does not see all tenants, and may not use all of them either."""
+    tools: UsageReport | None = None
 
     @property
     def today(self) -> BillSums:
@@ -76,6 +77,7 @@ async def overview(parts: PageParts, viewer: Grant) -> Overview:
     dates = [(datetime.fromtimestamp(now, UTC) - timedelta(days=back)).date().isoformat() for back in range(DAYS)]
     query = UsageQuery("day", dates[-1], dates[0], viewer.tenant, viewer.owner)
     usage = await parts.ask("usage", read_usage(parts.store, query))
+    tools = await parts.ask("usage", read_usage(parts.store, dataclasses.replace(query, by="tool")))
     conversations, following = await newest(parts, viewer, None, LISTED)
     keys = [Key(row.labels.tenant, row.conversation) for row in conversations]
     in_use = await asyncio.gather(*(_standing(parts, key, viewer, now) for key in keys))
@@ -91,6 +93,7 @@ async def overview(parts: PageParts, viewer: Grant) -> Overview:
         following=following,
         arms=usage.holdout,
         measured=usage.measured,
+        tools=tools,
         upstreams=[
             UpstreamState(each.name, each.host, each.answers(), None if each.is_up else each.next_try)
             for each in (parts.telemetry.metrics.upstreams() if viewer.tenant is None else ())
@@ -137,6 +140,7 @@ def overview_json(view: Overview, version: str) -> dict[str, Any]:
             | {"tokens_before": each.tokens_before, "tokens_after": each.tokens_after}
             for key, each in view.summaries
         ],
+        "tools": view.tools and as_json(view.tools)["rows"][:LISTED],
         **list_json(view.conversations, view.following),
     }
 
@@ -187,6 +191,7 @@ def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
         section("Day by day", _days(view)),
         section("What became of the prefix", _prefixes(view)),
         section("Recalls and summaries", _recalls(view.whole), _summaries(view)),
+        section("Tools", _tools(view.tools)) if view.tools and view.tools.rows else "",
         section("Conversations, newest first", conversations(view.conversations), _more(view.following)),
         glossary(*_TERMS),
         has_forms=is_logged_in,
@@ -373,6 +378,12 @@ def _summaries(view: Overview) -> Markup:
     ]
     heads = ("summary in use in", "kind", "written by", "since", "messages", "tokens")
     return table(heads, rows, "sessions")
+
+
+def _tools(report: UsageReport) -> Markup:
+    lines = [(shortened(row.name, 60), row.tool_cells) for row in report.rows[:LISTED]]
+    words = f"{' '.join(report.notes)} The {LISTED} that cost most are listed."
+    return together(element("p", words, class_="aside"), table(("tool", *TOOL_COLUMNS), lines, "sessions"))
 
 
 def conversations(listed: Sequence[ConversationRow]) -> Markup:

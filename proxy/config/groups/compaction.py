@@ -44,8 +44,8 @@ class CompactionGroup(Configured):
     )
     aim: Aim | None = Field(
         default=None,
-        description="bill acts where it pays, context at the triggers and sizes of the preset; default: the "
-        "preset's aim",
+        description="bill acts where it pays, context at the preset's triggers and sizes, steady on new text alone; "
+        "default: the preset's aim",
     )
     context_tokens: int | None = Field(
         default=None, ge=FEWEST_TOKENS, le=MOST, description="keep prompts below this many tokens, whatever the window"
@@ -122,8 +122,8 @@ class CompactionGroup(Configured):
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} with the aim bill (a third of the "
-        "high mark where that is less), none with the aim context",
+        description=f"tokens below which Narrows edits nothing; default: {FLOOR:,} (a third of the high mark "
+        "where that is less), none with the aim context",
     )
     cold_seconds: Period | None = Field(
         default=None, description="pause after which the provider's prompt cache counts as expired; default: by model"

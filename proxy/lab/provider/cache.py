@@ -86,6 +86,7 @@ class PromptReader:
             opening=ends[leading - 1] if leading else 0,
             implicit=options.get("mode") != "explicit",
             longer=options.get("ttl") in LONGER_TTLS,
+            retention=jsontext.write({"prompt_cache_retention": body.get("prompt_cache_retention")}),
         )
 
     def _read(self, value: Json, before: str) -> tuple[_ReadMessage, ...]:
@@ -228,6 +229,8 @@ class PromptCache:
     def _by_prefix(self, chain: tuple[bytes, ...], prompt: ProviderPrompt, rule: CacheRule) -> int:
         """Tokens of the longest prefix that an earlier prompt of the owner had; this one is now such."""
         now, nothing = self._clock(), _Continuations((), -inf)
+        wishes = (each.seconds for each in rule.lifetimes if each.pattern.search(prompt.retention))
+        expires = now + next(wishes, rule.seconds)
         there = [self._continuations.get(digest, nothing) for digest in chain]
         depth_seen = sum(1 for _ in takewhile(lambda row: row.expires >= now, there)) - 1
         shared = prompt.ends[max(depth_seen, 0)]
@@ -240,5 +243,5 @@ class PromptCache:
             if depth >= depth_seen:
                 blocks = (*prompt.blocks[depth : depth + 1], *blocks)[:CONTINUATIONS]
             with suppress(ValueError):  # heavier than all that may be stored
-                self._continuations[chain[depth]] = _Continuations(blocks, now + rule.seconds)
+                self._continuations[chain[depth]] = _Continuations(blocks, expires)
         return shared

@@ -68,6 +68,8 @@ class ProviderPrompt:
     """True where the client leaves boundaries to the provider."""
     longer: bool
     """True where everything that is written is for the longer lifetime."""
+    retention: bytes = b""
+    """The member by which it asks for how long all of it stays, as JSON."""
 
     @cached_property
     def ends(self) -> tuple[int, ...]:

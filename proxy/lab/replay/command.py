@@ -109,11 +109,10 @@ ShowNeeds = Annotated[
     past 20 and any stop, the worst ratio of the input bills at the end of a session, at any request past the 20th,
     and at any request; recalls, the share of recall rounds in the input bill.
 
-    Columns, pauses, where it is known when requests were sent: expired, requests before which the cache of doing
-    nothing had expired; pauses $ and share, dollars paid to write again what had expired, and their share of the bill;
-    cold, requests before which the cache of what Narrows sent had expired; chkp, checkpoints made at these; bridged,
-    requests before which only that of doing nothing had; pings and their share of the bill; never cold, the bill of
-    doing nothing if nothing ever expired, divided by that bill.
+    Columns, pauses, where it is known when requests were sent, with Narrows and without (none): expired, requests
+    before which the cache had expired; cost, dollars paid to write that again, and their share of the bill; bridged,
+    requests before which only the cache of doing nothing had expired; pings and their share of the bill; never expired,
+    the bill of doing nothing if nothing ever expired, divided by that bill.
 
     Columns, in sight: visible, of the paths, names and numbers that later turns used, the share that stood in the
     prompt; rare, the same for those with at most 3 earlier occurrences; rare at risk, for rare ones that last

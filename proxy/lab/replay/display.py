@@ -113,14 +113,13 @@ MARKS: Sequence[Column] = (
 )
 """Savings in a session by cache marks of Narrows, and by compaction beside them."""
 PAUSES: Sequence[Column] = (
-    Column("expired", "pauses.expired", _count),
-    Column("pauses $/none", "pauses.cost", _bills),
-    Column("share/none", "pauses.shares", _pair(percent)),
-    *(Column(head, f"pauses.{head}", _count) for head in ("cold", "bridged")),
-    Column("chkp", "pauses.cold_checkpoints", _count),
+    Column("expired/none", "pauses.expired", _pair(_count)),
+    Column("cost $/none", "pauses.cost", _bills),
+    Column("cost %/none", "pauses.shares", _pair(percent)),
+    Column("bridged", "pauses.bridged", _count),
     Column("pings", "pauses.pings", _count),
-    Column("share", "pauses.share_of_pings", percent),
-    Column("never cold", "pauses.never_cold_ratio", _ratio),
+    Column("pings %", "pauses.share_of_pings", percent),
+    Column("never expired", "pauses.never_expired_ratio", _ratio),
 )
 """What pauses of a session cost, and what was done about them."""
 FAULTS: Sequence[Column] = (
@@ -300,13 +299,13 @@ def print_needs(console: Console, reports: Sequence[Report]) -> None:
 def pauses_together(reports: Sequence[Report]) -> str:
     """The means over sessions whose times are known."""
     costs = [report.pauses for report in reports if report.pauses is not None]
-    without, with_, never_cold, pings = (
+    without, with_, never_expired, pings = (
         fmean(attrgetter(path)(each) for each in costs)
-        for path in ("shares.without", "shares.with_", "never_cold_ratio", "share_of_pings")
+        for path in ("shares.without", "shares.with_", "never_expired_ratio", "share_of_pings")
     )
     return (
-        f"pauses, mean of {len(costs):,} sessions: {percent(without)} of the bill with nothing done (never cold: "
-        f"{never_cold:.3f}), {percent(with_)} with Narrows and {percent(pings)} for pings; whole bill "
+        f"pauses, mean of {len(costs):,} sessions: {percent(without)} of the bill with nothing done (never expired: "
+        f"{never_expired:.3f}), {percent(with_)} with Narrows and {percent(pings)} for pings; whole bill "
         f"{fmean(report.whole_bill.ratio for report in reports):.3f}"
     )
 

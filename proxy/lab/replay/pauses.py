@@ -7,35 +7,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from policies.dialects import DIALECTS
+from policies.dialects.pings import NoPingError
 from policies.money.caches import CacheRule
 from policies.money.prices import Prices, Usage
+from proxy.config.units import duration
 from proxy.lab.provider import PromptCache, ProviderPrompt
 from proxy.lab.replay.bills import Compared, ComparedBill, SessionBill
+from proxy.lab.replay.recorded import Session
 
 
 @dataclass
 class PauseCosts:
-    """The costs of pauses of a session whose requests have times. `bill`, `baseline` and `warming` are the session's
-    bills with Narrows, of doing nothing, and of pings."""
+    """The costs of pauses of a session whose requests have times. `bill`, `baseline` and `ping_bill` are the
+    session's bills with Narrows, of doing nothing, and of pings."""
 
     JSON: ClassVar = (
-        *("expired", "cold", "bridged", "cold_checkpoints", "bill=cost", "share_of_bill=shares.with_"),
-        *("share_of_baseline=shares.without", "never_cold_ratio", "pings", "share_of_pings", "pinged_at"),
+        *("expired", "bridged", "cost", "share_of_bill=shares.with_"),
+        *("share_of_baseline=shares.without", "never_expired_ratio", "pings", "share_of_pings", "pinged_at"),
     )
 
     bill: SessionBill
     baseline: SessionBill
-    warming: SessionBill
+    ping_bill: SessionBill
     cost: ComparedBill
     """Dollars paid to write again, or read as plain input, what would still have been cached."""
-    expired: int = 0
-    """Requests before which the cache of doing nothing had expired."""
-    cold: int = 0
-    """Requests before which that of what was sent in their place had."""
+    expired: Compared = field(default_factory=Compared)
+    """Requests before which the cache had expired."""
     bridged: int = 0
     """Requests before which only that of doing nothing had."""
-    cold_checkpoints: int = 0
-    """Requests that rewrote what stood before because the cache had expired anyway."""
     pinged_at: list[float] = field(default_factory=list)
     """When what was sent was sent again to keep it in the cache, in seconds since the session began."""
 
@@ -48,20 +48,39 @@ class PauseCosts:
         return Compared(self.cost.with_ / (self.bill.total or 1), self.cost.without / (self.baseline.total or 1))
 
     @property
-    def never_cold_ratio(self) -> float:
+    def never_expired_ratio(self) -> float:
         """The bill of doing nothing had nothing ever expired, divided by that bill."""
         return 1.0 - self.shares.without
 
     @property
     def share_of_pings(self) -> float:
-        return self.warming.total / self.bill.total if self.bill.total else 0.0
+        return self.ping_bill.total / self.bill.total if self.bill.total else 0.0
 
-    def add(self, prefix: str, expired: Compared) -> None:
-        """Count a request by the tokens that had expired before it, and by what its reply says of the prefix."""
-        self.expired += expired.without > 0
-        self.cold += expired.with_ > 0
-        self.bridged += expired.without > 0 and not expired.with_
-        self.cold_checkpoints += prefix == "checkpoint:cold"
+    def add(self, expired: Compared) -> None:
+        """Count a request by the tokens that had expired before it."""
+        with_, without = expired.with_ > 0, expired.without > 0
+        self.expired = Compared(self.expired.with_ + with_, self.expired.without + without)
+        self.bridged += without and not with_
+
+
+_NO_PING = {
+    "form": "vendors name one for Claude in the Messages API, and from GPT-5.6 on in Responses; replay one of these",
+    "hosted_tools": "the provider runs tools of its own in it",
+    "stored": "it goes on from what the provider stores; replay one that sends its whole history",
+}
+
+
+def why_no_ping(session: Session, body: bytes, keep_warm: float, rule: CacheRule) -> str:
+    """A sentence where no ping can keep the prompts of a session cached for so long; else ""."""
+    reason = f"its cache lives {duration(rule.seconds)} without any; name a longer time"
+    try:
+        DIALECTS[session.dialect].ping(body)
+        reason = reason if keep_warm < rule.seconds else ""
+    except NoPingError as error:
+        reason = _NO_PING[str(error)]
+    if not session.times:
+        reason = "nobody knows when its requests were sent; name times with --pauses FILE"
+    return reason and f"--keep-warm sends no ping in {session.name}: {reason}."
 
 
 class PauseMeter:

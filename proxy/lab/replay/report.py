@@ -172,6 +172,8 @@ class Report(_Costs):
     kind: str = ""
     changes: str = ""
     """Parts of the recording that were left out, in a sentence."""
+    no_ping: str = ""
+    """Why no ping can keep its prompts cached, in a sentence, where that was asked for."""
     protocol: str = "tools"
     requests: int = 0
     validity_errors: int = 0
@@ -210,7 +212,7 @@ class Report(_Costs):
 
     @property
     def notes(self) -> Sequence[str]:
-        return [*notes_on(self.bill.prices), *([self.changes] if self.changes else [])]
+        return [*notes_on(self.bill.prices), *filter(None, (self.changes, self.no_ping))]
 
     @property
     def checkpoints(self) -> int:

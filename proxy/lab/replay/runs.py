@@ -38,7 +38,7 @@ from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rul
 from proxy.lab.quality import tally
 from proxy.lab.replay.bills import Compared, ComparedBill, Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, RecallRounds, ReplayEnvironment, environment_for
-from proxy.lab.replay.pauses import PauseCosts, PauseMeter
+from proxy.lab.replay.pauses import PauseCosts, PauseMeter, why_no_ping
 from proxy.lab.replay.recorded import Json, RequestReader, Session, newest_reply, requests
 from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.replay.times import schedule
@@ -99,8 +99,10 @@ async def replay(
             views[-1] = RequestView(conversation, request.plan.edits, request.tokens_received, tool)
             report.aim = request.context.plan_settings.aim
         progress()
-    if environment.provider is not None:  # nobody knows that nobody returns
-        await environment.wait_until(environment.clock.now + environment.options.keep_warm)
+    if keep_warm := environment.options.keep_warm:
+        report.no_ping = why_no_ping(session, orjson.dumps(body), keep_warm, rule_for(prices.model, prices))
+    if environment.provider is not None and session.times:  # nobody knows that nobody returns
+        await environment.wait_until(environment.clock.now + keep_warm)
         accounting.add_pings(report, began)
     await asyncio.to_thread(_add_visibility, environment, session, report, views)
     return report
@@ -179,7 +181,7 @@ class _Accounting:
         expired = Compared()
         if report.pauses is not None:
             expired = self._add_pause(report.pauses, body, baseline, (*rounds.usage, answer), declared)
-            report.pauses.add(declared, expired)
+            report.pauses.add(expired)
         tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
         report.each_request.append(
             RequestResult(

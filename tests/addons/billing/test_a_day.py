@@ -73,7 +73,7 @@ async def test_a_day_of_three_tenants_and_two_presets_agrees_with_the_providers_
         assert summed(held_rows).baseline == pytest.approx(summed(held_rows).paid)
         dollars = sum(count.dollars for count in truth.values())
         again = await stage.start(preset="adaptive", store=store_url, **settings)
-        for by in BY:
+        for by in (by for by in BY if by != "tool"):
             usage = await read_json(stage, again, f"usage?by={by}")
             assert usage["total"]["paid_usd"] == pytest.approx(dollars, abs=1e-6)
             assert sum(row["paid_usd"] for row in usage["rows"]) == pytest.approx(dollars, abs=1e-5)

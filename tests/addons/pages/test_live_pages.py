@@ -135,20 +135,20 @@ async def test_pages_say_what_pauses_cost_and_what_was_kept_warm(stage: Stage) -
     app = await started(stage)
     first, second, third = bills()
     seen = [
-        structs.replace(second, sums=structs.replace(second.sums, cold=1, pause_cost=0.125)),
+        structs.replace(second, sums=structs.replace(second.sums, expired=1, pause_cost=0.125)),
         structs.replace(third, sums=structs.replace(third.sums, bridged=1, pause_saving=0.0625)),
-        structs.replace(third, id="ping", mode="ping", sums=BillSums(pings=3, paid=0.03125, warming=0.03125)),
+        structs.replace(third, id="ping", mode="ping", sums=BillSums(pings=3, paid=0.03125, ping_cost=0.03125)),
     ]
     await stored(stage, [first, *seen])
     words = (
-        "Pauses : 1 request found the provider's cache expired after a pause: $0.125 to write it again; 1 request found"
-        " it kept warm: by an estimate $0.0625 not paid for that; 3 pings: $0.0312."
+        "Pauses : the provider's cache had expired before 1 request, which cost $0.125; pings or a longer lifetime kept"
+        " the cache before 1 request, which saved about $0.0625; 3 pings cost $0.0312."
     )
     for place in ("", "conversations/chat"):
         assert words in checked(await page(stage, app, place, NOBODY, HTML)).text
     one = checked(await page(stage, app, "conversations/chat", NOBODY, HTML)).text
     assert "cache expired ($0.125)" in one
-    assert "cache kept warm ($0.0625 not paid)" in one
+    assert "cache kept over a pause (about $0.0625 saved)" in one
     assert (await figures(stage, app, "", NOBODY))["today"]["pause_saving"] == 0.0625
 
 

@@ -467,7 +467,7 @@ async def test_beyond_the_budget_of_a_tenant_and_day(scene: Scene) -> None:
     await scene.ask(app)
     assert len(await scene.wait(app, 900)) == 1
     assert outcomes(app) == {"read": 1, "skipped:budget": 1}
-    assert app.telemetry.metrics.billed.warming == pytest.approx(1_510 * 0.05 * 4 / 1e6)
+    assert app.telemetry.metrics.billed.ping_cost == pytest.approx(1_510 * 0.05 * 4 / 1e6)
     day = time.strftime("%Y-%m-%d", time.gmtime(scene.clock.now))
     assert await store_of(app).take(Purse("local", day=day), 1.0, 1.0), "summaries have a budget of their own"
     await scene.wait(app, 86_400)
@@ -496,7 +496,7 @@ async def test_the_first_that_is_written_ends_them_for_its_model(
     assert outcomes(app) == {"written": 1, "skipped:ended": 1}
     await scene.ask(app, model="claude-fable-5-2")
     assert len(await scene.wait(app, 590)) == 1, "of another model"
-    assert app.telemetry.metrics.billed.warming > 1_510 * 1.25 * 4 / 1e6
+    assert app.telemetry.metrics.billed.ping_cost > 1_510 * 1.25 * 4 / 1e6
     await app.reload(app.settings.model_copy(update={"keep_warm_budget": 4.0}))
     await scene.ask(app)
     assert not await scene.wait(app, 590), "a reload is no new start"
@@ -643,7 +643,7 @@ async def test_an_upstream_that_drops_prewarm_is_cut_off_as_its_answer_begins(sc
         await is_closed.wait()
     assert outcomes(app) == {"answered": 1}
     sums = app.telemetry.metrics.billed
-    assert (sums.pings, sums.estimated, sums.warming > 0) == (1, 1, True)
+    assert (sums.pings, sums.estimated, sums.ping_cost > 0) == (1, 1, True)
     await scene.post(app, "responses", body, head)
     assert not await scene.wait(app, 30 * 60)
     assert outcomes(app) == {"answered": 1, "skipped:ended": 1}
@@ -657,7 +657,7 @@ async def test_pings_that_are_sent_at_once_do_not_pass_the_budget_where_each_is_
     pings = await scene.wait(app, 590)  # the provider has kept none for so long
     assert 0 < len(pings) < 8
     assert all(each.usage and each.usage.written for each in pings)
-    assert 0 < app.telemetry.metrics.billed.warming <= budget
+    assert 0 < app.telemetry.metrics.billed.ping_cost <= budget
 
 
 async def test_conversations_that_a_client_takes_up_again_one_after_the_other(scene: Scene) -> None:

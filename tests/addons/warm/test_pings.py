@@ -14,9 +14,11 @@ from policies.money.catalog import prices_for
 from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.config import Settings
-from proxy.console.serve import greeting
+from proxy.console.check import notices, summary
+from proxy.console.serve import announce, greeting
 from proxy.lab.provider import Say, Send
 from proxy.memory import Key
+from proxy.telemetry import Telemetry
 from tests.addons.warm.scene import KEY, LIFETIME, MARK, MODEL, SECRET, TEXT, Scene, is_ping, outcomes, said, warm_of
 from tests.kit.apis import APIS, plays, text_of, wants
 from tests.kit.clocks import FastClock
@@ -73,11 +75,11 @@ async def test_whoever_returns_reads_what_was_kept_and_pays_for_the_pings(scene:
     each = [prices.cost(ping.usage).total for ping in pings if ping.usage is not None]
     sums = app.telemetry.metrics.billed
     assert (sums.pings, sums.requests, len(each)) == (2, 2, 2)
-    assert sums.warming == pytest.approx(sum(each))
+    assert sums.ping_cost == pytest.approx(sum(each))
     assert sums.paid == pytest.approx(sum(each) + prices.cost(first.usage).total + prices.cost(last.usage).total)
     assert sums.saved == pytest.approx(sums.baseline - sums.paid)
-    assert (sums.bridged, sums.cold, sums.pause_cost) == (1, 0, 0)
-    assert sums.pause_saving > sums.warming
+    assert (sums.bridged, sums.expired, sums.pause_cost) == (1, 0, 0)
+    assert sums.pause_saving > sums.ping_cost
     assert counted(app.telemetry, "cost_usd_total", kind="ping") == pytest.approx(sum(each))
     assert counted(app.telemetry, "cost_usd_total") == pytest.approx(sums.paid)
     store = app.services.store
@@ -89,7 +91,7 @@ async def test_whoever_returns_reads_what_was_kept_and_pays_for_the_pings(scene:
     bills = await again.services.store.request_bills(key)
     assert [bill.mode for bill in bills] == ["untouched", "ping", "ping", "untouched"]
     (row,) = await again.services.store.conversation_rows()
-    assert (row.sums.pings, row.sums.warming) == (2, pytest.approx(sum(each)))
+    assert (row.sums.pings, row.sums.ping_cost) == (2, pytest.approx(sum(each)))
 
 
 async def test_the_next_request_ends_what_was_due_and_begins_it_anew(scene: Scene) -> None:
@@ -189,9 +191,37 @@ async def test_a_clock_that_runs_drives_itself(scene: Scene, lifetime: float, sp
 def test_the_greeting_says_who_pays_and_what_the_odds_are() -> None:
     settings = settings_with(["--upstream", "http://127.0.0.1:9/v1", "--keep-warm", "15m"])
     words = " ".join(greeting(settings, "").split())
-    assert "warm: prompts that wait for a person or a tool are sent again for up to 15m while nobody asks" in words
+    assert "keep_warm: prompts that wait for a person or a tool are sent again for up to 15m while nobody asks" in words
     assert "clients' own API keys, for at most $5 a tenant and day; over 12 recorded sessions that was 3 %" in words
-    assert "warm:" not in greeting(settings_with(["--upstream", "http://127.0.0.1:9/v1"]), "")
+    assert "keep_warm:" not in greeting(settings_with(["--upstream", "http://127.0.0.1:9/v1"]), "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({}, "prompts that wait for a person or a tool are sent again for up to 15m"),
+        ({"keep_warm_credential": "client-any"}, "with the clients' own credentials, for at most $5 a tenant and day"),
+        ({"upstream": "https://api.openai.com/v1"}, "no ping will be sent: caches live 30m without any; name"),
+        ({"upstream": "https://api.openai.com/v1", "cold_seconds": 600}, "are sent again for up to 15m"),
+        ({"upstreams": [{"name": "a", "url": "https://host/v1", "apis": ["chat"]}]}, "no upstream speaks "),
+        ({"mode": "observe"}, "no ping will be sent: the mode is observe"),
+        ({"mode": "observe", "rules": [{"model": "x", "mode": "on"}]}, "are sent again for up to 15m"),
+        ({"keep_warm_budget": 0}, "no ping will be sent: keep_warm_budget is 0"),
+    ],
+)
+def test_check_and_the_log_say_for_whom_pings_are_sent_or_why_none(
+    capsys: pytest.CaptureFixture[str], fields: dict[str, Any], sentence: str
+) -> None:
+    url = {} if "upstreams" in fields else {"upstream": "http://127.0.0.1:9/v1"}
+    settings = Settings(**{"keep_warm": "15m", **url, **fields})
+    (line,) = [line for line in summary(settings) if line.startswith("keep_warm: ")]
+    assert sentence in line
+    assert notices(settings) == {"keep_warm": line.removeprefix("keep_warm: ")}
+    announce(settings, "http://127.0.0.1:1/v1", Telemetry("info", "json"))
+    printed = capsys.readouterr()
+    (logged,) = [entry for entry in map(json.loads, printed.err.splitlines()) if entry["event"] == "keep_warm"]
+    assert (logged["says"], "keep_warm: " in printed.out) == (line.removeprefix("keep_warm: "), True)
+    assert notices(settings.model_copy(update={"keep_warm": 0})) == {}
 
 
 # --- where key and body are, and where they are not ---

@@ -18,7 +18,7 @@ REQUEST: Sequence[tuple[str, str]] = (
     ("x-narrows-preset: NAME", "a preset that `request_presets` or the key allows; any other is refused (400)"),
     (
         "x-narrows-aim: bill",
-        "the [aim](../../kernel/README.md#aims-and-sizes), `bill` or `context` (`request_aim`)",
+        "the [aim](../../kernel/README.md#aims-and-sizes), `bill`, `context` or `steady` (`request_aim`)",
     ),
     ("x-narrows-context-tokens: N", "keep the prompt below so many tokens, 1,000 or more (`request_aim`)"),
     (

@@ -1,4 +1,4 @@
-"""`make figures`: the tables of measured results, written into README.md and policies/README.md."""
+"""`make figures`: the tables of measured results, written into README.md and policies/README.md, without pauses."""
 
 import sys
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ def figures(
 
 
 def with_kinds(sessions: Sequence[Session], groups: Sequence[str]) -> list[Session]:
-    """Each session in the group that an option names, else in that of its shape."""
-    return [replace(each, group=kind_of(each)) for each in grouped(sessions, groups)]
+    """Each session in the group that an option names, else in that of its shape, without its pauses."""
+    return [replace(each, group=kind_of(each), times=()) for each in grouped(sessions, groups)]
 
 
 def in_chain(sessions: Sequence[Session], names: Sequence[str]) -> Sequence[Session]:
