@@ -101,7 +101,13 @@ class DeferredTools:
         listed = self.form.listed(raws, set(self.places), search_tool(self.form, self.catalog, self.places))
         return b"[" + b",".join([*listed, *(each.raw for each in hits if self.form.finds_in_list)]) + b"]"
 
-    def namespaces(self, request: Request, conversation: Conversation) -> Iterator[Change]:
+    def applied_to(self, request: Request, conversation: Conversation, hits: Sequence[Definition]) -> Request:
+        """The request as it is sent where so much was found."""
+        listed = self.list(hits)
+        same = request.tool_list == listed
+        return request if same else with_list(request, listed, self._namespaces(request, conversation))
+
+    def _namespaces(self, request: Request, conversation: Conversation) -> Iterator[Change]:
         """What the calls of a history lack of those that the model made."""
         names = self.names if self.form.has_namespaces else ()
         for at in conversation.kinds.get("call", ()) if names else ():

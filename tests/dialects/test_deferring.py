@@ -211,7 +211,7 @@ def test_a_call_of_what_was_deferred_gets_its_namespace_back() -> None:
     whole = b"[" + one + b"," + two + b"]"
     catalog = catalog_of(form(api.dialect), whole, COUNT)
     tools = DeferredTools(form(api.dialect), catalog, (1,), whole, (0.1, 1.0))
-    sent = with_list(request, b"[]", tools.namespaces(request, conversation))
+    sent = tools.applied_to(request, conversation, ())
     history = [json.loads(sent.raw(at)) for at in range(len(sent.spans))]
     assert [each.get("namespace") for each in history] == ["two", None, "two", "two", None]
     assert dialect.split(sent.body) == sent

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import aiohttp
@@ -135,7 +135,8 @@ def promises(heard: Iterable[Heard], requests: Sequence[Received]) -> Iterable[s
         print(f"{number + 1:7} {usage.prompt:7} {usage.cached:7} {due:7}  {line}", flush=True)
         if usage.cached <= due - STEP:
             yield f"request {number + 1}: {prefix} was declared, {usage.cached} were cached, {due} owed"
-        before = usage
+        # what a further round adds behind the marks is written by the next request
+        before = replace(usage, prompt=usage.cached + usage.written) if not reply and usage.written else usage
 
 
 def refused(requests: Iterable[Received]) -> Iterable[str]:
