@@ -8,9 +8,8 @@ block by block. The point whose rent exceeds its price by most is rewritten, as 
 will save within EARLY of the history's age counts where that is more than the rent. A cut one step after a result
 arrived follows from the same rule: there W is about S, and the price is nothing or less.
 
-Neither the rent nor the age counts for more than what the rest of the session is expected to read (`remaining`). And a
-rewrite costs what it makes impossible: where outputs of a tool became references to lines above, later ones would refer
-to what is removed, and are written whole instead (`Repeats`): in the rest of the session as often as in its age.
+Neither the rent nor the age counts for more than half of what the session is still expected to read
+(`remaining`).
 
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
@@ -34,7 +33,6 @@ All amounts are tokens weighted by their price relative to plain input.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
@@ -72,7 +70,7 @@ REMAINING = 25
 """Requests: how long sessions of agents go on, at least, whatever their age. Of fifteen recorded ones, those that had
 reached 10 requests went on for another 81, at 50 for 61, at 80 for 35, at 100 for 27 and at 120 for 25 in the mean."""
 LIKELY = 0.5
-"""The share of these requests that a session has at its half of odds: a rewrite has to be earned back by then. With all
+"""The share of these requests within which a rewrite has to be earned back, because many sessions end earlier. With all
 of them, one recorded session in fifteen ended above 1.02 of doing nothing at reads of 0.05."""
 LASTS = 10
 """Requests within which a digest by a model has to pay: what it removes must be worth more, read so often from the
@@ -97,35 +95,6 @@ def _limit(price: float, by_age: float) -> float:
     return min(CAP, 1.0 + RISK * by_age / max(price, 1.0)) if price <= SOON * by_age else GUARD
 
 
-@dataclass
-class Repeats:
-    """How much of the outputs of each tool became references to what stood above when they arrived: as much of what is
-    cut now would have been referred to, as expected. Of recorded outputs, tools so far told it better than calls do."""
-
-    tools: dict[int, str] = field(default_factory=dict)
-    """The tools of the outputs of the history, by block."""
-    tokens: dict[str, int] = field(default_factory=dict)
-    """Of all outputs of each tool so far."""
-    referred: dict[str, int] = field(default_factory=dict)
-    """Those of them that became references."""
-
-    def copy(self) -> "Repeats":
-        return Repeats(dict(self.tools), dict(self.tokens), dict(self.referred))
-
-    def arrive(self, block: int, tool: str, tokens: int) -> None:
-        self.tools[block] = tool
-        self.tokens[tool] = self.tokens.get(tool, 0) + tokens
-
-    def refer(self, block: int, tokens: int) -> None:
-        if tool := self.tools.get(block):
-            self.referred[tool] = self.referred.get(tool, 0) + tokens
-
-    def share(self, block: int) -> float:
-        """The share of a block's tokens that later outputs would refer to, as expected."""
-        tool = self.tools.get(block, "")
-        return self.referred.get(tool, 0) / max(1, self.tokens.get(tool, 0))
-
-
 class Ledger:
     """The account of one history, block by block, as far as it has been served. Copy it before continuing a history."""
 
@@ -145,7 +114,6 @@ class Ledger:
         """The blocks with offers that no rewrite of this request carries out; none when it arrives."""
         self.rents: dict[int, float] = {}
         """Paid so far for not carrying out each of these."""
-        self.repeats = Repeats()
         self.cached = 0
         """How many blocks the previous request carried."""
         self._entries: list[int] = []
@@ -173,7 +141,7 @@ class Ledger:
         twin = copy(self)
         twin.sent, twin._sums, twin._entries = list(self.sent), list(self._sums), list(self._entries)
         twin.saving, twin.rents = dict(self.saving), dict(self.rents)
-        twin.repeats, twin._recalled = self.repeats.copy(), list(self._recalled)
+        twin._recalled = list(self._recalled)
         return twin
 
     def arrive(
@@ -305,17 +273,15 @@ def is_worth_a_break(prices: Prices, saved: int) -> bool:
 def best_point(ledger: Ledger, tail_start: int) -> int | None:
     sums = ledger.sums
     best, point = 0.0, None
-    saved, rent, lost = 0, 0.0, 0.0
-    rest = remaining(ledger.requests) / max(1, ledger.requests)
+    saved, rent = 0, 0.0
     for block in sorted((b for b in ledger.saving if b < ledger.cached and b not in ledger.waiting), reverse=True):
         saved += ledger.saving[block]
         rent += ledger.rents.get(block, 0.0)
-        lost += ledger.saving[block] * ledger.repeats.share(block) * rest * ledger.write
         price = _price(ledger, sums, block, saved)
-        value = _earned(ledger, saved, rent) - price - lost
+        value = _earned(ledger, saved, rent) - price
         if value <= best or (block < tail_start and saved < SMALLEST) or not is_worth_a_break(ledger.prices, saved):
             continue
-        limit = _limit(price + lost, ledger.requests * saved * ledger.prices.read)
+        limit = _limit(price, ledger.requests * saved * ledger.prices.read)
         if price <= 0 or ledger.paid + _request_cost(ledger, sums, block, saved) <= limit * ledger.baseline:
             best, point = value, block
     return point

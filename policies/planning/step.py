@@ -234,8 +234,6 @@ class Changes:
         self._pointers.change(at, edit)
         self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         size = edited_tokens(self._conversation.blocks[at], edit.text, self._settings.count)
-        if edit.lossless and edit.uses and before is None:
-            self._state.ledger.repeats.refer(at, self._state.ledger.sent[at] - size)
         self._state.ledger.change(at, size)
         self._state.touch(at)
         self._folding.weigh(at)
@@ -546,9 +544,6 @@ def _arrive(
     foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
     sizes = [conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
     ours = [n for n, at in enumerate(places) if conversation.blocks[at].tool in OURS]
-    for at, size in zip(places, sizes, strict=True):
-        if (block := conversation.blocks[at]).kind == "result" and block.tool not in OURS:
-            ledger.repeats.arrive(at, block.tool, size)
     # a mark of ours finds any entry
     in_reach = 0 if settings.slots else oldest_in_reach(conversation, conversation.ends[step], settings.cache)
     original = settings.head + ledger.original + sum(sizes)

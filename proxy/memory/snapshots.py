@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 import zstandard
 
-from policies.money.ledger import Ledger, Repeats
+from policies.money.ledger import Ledger
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 
@@ -29,7 +29,6 @@ OF_LEDGER: dict[str, Any] = {
     "sent": list[int],
     "saving": dict[int, int],
     "rents": dict[int, float],
-    "repeats": Repeats,
     "cached": int,
     "_entries": list[int],
     "_in_reach": int,
