@@ -120,6 +120,10 @@ class Client:
     arrives: Mapping[str, str] = field(default_factory=dict)
     """What must arrive at Narrows through a gateway in front."""
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}, deferring" if self.defers else self.name
+
     async def run(self, words: Sequence[str], place: Place) -> tuple[int | None, str, str]:
         """Let it do a task: exit code, and what it printed; one that does not come to its end is killed."""
         environment = {

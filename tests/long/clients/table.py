@@ -150,9 +150,5 @@ _DEFER = (*_SCRIPTS, "Codex", "opencode", "Claude Code")
 _LATER = {"opencode": [programs.MANY]}
 CLIENTS = (
     *_CLIENTS,
-    *(
-        replace(each, name=f"{each.name}, deferring", defers=True, later=_LATER.get(each.name, ()))
-        for each in _CLIENTS
-        if each.name in _DEFER
-    ),
+    *(replace(each, defers=True, later=_LATER.get(each.name, ())) for each in _CLIENTS if each.name in _DEFER),
 )
