@@ -30,7 +30,6 @@ from policies.model.edits import Replace
 from policies.model.parameters import Trigger, is_large
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.catalog import prices_for
-from policies.money.ledger import remaining
 from policies.money.prices import BudgetLimits, Prices, Usage
 from policies.presets import Preset
 from policies.recall import original, read
@@ -63,6 +62,8 @@ from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, prin
 
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
+_MOST_TO_COME = 25
+"""Requests that a session is expected to go on for, at most: in the mean recorded ones did that had 120."""
 _LATER = 600.0
 """Seconds of a pause of a person, which is longer than some caches live, and shorter than others do."""
 
@@ -291,6 +292,11 @@ def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: Befo
     before = tokens.before - sum(each.before for each in new[0])
     after = tokens.after - sum(each.after for each in new[1])
     return BeforeAfter(*(size if size >= least else 0 for size in (before, after)))
+
+
+def remaining(requests: int) -> int:
+    """For how many requests a session of this age goes on: as long again, but no longer than _MOST_TO_COME."""
+    return min(requests, _MOST_TO_COME)
 
 
 def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter) -> Mapping[str, Arrival]:

@@ -42,6 +42,10 @@ LITTLE: dict[str, Json] = {"anthropic_messages": {"max_tokens": 500}, "openai_ch
 pytestmark = pytest.mark.usefixtures("patient")
 
 
+RECORDING, WITH_RECORDS = ("coding-agent", "adaptive"), 90
+"""Presets that make records of old turns where these pay, and turns of a session in which they do."""
+
+
 def attacked(turns: int = 36, with_tools: bool = True) -> list[Json]:
     """A long session: in every output stands a line of an attacker's; a person speaks after each sixth turn."""
     line = cycle(LINES)
@@ -138,12 +142,12 @@ def new_pairs(preset: str, exchange: Exchange) -> set[tuple[str, str]]:
 async def test_k1_k2_no_line_of_a_tool_gains_rank_and_no_two_roles_meet_that_did_not(
     stage: Stage, api: Api, preset: str
 ) -> None:
-    grown = await sent_by(stage, api, preset, attacked())
+    grown = await sent_by(stage, api, preset, attacked(WITH_RECORDS if preset in RECORDING else 36))
     assert [promoted(exchange) for exchange in grown] == [[]] * len(grown)
     assert [new_pairs(preset, exchange) for exchange in grown] == [set()] * len(grown)
     assert moved(api, grown) == []
     assert preset == "lossless" or any(b"left out" in exchange.sent for exchange in grown)
-    if preset in ("coding-agent", "adaptive"):  # what a record holds of tools is there, as a tool's answer
+    if preset in RECORDING:  # what a record holds of tools is there, as a tool's answer
         parts = [part for exchange in grown for part in parts_of(exchange.sent)]
         records = [text for rank, text in parts if rank == "tool" and "below is a record" in text]
         assert any(line in text for text in records for line in LINES)
@@ -196,8 +200,7 @@ def test_the_rule_of_templates_refuses_what_templates_do(messages: list[Json], w
 
 async def test_r1_a_call_with_the_reference_of_a_record_returns_the_original(stage: Stage, api: Api) -> None:
     """The exchange of a record stands only in what is sent; recall reads what the client sent."""
-    session = attacked()
-    grown = await sent_by(stage, api, "coding-agent", session)
+    grown = await sent_by(stage, api, "coding-agent", attacked(WITH_RECORDS))
     made = [text for rank, text in parts_of(grown[-1].sent) if rank == "assistant" and RECALL in text]
     assert made
     assert len(set(made)) == len(made)  # ids are unique
