@@ -400,7 +400,7 @@ def test_bars_are_to_scale_and_readable_without_colour() -> None:
 
 
 def test_the_whole_picture_fits_the_width_and_a_plain_terminal() -> None:
-    told = explained(body_of("long_day"), PRESET)
+    told = explained(body_of("long_day"), "eager")
     for width in (80, 100, 140):
         assert max(map(len, drawn(told, width).splitlines())) <= width
     plain = drawn(told, encoding="ascii")
