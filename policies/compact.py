@@ -8,7 +8,7 @@ from policies.assemble import PlanInput, PlanOptions, assemble
 from policies.context import Aim, Policy, Summarizing
 from policies.dialects import DIALECTS, Added, Dialect, Request, dialect_of
 from policies.dialects.common import parsed
-from policies.dialects.deferring import DeferredTools, catalog_of, decided, with_list
+from policies.dialects.deferring import DeferredTools, catalog_of, decided
 from policies.keep import patterns_of
 from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
@@ -97,7 +97,7 @@ def compact(
         keep=patterns_of(keep),
     )
     deferring = _deferred(api, request, conversation, count, options.prices, tools or preset.tools)
-    request = with_list(request, deferring.list(deferring.called_in(conversation))) if deferring else request
+    request = deferring.applied_to(request, conversation, deferring.called_in(conversation)) if deferring else request
     plan_input = assemble(api, request, conversation, count, options)
     result = plan(conversation, plan_input.settings, memory)
     rendering, marks = render(api.name, request, conversation, result), plan_input.settings.marks

@@ -5,17 +5,19 @@ Laws
   Anything that cannot be read without guessing raises UnreadableError: then nothing is deferred.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from itertools import accumulate
 
 from msgspec import structs
 
 from policies.context import TokenCounter
 from policies.dialects.common import Request, as_json, decoded, list_at, object_at, objects, text_at
 from policies.model.conversation import Conversation
-from policies.model.rawjson import Span, UnreadableError, items, spliced
+from policies.model.rawjson import Change, Span, UnreadableError, items, spliced
 from policies.money.prices import Prices
 from policies.recall import FINDS, QUERY, RecallAnswer, found_tools
 from policies.tools import SEARCH
@@ -54,6 +56,8 @@ class DeferralForm:
     """True where what a search finds is added at the end of the list."""
     counts_found: bool = False
     """True where the result of a search only names the definitions, so that they have to be counted beside it."""
+    has_namespaces: bool = False
+    """True where a function that was found is called by a namespace of its own name, which no client hears of."""
     refused: Sequence[bytes] = ()
     """The members that an error names where the upstream does not take this form."""
 
@@ -109,6 +113,21 @@ class DeferredTools:
         listed = self.form.listed(raws, set(self.places), search_tool(self.form, self.catalog, self.places))
         return b"[" + b",".join([*listed, *(each.raw for each in hits if self.form.finds_in_list)]) + b"]"
 
+    def applied_to(self, request: Request, conversation: Conversation, hits: Sequence[Definition]) -> Request:
+        """The request as it is sent where so much was found."""
+        listed = self.list(hits)
+        same = request.tool_list == listed
+        return request if same else with_list(request, listed, self._namespaces(request, conversation))
+
+    def _namespaces(self, request: Request, conversation: Conversation) -> Iterator[Change]:
+        """What the calls of a history lack of those that the model made."""
+        names = self.names if self.form.has_namespaces else ()
+        for at in conversation.kinds.get("call", ()) if names else ():
+            call = conversation.blocks[at]
+            if call.tool in names and b'"namespace"' not in request.raw(call.message):
+                start = request.spans[call.message][0] + 1
+                yield (start, start), b'"namespace":%s,' % as_json(call.tool)
+
     def hidden(self, hits: Sequence[Definition], count: TokenCounter) -> int:
         """Tokens of definitions that the list lacks where so much was found, the search tool taken off."""
         spared = sum(each.tokens for each in self.deferred)
@@ -128,18 +147,19 @@ def searches(call: str) -> bool:
     return SEARCH in names or text_at(entry, "type") == "tool_search_call"
 
 
-def with_list(request: Request, tools: bytes) -> Request:
-    """The same request with another list of tools; what was found of its messages stays."""
-    start, end = request.tools
-    shift = len(tools) - (end - start)
+def with_list(request: Request, tools: bytes, beside: Iterable[Change] = ()) -> Request:
+    """The same request with another list of tools, and other changes; what was found of its messages stays."""
+    changes = sorted([(request.tools, tools), *beside])
+    ends = [end for (_, end), _ in changes]
+    shifts = [0, *accumulate(len(new) - (end - start) for (start, end), new in changes)]
 
     def moved(span: Span) -> Span:
-        first, last = (at + shift if at >= end else at for at in span)
+        first, last = (at + shifts[bisect_right(ends, at)] for at in span)
         return first, last
 
     return structs.replace(
         request,
-        body=spliced(request.body, [(request.tools, tools)]),
+        body=spliced(request.body, changes),
         spans=tuple(map(moved, request.spans)),
         tools=moved(request.tools),
         lead=moved(request.lead),

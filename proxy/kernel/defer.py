@@ -29,7 +29,6 @@ from policies.dialects.deferring import (
     forced,
     list_digest,
     searches,
-    with_list,
 )
 from policies.model.conversation import Conversation, new_calls
 from policies.model.edits import Insert
@@ -173,8 +172,7 @@ def _digest_of(record: StepRecord) -> str:
 def with_tools(parsed: ParsedRequest, tools: DeferredTools) -> ParsedRequest:
     """The request as it is sent: with what its searches have found, where that stands in the list."""
     hits = tools.found_in(parsed.conversation) if tools.form.finds_in_list else ()
-    request, listed = parsed.request, tools.list(hits)
-    request = request if request.tool_list == listed else with_list(request, listed)
+    request = tools.applied_to(parsed.request, parsed.conversation, hits)
     return structs.replace(parsed, request=request, tools=tools)
 
 

@@ -222,6 +222,33 @@ def test_a_request_with_another_list_is_the_same_but_for_that(api: Api) -> None:
             )
 
 
+def test_a_call_of_what_was_deferred_gets_its_namespace_back() -> None:
+    """A call that has one keeps it, and whether an item has it changes nothing in what is remembered of it."""
+    api, dialect = APIS["openai_responses"], DIALECTS["openai_responses"]
+    calls: list[Json] = [
+        {"type": "function_call", "call_id": name, "name": name, "arguments": "{}", **fields}
+        for name, fields in (("two", {}), ("one", {}), ("two", {"namespace": "two"}), ("two", {}))
+    ]
+    body = {**api.body([ASK], tools=TOOLS[:1]), "input": [*calls, {"role": "user", "content": "Go."}]}
+    request = dialect.split(json.dumps(body).encode())
+    assert request is not None
+    conversation = converse([dialect.read(request.raw(at), COUNT) for at in range(len(request.spans))])
+    one, two = (b'{"type":"function","name":"%s"}' % name for name in (b"one", b"two"))
+    whole = b"[" + one + b"," + two + b"]"
+    catalog = catalog_of(form(api.dialect), whole, COUNT)
+    tools = DeferredTools(form(api.dialect), catalog, (1,), whole, (0.1, 1.0))
+    sent = tools.applied_to(request, conversation, ())
+    history = [json.loads(sent.raw(at)) for at in range(len(sent.spans))]
+    assert [each.get("namespace") for each in history] == ["two", None, "two", "two", None]
+    assert dialect.split(sent.body) == sent
+    assert [dialect.read(sent.raw(at), COUNT).digest for at in (0, 3)] == [digest_of(calls[0])] * 2
+    assert digest_of({**calls[0], "namespace": "theirs"}) != digest_of(calls[0])
+
+
+def digest_of(item: Json) -> bytes:
+    return DIALECTS["openai_responses"].read(json.dumps(item).encode(), COUNT).digest
+
+
 def test_what_is_deferred_counts_for_nothing() -> None:
     tools = listed("anthropic_messages", ONE, TWO, places=(1,))
     alone = tools.replace(b',{"name":"two","input_schema":{},"defer_loading":true}', b"")

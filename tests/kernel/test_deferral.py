@@ -65,6 +65,7 @@ def found_in(received: Received) -> list[list[str]]:
     for entry in received.json[DIALECTS[received.dialect].fields.history]:
         if entry.get("type") == "tool_search_output":
             found.append([name_of(each) for each in entry["tools"]])
+            assert all(each["defer_loading"] is True for each in entry["tools"])
         for block in entry["content"] if isinstance(entry.get("content"), list) else ():
             inner = block.get("content") if block.get("type") == "tool_result" else None
             names = [each["tool_name"] for each in inner if "tool_name" in each] if isinstance(inner, list) else []

@@ -24,6 +24,12 @@ CLIENTS = pytest.mark.parametrize(
     [(APIS["openai_chat"], "gpt-5.4"), (APIS["anthropic_messages"], "claude-opus-5-5")],
     ids=["chat", "messages"],
 )
+REWRITTEN = pytest.mark.parametrize(
+    ("api", "model"),
+    [(APIS["openai_chat"], "gpt-5.4"), (APIS["anthropic_messages"], "gpt-5.4")],
+    ids=["chat", "messages"],
+)
+"""At prices at which rewrites of what was read long ago pay within these sessions."""
 TOOLS: list[Json] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("Agent", "Bash", "Edit", "Grep", "ListMcpResourcesTool", "Read", "WebFetch")
@@ -226,7 +232,7 @@ HIT_TURNS = range(1, 2 * len(HITS), 2)
 async def test_n4_of_forty_hits_each_is_in_sight_when_its_turn_comes_or_a_stub_names_the_search(
     stage: Stage, api: Api, model: str
 ) -> None:
-    played = await play(stage, api, model, worked_off())
+    played = await play(stage, api, model, worked_off(), work(10))
     for at, (path, line, text) in zip(HIT_TURNS, HITS, strict=True):
         assert played[at].shows(f"{path}:{line}:    {text}") or played[at].points_at("get_rate")
 
@@ -250,7 +256,7 @@ async def test_n2_a_file_is_in_sight_when_it_is_edited_35_turns_after_it_was_rea
     assert hidden_lines(newest, PATH) == []
 
 
-@CLIENTS
+@REWRITTEN
 async def test_n2_the_text_of_a_file_is_back_in_sight_once_an_edit_of_it_failed(
     stage: Stage, api: Api, model: str
 ) -> None:

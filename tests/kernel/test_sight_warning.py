@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from proxy.lab.generators.code import Project
-from tests.kernel.test_sight_cases import CLIENTS, COUNT, ROOT, TOOLS, numbered, session, turn, work
+from tests.kernel.test_sight_cases import CLIENTS, COUNT, REWRITTEN, ROOT, TOOLS, numbered, session, turn, work
 from tests.kit.apis import Api
 from tests.kit.histories import Json
 from tests.kit.prefixes import ask, ends, grow
@@ -25,7 +25,7 @@ def edits_of(path: str) -> list[Json]:
     return messages
 
 
-@CLIENTS
+@REWRITTEN
 async def test_n1_replies_warn_of_sessions_that_need_what_is_hidden(
     stage: Stage, api: Api, model: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,7 @@ async def test_e4_what_another_replica_sent_is_not_guessed(stage: Stage, api: Ap
     late.append(True)
     shared = [await ask(stage, replicas[i % 2], api, SESSION[:end]) for i, end in enumerate(ends(SESSION))]
     assert moved(api, shared) == []
-    assert {exchange.prefix for exchange in shared[1:]} <= {"checkpoint:replayed", "checkpoint:paid"}
+    assert {exchange.prefix for exchange in shared[1:]} <= {"checkpoint:replayed", "checkpoint:paid", "tail-cut"}
 
 
 async def test_e4_an_exchange_that_another_replica_had_meanwhile_is_not_overlooked(

@@ -88,7 +88,21 @@ BREAKPOINT = {"mode": "explicit"}
 SEARCH = {"type": "tool_search", "execution": "client", "parameters": {}}
 LOOKS = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "x"}}
 FINDS = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": []}
+LOADS = {**FINDS, "tools": [{"type": "function", "name": "late", "defer_loading": True}]}
+LATER: Body = {"type": "function", "name": "later", "defer_loading": True}
+
+
+def calls_late(tools: list[Body], **fields: object) -> Change:
+    """A call of the function that a search has loaded."""
+    late = [{**call("l"), "name": "late", **fields}, output("l")]
+    return lambda b: (b.update(tools=[SEARCH, *tools]), add(LOOKS, LOADS, *late)(b))
+
+
 REFUSED: dict[str, tuple[Change, str]] = {
+    "deferred without a search": (top(tools=[LATER]), "Deferred tools require tools.tool_search."),
+    "a search of nothing": (top(tools=[{"type": "tool_search"}]), "tools.tool_search requires at least one deferred"),
+    "a loaded function without its namespace": (calls_late([]), "Missing namespace for function_call 'late'."),
+    "a deferred one that was loaded": (calls_late([{**LATER, "name": "late"}]), "Missing namespace for function_call"),
     "a search by an older model": (top(model="gpt-5.3", tools=[SEARCH]), "Tool 'tool_search' is not supported with"),
     "a search tool with a name": (top(tools=[{**SEARCH, "name": "x"}]), "Unknown parameter: 'tools[0].name'"),
     "an answer to no search": (add(FINDS), "No tool call found for tool search call output with call_id s."),
@@ -161,6 +175,13 @@ ACCEPTED: dict[str, Change] = {
     "as it is": lambda b: None,
     "a string": top(input="Go"),
     "a search": lambda b: (b.update(model="gpt-5.4", tools=[SEARCH]), add(LOOKS, FINDS)(b)),
+    "a deferred tool and a search": top(tools=[LATER, {"type": "tool_search"}]),
+    "a loaded function in its namespace": calls_late([], namespace="late"),
+    "a loaded function that was there": calls_late([{"type": "function", "name": "late"}]),
+    "a call before what loads it": lambda b: (
+        add({**call("l"), "name": "late"}, output("l"), LOOKS, LOADS)(b),
+        b.update(tools=[SEARCH]),
+    ),
     "no input but a template": lambda b: (b.pop("input"), b.update(prompt={"id": "pmpt_1"})),
     "an answer to what was asked elsewhere": lambda b: (add(output("z"))(b), b.update(previous_response_id="resp_1")),
     "items without a type": add({"role": "assistant", "content": "Yes."}, {"role": "user", "content": ""}),

@@ -14,9 +14,10 @@ import pytest
 import redis
 from msgspec import structs
 
+from policies.model.tokens import OTHER
 from policies.money.bills import BillSums, DayRow, Labels, RequestBill
 from proxy.config import KeyRow
-from proxy.memory import DAY_ROWS, DAYS, OTHER, Key, Store, StoreTrouble
+from proxy.memory import DAY_ROWS, DAYS, Key, Store, StoreTrouble
 from proxy.memory.bills import BILLS, day_of, joined, row_of
 from proxy.memory.records import DaySum
 from proxy.memory.serialization import packed

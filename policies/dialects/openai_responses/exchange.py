@@ -97,7 +97,7 @@ def _results(exchange: RecallRound, answers: Sequence[RecallAnswer]) -> Iterator
     for call, answer in answered_calls(exchange, answers):
         name = call.get("call_id", "")
         if call["type"] == "tool_search_call":
-            loaded = b",".join(each.raw for each in answer.tools)
+            loaded = b",".join(each.raw[:-1] + b',"defer_loading":true}' for each in answer.tools)
             fields = as_json({"call_id": name, "status": "completed"})[1:-1]
             yield OF_SEARCH + fields + b',"tools":[' + loaded + b"]}"
             continue
@@ -144,7 +144,8 @@ def next_round(body: bytes, tokens: int) -> bytes:
 # "Only gpt-5.4 and later models support tool_search"; with `execution: "client"` the model emits a `tool_search_call`,
 # and the tools in its `tool_search_output` are "injected at the end of the context window". Of a function that is
 # declared with `defer_loading` "the model still sees the function name and description", so ours are not declared: a
-# search that the client executes may return tools that the request has not (OpenAI guide, "Tool search")
+# search that the client executes may return tools that the request has not. A function that was loaded is called by a
+# namespace of its own name, and without that its call is refused in the history (OpenAI guide, "Tool search")
 
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?![\d.])")
 
@@ -166,6 +167,7 @@ DEFERRAL = DeferralForm(
         f'{{"type":"tool_search","execution":"client","description":{description},"parameters":{schema}}}'.encode()
     ),
     listed=without,
+    has_namespaces=True,
     refused=(b"tool_search",),
 )
 

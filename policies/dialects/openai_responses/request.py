@@ -220,6 +220,8 @@ def digest(item: Item, raw: bytes = b"") -> bytes:
     bare = {key: _bare(value) for key, value in _lasting(item).items()}
     if type_of(item) == "message":
         bare.pop("type", None)
+    if bare.get("namespace") == bare.get("name"):  # of a function that a search of ours has loaded
+        bare.pop("namespace", None)
     try:
         return sha256(sorted_json(bare)).digest()
     except (RecursionError, TypeError):

@@ -14,10 +14,11 @@ import pytest
 from msgspec import structs
 
 from policies.dialects.tool_lists import tool_sizes
+from policies.model.tokens import OTHER
 from policies.money.bills import BillSums, ToolUse, head_price
 from policies.money.prices import Prices, Usage
 from proxy.lab.provider import Say
-from proxy.memory import DAY_ROWS, OTHER, Store
+from proxy.memory import DAY_ROWS, Store
 from proxy.memory.bills import day_of
 from tests.addons.billing.test_a_day import read_json
 from tests.addons.pages.test_conversations import MINE, opened, started

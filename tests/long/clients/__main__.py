@@ -37,9 +37,9 @@ def isolation() -> Sequence[str]:
 
 
 def chosen(names: Sequence[str]) -> Iterator[int]:
-    """The rows whose name has one of these words in it; all where none is named."""
+    """The rows whose label has one of these words in it; all where none is named."""
     for number, client in enumerate(CLIENTS):
-        if not names or any(name.lower() in client.name.lower() for name in names):
+        if not names or any(name.lower() in client.label.lower() for name in names):
             yield number
 
 
@@ -89,8 +89,8 @@ def main() -> int:
             result = faults[0][:500] if faults else "did its task"
         broken += bool(faults)
         how = f"{APIS[client.dialect]}, {'streamed' if client.streams else 'whole'}"
-        table.add_row(client.name, version, how, result, f"{time.monotonic() - began:.0f}")
-        print(f"{client.name} ({how}) {version}: {result}", flush=True)
+        table.add_row(client.label, version, how, result, f"{time.monotonic() - began:.0f}")
+        print(f"{client.label} ({how}) {version}: {result}", flush=True)
     network = "loopback alone" if behind else "the network of this machine (no network namespaces here)"
     print(f"\n{datetime.now(UTC):%Y-%m-%d}, revision {revision()}, with {network}")
     Console(width=160).print(table)

@@ -107,6 +107,10 @@ class Client:
     """The call of its tool that runs a command, without an id."""
     write: Callable[[str, str], Json] = write
     """The call of its tool that writes a file, by path and text."""
+    later: Sequence[Json] = ()
+    """Calls of tools whose definitions are deferred, where those that it runs commands with may not be."""
+    defers: bool = False
+    """Whether definitions of tools are deferred; a script has many more of them then."""
     end: Callable[[str], Json] | None = None
     """The call that ends its work with a last sentence, where a sentence alone does not end it."""
     front: Relay | None = None
@@ -116,6 +120,10 @@ class Client:
     arrives: Mapping[str, str] = field(default_factory=dict)
     """What must arrive at Narrows through a gateway in front."""
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}, deferring" if self.defers else self.name
+
     async def run(self, words: Sequence[str], place: Place) -> tuple[int | None, str, str]:
         """Let it do a task: exit code, and what it printed; one that does not come to its end is killed."""
         environment = {
@@ -124,6 +132,7 @@ class Client:
             "MODEL": self.model,
             "API": self.dialect,
             "STREAM": "1" if self.streams else "",
+            "MANY_TOOLS": "1" if self.defers else "",
             "HEADERS": json.dumps({name: value.format(asked=place.asked) for name, value in self.headers.items()}),
             **self.configured(self, place.home, place.base_url),
         }

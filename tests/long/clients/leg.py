@@ -14,10 +14,12 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from proxy.lab.provider import Provider, start
 from tests.long.clients.client import CACHE, Client, Place, Relay, command_of, plain
-from tests.long.clients.passing import Ear, broken, lost, promises, refused, task, unseen
+from tests.long.clients.passing import Ear, broken, lost, promises, refused, task, undeferred, unseen
 from tests.long.clients.talk import Editor, unedited
 from tests.long.clients.task import DONE, MORE, PARTS, RESULT, TASK, Model, part, word
 
+TOOLS = ("keep", "defer")
+"""What becomes of the definitions, by whether they are deferred."""
 PRESET = """
 [presets.clients]
 about = "a long output is cut once the model has seen it; what was recalled stays for three turns"
@@ -36,7 +38,7 @@ keep = 1
 keep_files = 1
 relevant_tokens = 1
 """
-_READY = re.compile(r"(http://\S+)")
+_READY = re.compile(rb"(?:base_url|Narrows is up).*?(http://\S+)")
 
 
 def tried(client: Client) -> list[str]:
@@ -66,6 +68,7 @@ async def _called(client: Client, home: Path, work: Path) -> Iterable[str]:
         *refused(provider.requests),
         *promises(ear.heard, requests),
         *unseen(client.hides, ear.heard, requests),
+        *(undeferred(ear.heard, requests, model.looked) if client.defers and requests else ()),
         *broken(client.dialect, client.streams, ear),
         *_unforwarded(client, ear),
         *lost(client.dialect, model.thoughts[: None if client.continues else -1], requests),
@@ -88,7 +91,7 @@ async def _chain(client: Client, provider: Provider, home: Path, work: Path) -> 
         upstream = (await stack.enter_async_context(await start(provider))).url
         if client.behind:
             upstream = await stack.enter_async_context(_relay(client, client.behind, home, upstream))
-        narrows = await stack.enter_async_context(_narrows(home, upstream))
+        narrows = await stack.enter_async_context(_narrows(home, upstream, client.defers))
         ear = Ear(provider, narrows)
         base_url = await stack.enter_async_context(ear.listening())
         asked = base_url
@@ -98,11 +101,11 @@ async def _chain(client: Client, provider: Provider, home: Path, work: Path) -> 
 
 
 @asynccontextmanager
-async def _narrows(home: Path, upstream: str) -> AsyncIterator[str]:
+async def _narrows(home: Path, upstream: str, defers: bool) -> AsyncIterator[str]:
     """The base_url of a `narrows serve`."""
     (home / "narrows.toml").write_text(
         f'port = 0\nstore = "sqlite:///{home}/narrows.db"\nlog_level = "error"\n'
-        f'preset = "clients"\nsummaries = false\n{PRESET}'
+        f'preset = "clients"\nsummaries = false\ntools = "{TOOLS[defers]}"\n{PRESET}'
         f'[[upstreams]]\nname = "provider"\nurl = "{upstream}"\n'
     )
     words = [str(Path(sys.executable).with_name("narrows")), "serve", "--config", str(home / "narrows.toml")]
@@ -121,7 +124,7 @@ async def _relay(client: Client, relay: Relay, home: Path, asked: str) -> AsyncI
 
 @asynccontextmanager
 async def _serving(words: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[str]:
-    """The address that a server prints in a line with "base_url"."""
+    """The address that a server prints when it listens."""
     process = await asyncio.create_subprocess_exec(
         *words, env=environment, stdout=asyncio.subprocess.PIPE, start_new_session=True
     )
@@ -129,12 +132,12 @@ async def _serving(words: Sequence[str], environment: Mapping[str, str]) -> Asyn
     try:
         async with asyncio.timeout(120):
             async for line in process.stdout:
-                if b"base_url" in line and (url := _READY.search(line.decode())):
+                if url := _READY.search(line):
                     break
             else:
                 raise ChildProcessError(f"{words[0]} ended before it listened")
         drain = asyncio.create_task(process.stdout.read())
-        yield url[1]
+        yield url[1].decode()
         drain.cancel()
     finally:
         if process.returncode is None:

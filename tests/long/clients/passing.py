@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import aiohttp
@@ -19,10 +19,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from policies.money.prices import Usage
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
 from proxy.lab.provider import Provider, Received
 from proxy.lab.provider.signatures import REASONING, THINKING, seal
-from tests.long.clients.task import brings_tools
+from tests.long.clients.task import brings_tools, tools_of
 
 STEP = 128
 """Tokens by which a cache may be behind: OpenAI's grows in such steps."""
@@ -49,6 +49,8 @@ class Heard:
     headers: Mapping[str, str]
     raw: bytes
     before: int
+    tools: Sequence[object]
+    """What the client brought."""
 
     @property
     def prefix(self) -> str:
@@ -100,8 +102,8 @@ class Ear:
                     await response.write(piece)
             except aiohttp.ClientError as error:
                 self.cut.append(f"{request.path}: {error}")
-        if body and json.loads(body).get("tools"):
-            self.heard.append(Heard(request.headers, reply.headers, bytes(raw), before))
+        if body and (tools := json.loads(body).get("tools")):
+            self.heard.append(Heard(request.headers, reply.headers, bytes(raw), before, tools))
         return response
 
 
@@ -122,16 +124,19 @@ def promises(heard: Iterable[Heard], requests: Sequence[Received]) -> Iterable[s
     declared = {each.before: each for each in heard}
     print(f"{'request':>7} {'prompt':>7} {'cached':>7} {'owed':>7}  prefix", flush=True)
     before: Usage | None = None
+    lists = [json.dumps(received.json["tools"]) for received in requests]
     for number, received in enumerate(requests):
         usage = received.usage or Usage(0, 0, 0, 0)
         reply = declared.get(number)
-        prefix = reply.prefix if reply else "extended"  # a further round of the same reply
+        # a further round of the same reply; in chat completions what a search has found is at the end of the list
+        prefix = reply.prefix if reply else "extended" if lists[number] == lists[number - 1] else "other tools"
         due = owed(prefix, before)
-        line = f"{prefix:18} {reply.edits}" if reply else "recall"
+        line = f"{prefix:18} {reply.edits}" if reply else f"{prefix:18} recall"
         print(f"{number + 1:7} {usage.prompt:7} {usage.cached:7} {due:7}  {line}", flush=True)
         if usage.cached <= due - STEP:
             yield f"request {number + 1}: {prefix} was declared, {usage.cached} were cached, {due} owed"
-        before = usage
+        # what a further round adds behind the marks is written by the next request
+        before = replace(usage, prompt=usage.cached + usage.written) if not reply and usage.written else usage
 
 
 def refused(requests: Iterable[Received]) -> Iterable[str]:
@@ -147,6 +152,20 @@ def unseen(hides: bool, heard: Sequence[Heard], requests: Sequence[Received]) ->
     yield from (f"there was no {what}" for what, happened in seen.items() if not happened)
     yield from ("the client heard of a recall" for each in heard if RECALL.encode() in each.raw)
     yield from ("a reply declared no prefix" for each in heard if not each.prefix)
+
+
+def undeferred(heard: Sequence[Heard], requests: Sequence[Received], looked: int) -> Iterable[str]:
+    """What of the deferral did not happen, or was heard though it should not be."""
+    brought, sent = heard[0].tools, requests[0].json["tools"]
+    shown = len(tools_of(requests[0]))
+    print(f"{len(brought)} definitions, of which {shown} were shown at first; {looked} searches", flush=True)
+    if "tool_search" in json.dumps(brought):  # its model searches by itself
+        yield from [] if sent[: len(brought)] == brought and not looked else ["its own search was changed"]
+        return
+    yield from ["no definition was deferred"] if shown >= len(brought) else []
+    yield from [] if looked else ["there was no search"]
+    words = (SEARCH, "tool_search", "tool_reference", "defer_loading", '"namespace"')
+    yield from (f"the client heard of {word}" for word in words for each in heard if word.encode() in each.raw)
 
 
 def broken(dialect: str, streams: bool, ear: Ear) -> Iterable[str]:

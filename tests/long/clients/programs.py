@@ -4,10 +4,11 @@ Each has a home of its own, and whatever it asks for besides its model goes to a
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.long.clients.client import CREDENTIAL, KEY, Client, Json, function
+from tests.long.clients.client import CREDENTIAL, KEY, SCRIPTS, Client, Json, function
 
 
 def _patch(path: str, text: str) -> str:
@@ -68,7 +69,7 @@ def opencode(client: Client, home: Path, base_url: str) -> Mapping[str, str]:
         "options": {"baseURL": base_url, "apiKey": CREDENTIAL},
         "models": {client.model: model | THINKING[client.dialect]},
     }
-    chosen = {
+    chosen: Json = {
         "autoupdate": False,
         "share": "disabled",
         "enabled_providers": ["narrows"],
@@ -76,11 +77,18 @@ def opencode(client: Client, home: Path, base_url: str) -> Mapping[str, str]:
         "small_model": f"narrows/{client.model}",
         "provider": {"narrows": provider},
     }
+    if client.defers:
+        server = {"type": "local", "command": [sys.executable, str(SCRIPTS / "many_tools.py")], "timeout": 30_000}
+        chosen["mcp"] = {"many": server}
     (home / "opencode.json").write_text(json.dumps(chosen))
     switches = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
     folders = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("DATA", "CONFIG", "STATE", "CACHE")}
     off = dict.fromkeys((f"OPENCODE_DISABLE_{switch}" for switch in switches), "1")
     return {"OPENCODE_CONFIG": str(home / "opencode.json"), **folders, **off}
+
+
+MANY = function("many_archive_issue", identifier="7", reason="It is old.")
+"""A call of one of the tools of another server."""
 
 
 def opencode_bash(command: str) -> Json:

@@ -1,5 +1,6 @@
 """The clients: one row each and API. What a person sets is told in proxy/console/README.md."""
 
+from dataclasses import replace
 from functools import partial
 
 from tests.long.clients import programs
@@ -48,7 +49,7 @@ Opencode = partial(
     command=programs.opencode_bash,
 )
 
-CLIENTS = (
+_CLIENTS = (
     Client("OpenAI SDK, Python", CHAT, OPENAI, OPENAI_SCRIPT),
     Client("OpenAI SDK, Python", CHAT, OPENAI, OPENAI_SCRIPT, streams=False),
     Client("OpenAI SDK, Python", RESPONSES, OPENAI, OPENAI_SCRIPT),
@@ -143,4 +144,11 @@ CLIENTS = (
         command=programs.claude_bash,
         write=programs.claude_write,
     ),
+)
+_SCRIPTS = ("OpenAI SDK, Python", "Anthropic SDK, Python", "LangChain", "pydantic-ai", "OpenAI Agents")
+_DEFER = (*_SCRIPTS, "Codex", "opencode", "Claude Code")
+_LATER = {"opencode": [programs.MANY]}
+CLIENTS = (
+    *_CLIENTS,
+    *(replace(each, defers=True, later=_LATER.get(each.name, ())) for each in _CLIENTS if each.name in _DEFER),
 )

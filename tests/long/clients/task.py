@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from policies.tools import RECALL
+from policies.tools import RECALL, SEARCH
 from proxy.lab.provider import Received, Say
 from tests.long.clients.client import Client, Json
 
@@ -25,6 +25,8 @@ TASK = "Count what the parts hold, and note the code word of one of them in resu
 MORE = "Please count one more part."
 DONE = "All parts are counted, and a code word is noted."
 RESULT = "result.txt"
+_FINDS = "tool_search_output"
+_REFERENCE = re.compile(rb'"tool_name":\s*"([^"]+)"')
 _HIDDEN = re.compile(rb"entry 0 of part (\d+):(?:(?!entry 0 of part).)*?\[narrows:[^\]]*?\bref (\d{6,24})", re.DOTALL)
 """A part that is not shown whole, and what Narrows calls it."""
 
@@ -46,8 +48,17 @@ def brings_tools(received: Received) -> bool:
     return bool(isinstance(received.json, dict) and received.json.get("tools"))
 
 
+def tools_of(received: Received) -> set[str]:
+    """The tools whose definitions a request shows to its model."""
+    listed = [each for each in received.json["tools"] if not each.get("defer_loading")]
+    found = [each for item in received.json.get("input", ()) if item.get("type") == _FINDS for each in item["tools"]]
+    names = {str(each.get("function", each).get("name") or each["type"]) for each in [*listed, *found]}
+    return names | {name.decode() for name in _REFERENCE.findall(received.body)}
+
+
 class Model:
-    """What the model does, one turn after the other; a request without tools asks for a title."""
+    """What the model does, one turn after the other; it looks for a tool that it has no definition of. A request
+    without tools asks for a title."""
 
     def __init__(self, client: Client, folder: Path) -> None:
         self.client = client
@@ -61,9 +72,28 @@ class Model:
         self._parts = 0
         self._calls = 0
         self._ended = False
+        self._waits: Say | None = None
+        self.looked = 0
 
     def __call__(self, received: Received) -> Say | None:
-        return self._next(received) if brings_tools(received) else Say("A title")
+        if not brings_tools(received):
+            return Say("A title")
+        said = self._waits or self._next(received)
+        names = {name for each in said.calls if (name := str(each[str(each["type"])]["name"]))}
+        lacks = names - tools_of(received) if self.client.defers else set[str]()
+        if lacks and self._waits:
+            self.faults.append(f"a search did not find {lacks}")
+        self._waits = None if self._waits or not lacks else said
+        return said if self._waits is None else self._looks(lacks)
+
+    def _looks(self, names: set[str]) -> Say:
+        """Before what it was about to say."""
+        self.looked += 1
+        thought = f"Thought of search {self.looked}."
+        self.thoughts.insert(-1, thought)
+        arguments = json.dumps({"query": " ".join(sorted(names))})
+        call = {"id": f"look_{self.looked}", "type": "function", "function": {"name": SEARCH, "arguments": arguments}}
+        return Say("Let me look. ", [call], thinking=[thought])
 
     @property
     def over(self) -> bool:
@@ -72,7 +102,7 @@ class Model:
 
     def _start(self, _: Received) -> Say:
         self._next = self._look
-        return self._says("Two at once. ", self._cat(), self._cat())
+        return self._says("Two at once. ", self._cat(), self._cat(), *self.client.later)
 
     def _look(self, received: Received) -> Say:
         """Look at one part after the other, until one of them is hidden."""

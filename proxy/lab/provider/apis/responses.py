@@ -357,8 +357,6 @@ def _tools(body: Json, _: CacheRule) -> Violations:
                 yield Violation(f"{why} '^{TOOL_NAME.pattern}$'.", f"{at}.name", "invalid_value")
             if tool.get("parameters") is not None and not isinstance(tool["parameters"], dict):
                 yield wrong_type(f"{at}.parameters", "an object")
-        elif tool["type"] == "tool_search":
-            yield from searches.check_search_tool(tool, body["model"], at)
 
 
 def _breakpoints(body: Json, rule: CacheRule) -> Violations:
@@ -370,7 +368,8 @@ def _breakpoints(body: Json, rule: CacheRule) -> Violations:
                 yield from check_breakpoint(f"input[{i}].{field}[{j}]", part, allowed)
 
 
-CHECKS: tuple[Check, ...] = (model_named, _fields, _items, _tools, _order, _reasoning, _breakpoints, cache_options)
+_ITEMS: tuple[Check, ...] = (_fields, _items, _tools, _order, searches.check_searches, _reasoning)
+CHECKS: tuple[Check, ...] = (model_named, *_ITEMS, _breakpoints, cache_options)
 
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}

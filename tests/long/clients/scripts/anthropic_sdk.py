@@ -1,15 +1,18 @@
 """The official SDK of Anthropic, with thinking."""
 
 from anthropic import Anthropic
-from common import BASE_URL, BASH, KEY, MODEL, STREAM, TASKS, bash
+from common import BASE_URL, DEFINITIONS, KEY, MODEL, STREAM, TASKS, bash
 
 client = Anthropic(base_url=BASE_URL.removesuffix("/v1"), api_key=KEY, max_retries=0)
-TOOL = {"name": "bash", "description": BASH["description"], "input_schema": BASH["parameters"]}
+TOOLS = [
+    {"name": each["name"], "description": each["description"], "input_schema": each["parameters"]}
+    for each in DEFINITIONS
+]
 history = []
 for task in TASKS:
     history.append({"role": "user", "content": task})
     while True:
-        request = {"model": MODEL, "max_tokens": 4096, "messages": history, "tools": [TOOL]}
+        request = {"model": MODEL, "max_tokens": 4096, "messages": history, "tools": TOOLS}
         request["thinking"] = {"type": "enabled", "budget_tokens": 1024}
         if STREAM:
             with client.messages.stream(**request) as stream:

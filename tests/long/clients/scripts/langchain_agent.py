@@ -1,6 +1,6 @@
 """LangChain's agent, by its packages for OpenAI and Anthropic."""
 
-from common import API, BASE_URL, KEY, MODEL, MOST_STEPS, STREAM, TASKS, bash
+from common import API, BASE_URL, FUNCTIONS, KEY, MODEL, MOST_STEPS, STREAM, TASKS
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
@@ -17,7 +17,7 @@ else:
     base_url = BASE_URL.removesuffix("/v1")
     options = {"model": MODEL, "base_url": base_url, "api_key": KEY, "max_retries": 0, "streaming": STREAM}
     model = ChatAnthropic(**options, max_tokens=4096, thinking=thinking)
-agent = create_agent(model, tools=[bash], checkpointer=InMemorySaver())
+agent = create_agent(model, tools=FUNCTIONS, checkpointer=InMemorySaver())
 for task in TASKS:
     config = {"configurable": {"thread_id": "1"}, "recursion_limit": 2 * MOST_STEPS}
     result = agent.invoke({"messages": [{"role": "user", "content": task}]}, config)

@@ -11,7 +11,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from common import API, BASE_URL, KEY, MODEL, MOST_STEPS, STREAM, TASKS, bash
+from common import API, BASE_URL, FUNCTIONS, KEY, MODEL, MOST_STEPS, STREAM, TASKS
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
@@ -21,7 +21,7 @@ settings = ModelSettings()
 if API == "openai_responses":
     settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
 model = kind(model=MODEL, openai_client=client)
-agent = Agent(name="careful", model=model, tools=[function_tool(bash)], model_settings=settings)
+agent = Agent(name="careful", model=model, tools=[*map(function_tool, FUNCTIONS)], model_settings=settings)
 
 
 async def main():

@@ -1,13 +1,14 @@
 """The official SDK of OpenAI: chat completions and Responses, whole and streamed."""
 
-from common import API, BASE_URL, BASH, HEADERS, KEY, MODEL, STREAM, TASKS, called
+from common import API, BASE_URL, DEFINITIONS, HEADERS, KEY, MODEL, STREAM, TASKS, called
 from openai import OpenAI
 
 client = OpenAI(base_url=BASE_URL, api_key=KEY, max_retries=0, default_headers=HEADERS)
 
 
 def chat(history):
-    request = {"model": MODEL, "messages": history, "tools": [{"type": "function", "function": BASH}]}
+    tools = [{"type": "function", "function": each} for each in DEFINITIONS]
+    request = {"model": MODEL, "messages": history, "tools": tools}
     if STREAM:
         with client.chat.completions.stream(**request) as stream:
             message = stream.get_final_completion().choices[0].message
@@ -24,7 +25,7 @@ def responses(history):
     request = {
         "model": MODEL,
         "input": history,
-        "tools": [{"type": "function", **BASH, "strict": False}],
+        "tools": [{"type": "function", **each, "strict": False} for each in DEFINITIONS],
         "store": False,
     }
     request["include"] = ["reasoning.encrypted_content"]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from common import API, BASE_URL, KEY, MODEL, STREAM, TASKS, bash
+from common import API, BASE_URL, FUNCTIONS, KEY, MODEL, STREAM, TASKS
 from pydantic_ai import Agent
 from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, OpenAIResponsesModelSettings
@@ -19,7 +19,7 @@ elif API == "openai_responses":
 else:
     model = AnthropicModel(MODEL, provider=AnthropicProvider(base_url=BASE_URL.removesuffix("/v1"), api_key=KEY))
     settings = AnthropicModelSettings(max_tokens=4096, anthropic_thinking={"type": "enabled", "budget_tokens": 1024})
-agent = Agent(model, tools=[bash], model_settings=settings, retries=0)
+agent = Agent(model, tools=FUNCTIONS, model_settings=settings, retries=0)
 
 
 async def heard(_, events):
