@@ -21,7 +21,17 @@ from policies.model.rawjson import Change, Span, UnreadableError, items, spliced
 from policies.money.prices import Prices
 from policies.recall import FINDS, QUERY, RecallAnswer, found_tools
 from policies.tools import SEARCH
-from policies.tools.deferral import Catalog, Definition, Terms, deferred, exceeds, named_in, names_of, unambiguous
+from policies.tools.deferral import (
+    Catalog,
+    Definition,
+    Terms,
+    beside,
+    deferred,
+    exceeds,
+    named_in,
+    names_of,
+    unambiguous,
+)
 
 Entry = dict[str, object]
 _CATALOGS = 16
@@ -82,15 +92,17 @@ class DeferredTools:
         return tuple(each for each in self.deferred if each.name in calls)
 
     def found_in(self, conversation: Conversation) -> tuple[Definition, ...]:
-        """What the searches of a history have found, in this order. Where each has all of the prompt written anew, and
-        as many again would cost more than all the definitions, it is all of these."""
+        """What the searches of a history have found, in this order. Where each has all of the prompt written anew, it
+        brings as many tokens of their neighbours, that fewer follow; and where as many again would cost more than all
+        the definitions, it brings all of these."""
         hits, times, every = dict[Definition, None](), 0, self.deferred
         for at in conversation.kinds.get("call", ()):
             call = conversation.blocks[at]
             new = self.answer(call.text, False).tools if call.tool == SEARCH else ()
-            if self.form.finds_in_list and not hits.keys() >= {*new}:
+            if self.form.finds_in_list and (first := [each for each in new if each not in hits]):
                 times += 1
                 terms = Terms(*self.prices, conversation.client_tokens[at], call.turn + 1, True)
+                new += beside(self.catalog, self.places, first, terms.prompt)
                 new += every if exceeds(sum(each.tokens for each in every), terms, times) else ()
             hits |= dict.fromkeys(new)
         return tuple(hits)

@@ -140,6 +140,8 @@ _HIT_TOKENS = 4_000
 """Tokens of definitions that a search brings; the best one, and those that it names, whatever they take."""
 _NAME, _PARAMETER, _TEXT = 8, 4, 2
 """The weight of a word by where a definition has it."""
+_PARTS = 4
+"""The least number of parts of a list that searches with all neighbours bring it in."""
 _WORSE = 4
 """A definition whose score is smaller by more than this factor than that of the best is not found."""
 _MOST_WORDS, _LONGEST = 64, 2_000
@@ -168,6 +170,19 @@ def search(catalog: Catalog, places: tuple[int, ...], query: str) -> tuple[Defin
         if not hits or at in named or sum(hit.tokens for hit in hits) + each.tokens <= _HIT_TOKENS:
             hits.append(each)
     return tuple(hits)
+
+
+def beside(catalog: Catalog, places: Sequence[int], hits: Sequence[Definition], room: int) -> tuple[Definition, ...]:
+    """Hits and what stands next to them at these places, as far as it fits into so many tokens and into a share of
+    the list: tools of one server stand together in it, and who needs one of them needs others."""
+    room = min(room, sum(catalog.definitions[at].tokens for at in places) // _PARTS)
+    centers, near = [at for at in places if catalog.definitions[at] in hits], list[Definition]()
+    for at in sorted(places, key=lambda at: (min(abs(at - center) for center in centers), at)):
+        room -= catalog.definitions[at].tokens
+        if room < 0:
+            break
+        near.append(catalog.definitions[at])
+    return tuple(near)
 
 
 def _words(text: str) -> Iterator[str]:

@@ -98,6 +98,32 @@ def places(api: Api, tools: list[Any], messages: list[Json] | None = None, **fie
     return decided(form(api.dialect), request, conversation, catalog, COUNT, Prices())
 
 
+@pytest.mark.parametrize("dialect", ["openai_chat", "anthropic_messages"])
+def test_a_search_that_writes_the_prompt_anew_brings_neighbours(dialect: str) -> None:
+    """As many tokens as the prompt has, but no more than a quarter of the list."""
+    api = APIS[dialect]
+
+    def names(words: int) -> set[str]:
+        ask = {"role": "user", "content": "far " * words}
+        looking = {"role": "assistant", "content": None, "tool_calls": [looks("list_shipment")]}
+        answer = {"role": "tool", "tool_call_id": "find_1", "content": "found"}
+        request = DIALECTS[dialect].split(json.dumps(api.body([ask, looking, answer], tools=TOOLS)).encode())
+        assert request is not None
+        conversation = converse([DIALECTS[dialect].read(request.raw(at), COUNT) for at in range(len(request.spans))])
+        catalog = catalog_of(form(dialect), request.tool_list, COUNT)
+        tools = DeferredTools(form(dialect), catalog, tuple(range(60)), request.tool_list, (0.1, 1.0))
+        return {each.name for each in tools.found_in(conversation)}
+
+    hits, some, many = names(1), names(1_100), names(1_600)
+    assert "list_shipment" in hits
+    if dialect == "openai_chat":
+        assert hits < some < many
+        assert {"export_branch", "create_contract"} <= many
+        assert len(names(5_000)) < 20
+    else:
+        assert hits == some == many
+
+
 def native(api: Api, tools: list[Json]) -> list[Json]:
     found: list[Json] = api.body([ASK], tools=tools)["tools"]
     return found

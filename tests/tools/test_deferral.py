@@ -14,6 +14,7 @@ from policies.tools.deferral import (
     Catalog,
     Definition,
     Terms,
+    beside,
     deferred,
     most_called,
     named_in,
@@ -117,3 +118,16 @@ def test_the_model_is_told_as_many_names_as_there_is_room_for() -> None:
     said = names_of(many, range(2_000))
     assert len(said) < 3_020
     assert said.endswith(f" and {2_000 - said.count('a_tool')} more")
+
+
+def test_what_stands_next_to_a_hit_comes_with_it_the_nearest_first() -> None:
+    some = catalog(*(f"n{at}" for at in range(20)), tokens=100)
+    hits = [some.definitions[5]]
+
+    def names(room: int, places: Sequence[int] = range(20)) -> list[str]:
+        return [each.name for each in beside(some, places, hits, room)]
+
+    assert names(99) == []
+    assert names(399) == ["n5", "n4", "n6"]
+    assert names(400, [5, *range(8, 19)]) == ["n5", "n8", "n9"]
+    assert names(10_000) == ["n5", "n4", "n6", "n3", "n7"]
