@@ -156,7 +156,7 @@ async def test_the_same_session_costs_the_same_in_each_form(tmp_path: Path, mode
 
 
 async def test_r2_a_replay_recalls_what_is_hidden(tmp_path: Path) -> None:
-    options = Options(prices=("gpt-5.4",), refetch=1.0)
+    options = Options(prices=("gpt-5.4",), preset="structural", refetch=1.0)
     cut = {**DAY, "messages": DAY["messages"][:80]}
     found = [(await replayed(tmp_path, cut, dialect, options)).recalls for dialect in FORMS]
     assert {(each.calls, each.refused) for each in found} == {(found[0].calls, 0)}

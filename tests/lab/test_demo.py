@@ -65,7 +65,7 @@ def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(
     assert all(act.is_held for act in (short, long))
     assert long.window.tokens < long.report.bill.tokens < long.report.baseline.tokens
     assert long.report.bill.input < long.report.baseline.input < long.window.input
-    assert 0.9 < short.report.input_bill.ratio <= 1.02, "a short session gains little"
+    assert 0.8 < short.report.input_bill.ratio <= 1.02, "a short session gains less"
     for act in (short, long):
         assert act.window.output == pytest.approx(act.report.bill.output)
         assert sum(size.tokens.before for size in act.sizes.messages) == sum(

@@ -37,7 +37,7 @@ NOWHERE = "nothing to replay here"
 
 @pytest.fixture(scope="module")
 def replayed() -> Report:
-    (report,) = asyncio.run(replay_all([SHORT], Options(prices=("gpt-5.4",))))
+    (report,) = asyncio.run(replay_all([SHORT], Options(prices=("gpt-5.4",), preset="structural")))
     return report
 
 
@@ -104,7 +104,7 @@ def test_the_requests_of_a_report_add_up_to_its_bill(replayed: Report) -> None:
     assert 0 <= each[-1].tokens_sent.with_ - sent.tokens < 16
     listed = as_json(replayed)
     assert listed["each_request"][-1] == as_json(each[-1])
-    assert (listed["preset"], replayed.preset) == ("adaptive", "adaptive")
+    assert (listed["preset"], replayed.preset) == ("structural", "structural")
 
 
 # --- the pages ---

@@ -70,7 +70,7 @@ async def test_what_is_shortened_while_it_is_cold_costs_as_much_less_as_it_is_sh
     report = await replayed(preset="eager")
     costs = report.pauses
     assert costs is not None
-    assert report.prefix["checkpoint:cold"] == costs.expired.with_ > 0
+    assert 0 < report.prefix["checkpoint:cold"] <= costs.expired.with_
     assert 0 < costs.cost.with_ < costs.cost.without
     tokens = sum(int(each.expired_tokens.with_) for each in report.each_request)
     again = PRICES.cost(Usage(tokens, 0, tokens, 0)).input - PRICES.cost(Usage(tokens, tokens, 0, 0)).input
