@@ -146,7 +146,6 @@ AVERAGE_BILLS: Sequence[Column] = (
     *(_END, *_STOPS, _RECALLS),
 )
 AVERAGE_SIGHT: Sequence[Column] = tuple(_SHARES.values())
-AVERAGE_NEEDS: Sequence[Column] = _NEEDS_TOGETHER
 PRESET_BILLS: Sequence[Column] = (
     *(_TOKENS, _PEAK, _RATIO, _WHOLE, _END, *_STOPS, *_NEEDS_TOGETHER),
     Column("calls", "model_calls.total", _count),
@@ -255,7 +254,7 @@ def meanings(averages: Sequence[Average]) -> Iterator[str]:
 def _print_averages(console: Console, rows: Sequence[Average]) -> None:
     several = len({row.preset for row in rows}) > 1
     heads = ("prices", "preset", "means of") if several else ("prices", "means of")
-    for columns in (AVERAGE_BILLS, AVERAGE_SIGHT, AVERAGE_NEEDS):
+    for columns in (AVERAGE_BILLS, AVERAGE_SIGHT, _NEEDS_TOGETHER):
         table = plain_table(*heads, *(column.head for column in columns), left=len(heads))
         for row in rows:
             group = (printable(row.preset, 24), row.group) if several else (row.group,)
@@ -264,7 +263,6 @@ def _print_averages(console: Console, rows: Sequence[Average]) -> None:
 
 
 # --- each text that a next action needed and that was out of sight, so that a person can judge ---
-# Law: nothing that a request holds can move the cursor or change the colours.
 
 MOST_ITEMS = 5
 

@@ -66,21 +66,26 @@ class RequestResult:
     """Of all requests so far, with what summaries cost."""
 
 
+@dataclass
 class _Costs:
     """The costs of a session with Narrows, beside those of doing nothing."""
 
-    requests: int
+    session: str
+    prices: str
     bill: SessionBill
     baseline: SessionBill
     """The bill of doing nothing."""
-    marks_alone: SessionBill
+    requests: int = 0
+    marks_alone: SessionBill = field(init=False)
     """The bill with cache marks of Narrows and nothing else of it."""
-    pings: SessionBill
-    """What was sent again to keep prompts warm; the bill has it, too."""
-    recalls: RecallCosts
-    summaries: SummaryCosts
-    worst_ratio_at_any_stop: float
-    worst_ratio_past_request_20: float
+    pings: SessionBill = field(init=False)
+    """Of the bill, what was sent again to keep prompts warm."""
+    recalls: RecallCosts = field(init=False)
+    summaries: SummaryCosts = field(init=False)
+    worst_ratio_at_any_stop: float = 0.0
+    """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
+    worst_ratio_past_request_20: float = 0.0
+    """The highest after more than `EARLY` requests; 0 where there are no more."""
 
     @property
     def prices_known(self) -> bool:
@@ -149,7 +154,7 @@ class _Costs:
 
 @dataclass
 class Report(_Costs):
-    """The results of one session. `baseline` is the bill of doing nothing."""
+    """The results of one session."""
 
     JSON: ClassVar = (
         *("session", "group", "preset", "aim", "prices", "prices_known", "notes", "protocol", "requests"),
@@ -162,10 +167,6 @@ class Report(_Costs):
         *("used_by_later_turns", "needs"),
     )
 
-    session: str
-    prices: str
-    bill: SessionBill
-    baseline: SessionBill
     preset: str = ""
     aim: Aim = "bill"
     """With which it was planned: a preset may have another one for chats without tools."""
@@ -175,7 +176,6 @@ class Report(_Costs):
     no_ping: str = ""
     """Why no ping can keep its prompts cached, in a sentence, where that was asked for."""
     protocol: str = "tools"
-    requests: int = 0
     validity_errors: int = 0
     """Requests that the provider refused as invalid."""
     unanswered: int = 0
@@ -187,21 +187,11 @@ class Report(_Costs):
     failed_open: int = 0
     prefix: Counter[str] = field(default_factory=Counter)
     cached_tokens_given_up: int = 0
-    worst_ratio_at_any_stop: float = 0.0
-    """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
-    worst_ratio_past_request_20: float = 0.0
-    """The highest after more than `EARLY` requests; 0 where there are no more."""
     used_by_later_turns: Visibility = field(default_factory=Visibility)
     needs: Needs = field(default_factory=Needs)
     each_request: list[RequestResult] = field(default_factory=list)
     last_request: Breakdown | None = field(default=None, metadata=FIRST)
     """None where it went as the client sent it."""
-    recalls: RecallCosts = field(init=False)
-    summaries: SummaryCosts = field(init=False)
-    marks_alone: SessionBill = field(init=False)
-    """The bill with cache marks of Narrows and nothing else of it."""
-    pings: SessionBill = field(init=False)
-    """Of the bill, what was sent again to keep prompts warm."""
     pauses: PauseCosts | None = None
     """None where nobody knows when its requests were sent."""
 
