@@ -39,12 +39,7 @@ from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
 from proxy.sse import decoded
 
 APIS: Mapping[str, Api] = {
-    api.client.dialect.name: api
-    for api in (
-        OpenAIChat(),
-        OpenAIResponses(),
-        AnthropicMessages(),
-    )
+    api.client.dialect.name: api for api in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
 }
 """The APIs by the name of their dialect. To add one: a subclass of Api, and a row."""
 ROUTES = {
@@ -274,15 +269,10 @@ class Provider:
         session = self._sessions.get(received.credential, ())
         if not session:
             return self.default
-        turn = received.headers.get(TURN_HEADER, "")
-        k = int(turn) if turn.isdecimal() else _answers_in(received)
+        turn, api = received.headers.get(TURN_HEADER, ""), APIS[received.dialect]
+        history = received.resolved[api.client.dialect.fields.history]
+        k = int(turn) if turn.isdecimal() else len(api.recorded_answers(history))
         return session[k] if k < len(session) else self.default
-
-
-def _answers_in(received: Received) -> int:
-    """How many answers of the model the history of a request holds."""
-    api = APIS[received.dialect]
-    return len(api.recorded_answers(received.resolved[api.client.dialect.fields.history]))
 
 
 def _decoded(received: Received) -> bytes:

@@ -74,10 +74,35 @@ class AnthropicMessages(Api):
         return jsontext.write({"type": "error", "error": error})
 
     def entries(self, body: Json) -> list[Json]:
-        return _entries(body)
+        """The system text and the messages, as the model is shown them: without the thoughts that are dropped."""
+        system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+        without = frozenset(rules.dropped(body))
+        messages = []
+        definitions = {tool.get("name"): tool for tool in body.get("tools") or ()}
+        for i, message in enumerate(body["messages"]):
+            content = [_with_definitions(block, definitions) for block in blocks(message["content"])]
+            message = {**message, "content": content} if b"tool_reference" in jsontext.write(message) else message
+            others = [block for j, block in enumerate(content) if (i, j) not in without]
+            if len(others) == len(content):
+                messages.append(message)
+            elif others:
+                messages.append({**message, "content": others})
+        return [*system, *messages]
 
     def messages(self, entry: Json) -> Iterator[PromptMessage]:
-        return _messages_of(entry)
+        """The prompt of a message: tool results become messages of the role `tool`, as in the other APIs."""
+        content = blocks(entry["content"])
+        if entry["role"] != "user":
+            yield PromptMessage(entry["role"], tuple(map(_piece, content)), joins=True)
+            return
+        for is_result, run in groupby(content, lambda block: bool(block["type"] == "tool_result")):
+            if not is_result:
+                yield PromptMessage("user", tuple(map(_piece, run)), joins=True)
+                continue
+            for block in run:
+                extras = {"is_error": True} if block.get("is_error") else {}
+                pieces = tuple(map(_piece, blocks(block.get("content"))))
+                yield PromptMessage("tool", pieces, block["tool_use_id"], extras, marks_of(block))
 
     def tool(self, definition: Json) -> PromptPiece:
         plain = unmarked(definition)
@@ -126,22 +151,6 @@ _TEXTS = {"text": "text"}
 _SIZES = {"image": IMAGE, "document": FILE}
 
 
-def _messages_of(message: Json) -> Iterator[PromptMessage]:
-    """The prompt of a message: tool results become messages of the role `tool`, as in the other APIs."""
-    content = blocks(message["content"])
-    if message["role"] != "user":
-        yield PromptMessage(message["role"], tuple(map(_piece, content)), joins=True)
-        return
-    for is_result, run in groupby(content, lambda block: bool(block["type"] == "tool_result")):
-        if not is_result:
-            yield PromptMessage("user", tuple(map(_piece, run)), joins=True)
-            continue
-        for block in run:
-            extras = {"is_error": True} if block.get("is_error") else {}
-            pieces = tuple(map(_piece, blocks(block.get("content"))))
-            yield PromptMessage("tool", pieces, block["tool_use_id"], extras, marks_of(block))
-
-
 def _piece(block: Json) -> PromptPiece:
     if block["type"] == "tool_use":
         return call_piece(block["id"], block["name"], jsontext.write(block["input"]).decode(), marks_of(block))
@@ -150,23 +159,6 @@ def _piece(block: Json) -> PromptPiece:
     if block["type"] == "redacted_thinking":
         return PromptPiece("redacted_thinking", beside=block["data"], markable=False)
     return part_piece(block, _TEXTS, _SIZES)
-
-
-def _entries(body: Json) -> list[Json]:
-    """The system text and the messages, as the model is shown them: without the thoughts that are dropped."""
-    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
-    without = frozenset(rules.dropped(body))
-    messages = []
-    definitions = {tool.get("name"): tool for tool in body.get("tools") or ()}
-    for i, message in enumerate(body["messages"]):
-        content = [_with_definitions(block, definitions) for block in blocks(message["content"])]
-        message = {**message, "content": content} if b"tool_reference" in jsontext.write(message) else message
-        others = [block for j, block in enumerate(content) if (i, j) not in without]
-        if len(others) == len(content):
-            messages.append(message)
-        elif others:
-            messages.append({**message, "content": others})
-    return [*system, *messages]
 
 
 def _with_definitions(block: Json, definitions: Mapping[str, Json]) -> Json:

@@ -39,9 +39,7 @@ from proxy.lab.provider.api import (
     refusal,
     required,
 )
-from proxy.lab.provider.prompt import (
-    unmarked,
-)
+from proxy.lab.provider.prompt import unmarked
 from proxy.lab.provider.signatures import PREFIX_DIGEST, signed
 
 THOUGHTS = ("thinking", "redacted_thinking")
@@ -161,16 +159,10 @@ def tool_loop(messages: Sequence[Json]) -> list[JoinedMessage]:
     return list(takewhile(continues, reversed(list(joined(messages)))))
 
 
-def check_order(body: Json, _: CacheRule) -> Violations:
-    yield from _check_results(body["messages"])
-    yield from _check_server_tools(body["messages"])
-    yield from _check_system_messages(body["messages"])
-
-
-def _check_results(messages: Sequence[Json]) -> Violations:
+def _results(body: Json, _: CacheRule) -> Violations:
     """Each call is answered at the beginning of the very next message, and once; no result answers anything else."""
     before = JoinedMessage(-1, "user", ())
-    for message in joined(messages):
+    for message in joined(body["messages"]):
         if message.role == "user":
             yield from _answers(message, before)
         elif before.role == "assistant":
@@ -212,9 +204,10 @@ def _unanswered(message: JoinedMessage, answered: Sequence[str]) -> Violations:
         yield refusal(f"messages.{message.at}", why)
 
 
-def _check_system_messages(messages: Sequence[Json]) -> Violations:
+def _system_messages(body: Json, _: CacheRule) -> Violations:
     """A system message between the others follows a user message, or the result of a server tool, and comes before the
     model's next one."""
+    messages: Sequence[Json] = body["messages"]
     roles = [message["role"] for message in messages]
     for i in (i for i, role in enumerate(roles) if role == "system"):
         before = next((messages[j] for j in range(i - 1, -1, -1) if roles[j] != "system"), None)
@@ -228,9 +221,10 @@ def _check_system_messages(messages: Sequence[Json]) -> Violations:
             yield refusal(f"messages.{i}", "role 'system' must precede an 'assistant' message or end the array")
 
 
-def _check_server_tools(messages: Sequence[Json]) -> Violations:
+def _server_tools(body: Json, _: CacheRule) -> Violations:
     """The result of a server tool follows its call, be it in a later message; each call has its result, except in the
     tool loop in progress, where it may be still to come."""
+    messages: Sequence[Json] = body["messages"]
     loop_start = min((message.at for message in tool_loop(messages)), default=len(messages))
     waiting: dict[str, Violation] = {}
     calls = set[str]()
@@ -579,6 +573,7 @@ def _marks(body: Json, _: CacheRule) -> Violations:
         yield refusal("cache_control.ttl", why)
 
 
-_SHARED = (_fields, _messages, _system, check_order, _tools, _tool_choice, check_thinking, _marks)
+_ORDER: tuple[Check, ...] = (_results, _server_tools, _system_messages)
+_SHARED = (_fields, _messages, _system, *_ORDER, _tools, _tool_choice, check_thinking, _marks)
 COUNTING_CHECKS: tuple[Check, ...] = (_required, *_SHARED)
 CHECKS: tuple[Check, ...] = (_required, _max_tokens, *_SHARED)
