@@ -86,6 +86,16 @@ async def post(
     return await send(http, url, run, body, headers, session.dialect)
 
 
+async def post_recorded(
+    http: aiohttp.ClientSession, environment: ReplayEnvironment, session: Session, run: str, body: Json, turn: int
+) -> RawReply:
+    """The turn as it was recorded, and what is written in the background before the next one."""
+    reply = await post(http, environment.base_url, session, run, body, turn)
+    if environment.summaries is not None:
+        await environment.summaries.maker.settled()
+    return reply
+
+
 async def forecast_turns(
     sessions: Sequence[Session], model: str, options: Options, advance: Callable[[], None]
 ) -> tuple[list[Turn], float]:
@@ -112,14 +122,10 @@ async def _forecast_session(
     run, distance = run_of(at), Distance()
     environment.play(session, run)
     for number, body in enumerate(bodies(session, environment.model, environment.marks)):
-        reply = await post(http, environment.base_url, session, run, body, number)
-        if environment.summaries is not None:
-            await environment.summaries.maker.settled()
-        headers = reply.headers
+        headers = (await post_recorded(http, environment, session, run, body, number)).headers
         before, after = (int(headers.get(f"x-narrows-tokens-{name}", 0)) for name in ("before", "after"))
-        yield Turn(
-            at, number, before, after, is_shortened(headers), distance.after(headers.get("x-narrows-prefix", ""))
-        )
+        band = distance.after(headers.get("x-narrows-prefix", ""))
+        yield Turn(at, number, before, after, is_shortened(headers), band)
 
 
 def is_shortened(headers: Mapping[str, str]) -> bool:
@@ -260,9 +266,8 @@ class _CountingUpstream:
             if status not in _AGAIN or tried == _TRIES - 1:
                 break
             after = response.headers.get("Retry-After", "")
-            await asyncio.sleep(
-                min(_LONGEST_PAUSE, float(after) if after.replace(".", "", 1).isdigit() else 2.0**tried)
-            )
+            pause = float(after) if after.replace(".", "", 1).isdigit() else 2.0**tried
+            await asyncio.sleep(min(_LONGEST_PAUSE, pause))
         return status, response
 
     async def _send(
@@ -388,12 +393,13 @@ class Asking:
         session, chosen, last = self._sessions[at], self._chosen[at], max(self._chosen[at])
         distances = [Distance() for _ in environments]
         async with gate:
+            assert self._http is not None
             marks = environments[0].marks
             for number, body in enumerate(bodies(session, self._spending.model, marks)):
                 if number > last or self._spending.is_spent or self.answers.is_hopeless:
                     break
                 answered = await self._sample(at, body, environments) if number in chosen else None
-                again = [self._recorded(at, number, body, environment) for environment in environments]
+                again = [post_recorded(self._http, each, session, run_of(at), body, number) for each in environments]
                 prefixes = [reply.headers.get("x-narrows-prefix", "") for reply in await asyncio.gather(*again)]
                 if answered is not None:  # the first reply of a request declares what becomes of the prefix
                     prefixes = [reply.headers.get("x-narrows-prefix", "") for reply, _ in answered[1]]
@@ -420,14 +426,6 @@ class Asking:
 
         plain, narrowed = await asyncio.gather(without(), asyncio.gather(*map(through, environments)))
         return plain, narrowed
-
-    async def _recorded(self, at: int, number: int, body: Json, environment: ReplayEnvironment) -> RawReply:
-        """The turn as it was recorded, and what is written in the background before the next one."""
-        assert self._http is not None
-        reply = await post(self._http, environment.base_url, self._sessions[at], run_of(at), body, number)
-        if environment.summaries is not None:
-            await environment.summaries.maker.settled()
-        return reply
 
     def _enter(
         self,

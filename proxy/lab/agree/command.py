@@ -105,11 +105,9 @@ class AgreePlan:
         total = 0.0
         for place in ((turn.session, turn.number) for turn in sample):
             size = places[0][place].before
-            usages = [
-                Usage(size, size, 0, answers[place]),
-                *(Usage(row[place].after, 0, 0, answers[place]) for row in places),
-            ]
-            total += sum(self.prices.cost(usage).total for usage in (Usage(size, 0, 0, answers[place]), *usages))
+            prompts = [(size, 0), (size, size), *((row[place].after, 0) for row in places)]
+            usages = (Usage(tokens, cached, 0, answers[place]) for tokens, cached in prompts)
+            total += sum(self.prices.cost(usage).total for usage in usages)
         return total
 
 
@@ -133,9 +131,8 @@ class Forecast:
         requests = len(self.sample) * (2 + len(plan.presets))
         asks = f"{requests:,} requests to {plan.model} at {len(self.sample):,} of {self.shortened:,} shortened turns"
         if not plan.prices.listed:
-            return (
-                f"{asks}, and those of recalls and summaries: at most {plan.most_requests:,}; their price is not known"
-            )
+            most = f"at most {plan.most_requests:,}; their price is not known"
+            return f"{asks}, and those of recalls and summaries: {most}"
         bill = f"about ${self.dollars + self.summaries:,.2f} with answers as long as recorded, less what a cache saves"
         budget = f"; it stops before ${plan.budget:,.2f}"
         if len(self.sample) < self.wanted:
@@ -154,11 +151,8 @@ class Forecast:
         if answers.is_hopeless:
             stopped = f"It was given up: {answers.failed:,} turns, and not one answer."
         if spending.is_spent:
-            limit = (
-                "the budget"
-                if plan.most_requests is None or spending.requests < plan.most_requests
-                else "--max-requests"
-            )
+            has_more = plan.most_requests is None or spending.requests < plan.most_requests
+            limit = "the budget" if has_more else "--max-requests"
             stopped = f"It ended before {limit} was passed: this is what was asked until then; raise {limit} for more."
         return report_of(
             answers,

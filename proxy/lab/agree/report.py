@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from policies.agreement import Action
 from proxy.console.output import plain_table, print_last_line, printable
 from proxy.drawing.charts import asides, folded, interval, row, rows, shortened
 from proxy.drawing.figures import counted, money, percent
@@ -38,7 +39,7 @@ FEWEST_SESSIONS = 5
 _EXAMPLES = 12
 _LONGEST = 160
 Verdict = Literal["loss", "no loss seen", "undecided"]
-Same = Callable[[ComparedTurn, WithNarrows], tuple[float, float]]
+Same = Callable[[Action, Action], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,9 @@ def agreement(pairs: Sequence[tuple[float, float]], sessions: Sequence[int]) -> 
     )
 
 
-def by_action(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
-    first, second = sample.without
-    return float(first.does_same(second)), sum(each.does_same(with_.action) for each in sample.without) / 2
-
-
-def by_tools(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
-    first, second = sample.without
-    return float(first.has_tools_of(second)), sum(each.has_tools_of(with_.action) for each in sample.without) / 2
+def compared(same: Same, sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
+    """How often two actions at a turn are the same: without Narrows, and with it."""
+    return float(same(*sample.without)), sum(same(each, with_.action) for each in sample.without) / 2
 
 
 def preset_agreement(preset: str, at: int, samples: Sequence[ComparedTurn], names: Sequence[str]) -> PresetAgreement:
@@ -158,24 +154,24 @@ def preset_agreement(preset: str, at: int, samples: Sequence[ComparedTurn], name
 
     def of(same: Same, distance: str = "") -> Agreement:
         chosen = [row for row in rows if not distance or row[1].distance == distance]
-        return agreement([same(*row) for row in chosen], [sample.session for sample, _ in chosen])
+        return agreement([compared(same, *row) for row in chosen], [sample.session for sample, _ in chosen])
 
-    action = of(by_action)
-    distances = {name: each for name in DISTANCES if (each := of(by_action, name)).samples}
+    action = of(Action.does_same)
+    distances = {name: each for name in DISTANCES if (each := of(Action.does_same, name)).samples}
     verdict = _verdict(action)
     examples = [
         Example(
             names[sample.session], sample.number + 1, with_.distance, _short(sample.without[0]), _short(with_.action)
         )
         for sample, with_ in rows
-        if by_action(sample, with_) == (1.0, 0.0)
+        if compared(Action.does_same, sample, with_) == (1.0, 0.0)
     ]
     return PresetAgreement(
         preset=preset,
         verdict=verdict,
         words=_words(verdict, preset, action, len({sample.session for sample in samples})),
         action=action,
-        tools=of(by_tools),
+        tools=of(Action.has_tools_of),
         by_distance=distances,
         recalled=sum(with_.recalls > 0 for _, with_ in rows),
         recalls=sum(with_.recalls for _, with_ in rows),
@@ -222,12 +218,7 @@ def _words(verdict: Verdict, preset: str, action: Agreement, sessions: int) -> s
     )
 
 
-def report_of(
-    answers: Answers,
-    presets: Sequence[str],
-    names: Sequence[str],
-    **facts: object,
-) -> AgreeReport:
+def report_of(answers: Answers, presets: Sequence[str], names: Sequence[str], **facts: object) -> AgreeReport:
     """The report; `facts` holds what was known before anything was asked, or is counted elsewhere."""
     samples = sorted(answers.samples, key=lambda sample: (sample.session, sample.number))
     rows = [preset_agreement(preset, at, samples, names) for at, preset in enumerate(presets)]
@@ -239,10 +230,6 @@ def report_of(
         presets=rows,
         **facts,  # type: ignore[arg-type]  # by the names of its fields
     )
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
 
 
 def _short(action: object) -> str:
@@ -296,7 +283,7 @@ def agreement_page(report: AgreeReport) -> str:
         f"{counted(report.samples, 'turn')} of {counted(report.sessions, 'session')}",
         [
             headline(
-                f"{_signed(each.action.difference).replace('-', '−')} in 100",
+                f"{_points(each.action.difference).replace('-', '−')} in 100",
                 element("span", each.words, class_="fault" if each.verdict == "loss" else None),
             )
             for each in presets
@@ -314,7 +301,7 @@ def _preset_on_a_page(each: PresetAgreement) -> Markup:
     end = ceil(max(abs(end) for each in drawn.values() for end in (each.low, each.high, _STEP)) / _STEP) * _STEP
     lines = [
         row(
-            _signed(agreement.difference),
+            _points(agreement.difference),
             element("b", label) if at < 2 else label,
             interval(agreement.low, agreement.difference, agreement.high, end),
             element("span", f"{agreement.samples:,}", element("span", " turns", class_="unseen"), class_="n"),
@@ -344,9 +331,9 @@ def _rows(each: PresetAgreement) -> Mapping[str, Agreement]:
 
 
 def _cells(figures: Agreement) -> list[str]:
-    interval = f"{_signed(figures.low)} to {_signed(figures.high)}"
+    interval = f"{_points(figures.low)} to {_points(figures.high)}"
     shares = (percent(figures.noise), percent(figures.with_))
-    return [f"{figures.samples:,}", *shares, _signed(figures.difference), interval]
+    return [f"{figures.samples:,}", *shares, _points(figures.difference), interval]
 
 
 def _lead(report: AgreeReport) -> str:
@@ -386,5 +373,5 @@ def _notes(report: AgreeReport) -> Iterator[str]:
         yield f"{report.requests:,} requests to the model, recalls and summaries included: {money(report.dollars)}."
 
 
-def _signed(share: float) -> str:
+def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
