@@ -210,15 +210,10 @@ async def start(services: Services) -> AdminPages:
 
 def _conversations(services: Services, compaction: CompactionServices, archive: "Archive | None") -> ConversationPages:
     settings, access, key_limits = services.settings, compaction.access, services.opened.get("limits")
+    limits = key_limits.limits if key_limits is not None else None
     parts = PageParts(settings, access.store, services.telemetry, services.secret, access.clock)
-    summaries = SummaryPages(
-        parts,
-        compaction.cached_store,
-        compaction.maker,
-        compaction.parser,
-        compaction.payments,
-        key_limits.limits if key_limits is not None else None,
-    )
+    cached, maker, parser, payments = compaction.cached_store, compaction.maker, compaction.parser, compaction.payments
+    summaries = SummaryPages(parts, cached, maker, parser, payments, limits)
     artifacts = ArtifactPages(parts, archive.artifacts if archive is not None else None)
     live = LivePages(parts, Login(settings, services.secret), archive.originals if archive is not None else None)
     log_pages: Mapping[str, Page] = dict.fromkeys(("history", "requests", "requests/", "session", "changes"), _no_log)

@@ -58,7 +58,7 @@ class SummaryView:
     status: SummaryStatus | None
     sources: Sequence[SummarySource]
     more: int
-    text: str | None
+    text: str | None = None
     """None where texts are not shown."""
 
 
@@ -127,17 +127,11 @@ async def conversation_view(
         why_no_texts = "Texts are shown where the setting `history` or `originals` is on; neither is."
     elif not reader.reads(key):
         why_no_texts = "Texts of this conversation are not for you to read: figures hold none of them."
-    summaries = [
-        SummaryView(
-            record=record,
-            status=status_of.get(record.id),
-            sources=[SummarySource(int(source.partition(":")[0])) for source in record.sources[:_SOURCES]],
-            more=max(0, len(record.sources) - _SOURCES),
-            text=None,
-        )
-        for record in records
-        if not record.rejected
-    ]
+    summaries = []
+    for record in (each for each in records if not each.rejected):
+        sources = [SummarySource(int(source.partition(":")[0])) for source in record.sources[:_SOURCES]]
+        more = max(0, len(record.sources) - _SOURCES)
+        summaries.append(SummaryView(record, status_of.get(record.id), sources, more))
     recalls: Mapping[str, Sequence[RecallView]] = {}
     if not why_no_texts and reader.texts is not None:
         summaries = await _with_texts(parts, key, summaries, reader.texts)
@@ -224,28 +218,19 @@ def view_json(view: ConversationView, version: str) -> dict[str, Any]:
         "conversation": view.key.conversation,
         "tenant": view.key.tenant,
         "sums": sums_json(view.sums),
-        "requests": [
-            {
-                **{
-                    name: value
-                    for name, value in msgspec.structs.asdict(bill).items()
-                    if name not in ("labels", "sums")
-                },
-                **msgspec.structs.asdict(bill.labels),
-                **sums_json(bill.sums),
-                "recalled_texts": [
-                    {"ref": each.call.ref, "part": each.call.part, "text": each.text}
-                    for each in view.recalls.get(bill.anchor, ())
-                ],
-            }
-            for bill in view.bills
-        ],
+        "requests": [_bill_json(bill, view.recalls.get(bill.anchor, ())) for bill in view.bills],
         "texts": view.why_no_texts or "shown",
         "summary_records": [
             {**provenance(each.record, each.status), "content": each.text, "sources": [*map(asdict, each.sources)]}
             for each in view.summaries
         ],
     }
+
+
+def _bill_json(bill: RequestBill, recalls: Sequence[RecallView]) -> dict[str, Any]:
+    own = {name: value for name, value in msgspec.structs.asdict(bill).items() if name not in ("labels", "sums")}
+    texts = [{"ref": each.call.ref, "part": each.call.part, "text": each.text} for each in recalls]
+    return {**own, **msgspec.structs.asdict(bill.labels), **sums_json(bill.sums), "recalled_texts": texts}
 
 
 def covers(view: ConversationView) -> str:
@@ -326,12 +311,9 @@ def _requests(view: ConversationView) -> Markup:
         for at, (before, bill) in enumerate(zip(["", *(bill.edits for bill in requests)], requests, strict=False), 1)
     ]
     heads = ("no.", "request", f"full width: {most:,} tokens", "tokens", "baseline → paid")
+    drawn = charts.plot(picture, f"{short(most)} tokens", charts.count_ticks(len(requests)))
     return together(
-        element(
-            "figure",
-            charts.plot(picture, f"{short(most)} tokens", charts.count_ticks(len(requests))),
-            element("figcaption", _CAPTION),
-        ),
+        element("figure", drawn, element("figcaption", _CAPTION)),
         charts.legend_of_prefixes(prefixes),
         folded(f"{counted(len(requests), 'request')}, one bar each", rows(heads, lines, "rows bills"), 0),
     )
@@ -385,11 +367,8 @@ def _reasons(view: ConversationView) -> Markup:
     ]
     newest = counts_of(view.requests[-1].edits) if view.requests else {}
     items += [
-        [
-            element("dt", element("b", name), f" {counted(count, 'edit')} in the newest request"),
-            element("dd", WHY[name]),
-        ]
-        for name, count in newest.items()
+        [element("dt", element("b", name), f" {counted(n, 'edit')} in the newest request"), element("dd", WHY[name])]
+        for name, n in newest.items()
         if name in WHY
     ]
     return element("dl", items) if items else element("p", "Nothing was shortened.")

@@ -142,18 +142,15 @@ class Login:
         response = web.Response(status=303, headers={"Location": HOME, "Cache-Control": "no-store"})
         is_secure = request.secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
         response.set_cookie(
-            COOKIE, value, max_age=seconds, path=HOME.rstrip("/"), httponly=True, samesite="Strict", secure=is_secure
+            COOKIE, value, max_age=seconds, path=LIVE, httponly=True, samesite="Strict", secure=is_secure
         )
         return response
 
 
 def _form() -> Markup:
     who = element("input", type="text", name="username", value="admin", autocomplete="username", hidden=True)
-    label = element(
-        "label",
-        "The admin token ",
-        element("input", type="password", name="token", required=True, autocomplete="current-password"),
-    )
+    token = element("input", type="password", name="token", required=True, autocomplete="current-password")
+    label = element("label", "The admin token ", token)
     button = element("button", "Log in", type="submit")
     note = "A cookie keeps you logged in for twelve hours. It allows reading only; other sites cannot use it."
     form = element("form", who, label, " ", button, method="post", action=f"{HOME}login", class_="login")
@@ -346,10 +343,8 @@ class ConversationPages:
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
         scopes = await self._scopes(request)
-        deleted = [
-            await self.parts.ask("delete", self.deletion.conversation(Key(each.tenant, name), each.owner))
-            for each in scopes
-        ]
+        keys = [(Key(each.tenant, name), each.owner) for each in scopes]
+        deleted = [await self.parts.ask("delete", self.deletion.conversation(*key)) for key in keys]
         if not any(deleted) and not any(each.owner is None for each in scopes):
             raise nothing()
         return web.Response(status=204, headers=PRIVATE)

@@ -126,10 +126,9 @@ class LogPages:
 
 async def _listed(log: ConversationLog, branch: str) -> list[dict[str, Any]]:
     """The requests of a branch. Raises MissingError, which `_read` awaits."""
-    rows = log.requests(branch).items()
     return [
         {"number": at, "rounds": len(row), "at": moment(float(row[0].about["at"])), "branch": row[0].about["parent"]}
-        for at, row in rows
+        for at, row in log.requests(branch).items()
     ]
 
 
@@ -150,10 +149,9 @@ def as_diff(files: Mapping[str, Any]) -> bytes:
     """The same as one text that `patch` and editors read; what is no diff stands before the first one of a file."""
     lines = [f"# {UNSEEN}\n# Calls that may have changed files unseen: {len(files['unseen_calls'])}\n"]
     for row in files["files"]:
+        path = _on_one_line(row["path"])
         for change in row["changes"]:
-            lines.append(
-                f"# {_on_one_line(row['path'])}: message {change['message']}, {_on_one_line(change['tool'])}\n"
-            )
+            lines.append(f"# {path}: message {change['message']}, {_on_one_line(change['tool'])}\n")
             lines.append(change["diff"])
     return "".join(lines).encode("utf-8", "replace")
 

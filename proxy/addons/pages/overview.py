@@ -179,10 +179,9 @@ _SAMPLES = {"paid": "paid", "summed": "summaries", "paid gone": "saved", "moved"
 
 
 def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
-    name = "What Narrows saved"
     return framed(
         "live",
-        name,
+        "What Narrows saved",
         Imprint(view.at, version, covers(view)),
         navigation(is_logged_in),
         _headline(view),
@@ -213,9 +212,8 @@ def navigation(is_logged_in: bool) -> Markup:
 
 def error_of(sums: BillSums) -> Node:
     if sums.baseline_error is None:
-        return (
-            "The baseline has not been checked yet: no request has been sent unedited after others of its conversation."
-        )
+        why = "no request has been sent unedited after others of its conversation"
+        return f"The baseline has not been checked yet: {why}."
     requests = counted(sums.checked, "request")
     words = f" of the baseline: {percent(sums.baseline_error)}, on {requests} that were not edited."
     return together(term("calibration error", "Calibration error"), words)
@@ -300,10 +298,8 @@ def _upstreams(view: Overview) -> Node:
         return ""
     lines: list[tuple[Node, Sequence[Node]]] = []
     for each in view.upstreams:
-        down = "" if each.next_try is None else f"cannot be reached; next attempt in {each.next_try:.0f} s"
-        lines.append(
-            ([each.name, element("small", each.host)], [down or "up", *(f"{count:,}" for count in each.answers)])
-        )
+        state = "up" if each.next_try is None else f"cannot be reached; next attempt in {each.next_try:.0f} s"
+        lines.append(([each.name, element("small", each.host)], [state, *(f"{count:,}" for count in each.answers)]))
     words = f"Replies that this process received in the last {MINUTES} minutes. A 4xx is usually a fault of the client."
     heads = ("upstream", "state", "1xx to 3xx", "4xx", "5xx", "no answer")
     return section("Upstreams", element("p", words, class_="aside"), table(heads, lines, "sessions"))
@@ -366,16 +362,11 @@ def _recalls(sums: BillSums) -> Markup:
 def _summaries(view: Overview) -> Markup:
     if not view.summaries:
         return element("p", "No summary is in use in the conversations below.")
-    rows = [
-        (
-            link(key),
-            [
-                *(each.kind, shortened(each.model, 40), minute(each.created_at), f"{len(each.sources):,}"),
-                f"{short(each.tokens_before)} → {short(each.tokens_after)}",
-            ],
-        )
-        for key, each in view.summaries
-    ]
+    rows: list[tuple[Node, Sequence[Node]]] = []
+    for key, each in view.summaries:
+        tokens = f"{short(each.tokens_before)} → {short(each.tokens_after)}"
+        written = (shortened(each.model, 40), minute(each.created_at), f"{len(each.sources):,}")
+        rows.append((link(key), [each.kind, *written, tokens]))
     heads = ("summary in use in", "kind", "written by", "since", "messages", "tokens")
     return table(heads, rows, "sessions")
 
