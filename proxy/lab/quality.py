@@ -233,7 +233,7 @@ def quoted(tool: str, arguments: str, *, context: bool = False) -> Iterator[str]
             yield from _taken_out(text[patch.start() :], context)
         else:
             for literal in _PATCH_IN_CODE.findall(text):
-                yield from _taken_out(_unquoted(literal), context)
+                yield from _taken_out(str(_from_json(literal) or ""), context)
     command = shell_command(arguments)
     if command and writes(tool, arguments):
         for pattern in (_REPLACED, _SED, _LITERAL):
@@ -252,19 +252,18 @@ def strings_in(value: object) -> Iterator[tuple[str, str]]:
             pending += reversed([(spelled(key), each) for key, each in value.items()])
         elif isinstance(value, list):
             pending += reversed([(name, each) for each in value])
-        elif isinstance(value, str) and name in _EDITS and (edits := _json_list(value)):
+        elif isinstance(value, str) and name in _EDITS and isinstance(edits := _from_json(value), list) and edits:
             pending.append((name, edits))
         elif isinstance(value, str):
             yield name, value
 
 
-def _json_list(text: str) -> list[object]:
-    """The list that a text is, where it is one as JSON."""
+def _from_json(text: str) -> object:
+    """What a text is as JSON; None where it is none."""
     try:
-        value = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return []
-    return value if isinstance(value, list) else []
+        return None
 
 
 def _searched(text: str) -> Iterator[str]:
@@ -278,14 +277,6 @@ def _searched(text: str) -> Iterator[str]:
             lines = None
         elif lines is not None:
             lines.append(line)
-
-
-def _unquoted(literal: str) -> str:
-    """The text that a string in code stands for, where it is written as in JSON; else none."""
-    try:
-        return str(msgspec.json.decode(literal))
-    except (msgspec.DecodeError, UnicodeError):
-        return ""
 
 
 def _taken_out(patch: str, context: bool) -> Iterator[str]:
