@@ -134,11 +134,8 @@ class Player:
         the list of models, which is no request of a turn."""
         if received.method == "GET":
             return None
-        if (
-            received.dialect
-            and received.violation is None
-            and (text := _summary_for(received, self._count)) is not None
-        ):
+        is_valid = bool(received.dialect) and received.violation is None
+        if is_valid and (text := _summary_for(received, self._count)) is not None:
             return Say(text)
         credential, turn = received.credential, received.headers.get(TURN_HEADER, "")
         before = self.received.get(credential, [])
@@ -219,15 +216,8 @@ def _parts(received: Received) -> Iterator[Part]:
 _PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
 """Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
 _SETTINGS = (
-    "preset",
-    "aim",
-    "context_tokens",
-    "keep",
-    "window",
-    "text_protocol",
-    "mark_lifetime",
-    "keep_warm",
-    "tools",
+    *("preset", "aim", "context_tokens", "keep", "window", "text_protocol"),
+    *("mark_lifetime", "keep_warm", "tools"),
 )
 """Options that are settings of Narrows."""
 CACHES: Mapping[str, Mapping[str, Any]] = {

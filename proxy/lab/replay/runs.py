@@ -183,15 +183,8 @@ class _Accounting:
             expired = self._add_pause(report.pauses, body, baseline, (*rounds.usage, answer), declared)
             report.pauses.add(expired)
         tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
-        report.each_request.append(
-            RequestResult(
-                declared,
-                tokens,
-                report.cached_tokens_given_up - given_up,
-                reply.headers.get("x-narrows-summary", ""),
-                expired,
-            )
-        )
+        given_up, summary = report.cached_tokens_given_up - given_up, reply.headers.get("x-narrows-summary", "")
+        report.each_request.append(RequestResult(declared, tokens, given_up, summary, expired))
 
     def _add_pause(
         self, costs: PauseCosts, body: Json, baseline: Usage, rounds: Sequence[Usage], prefix: str
