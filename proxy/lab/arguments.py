@@ -42,12 +42,7 @@ PresetNames = Annotated[
     ),
 ]
 AimOption = Annotated[
-    Aim | None,
-    typer.Option(
-        "--aim",
-        metavar="bill|context|steady",
-        help="When Narrows acts. Default: by preset.",
-    ),
+    Aim | None, typer.Option("--aim", metavar="bill|context|steady", help="When Narrows acts. Default: by preset.")
 ]
 ContextTokens = Annotated[
     int | None, typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens.")
@@ -61,12 +56,7 @@ TextProtocol = Annotated[
     typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
 ]
 Tools = Annotated[
-    ToolLists | None,
-    typer.Option(
-        "--tools",
-        metavar="keep|defer",
-        help="As the setting `tools`. Default: by preset.",
-    ),
+    ToolLists | None, typer.Option("--tools", metavar="keep|defer", help="As the setting `tools`. Default: by preset.")
 ]
 Files = Annotated[
     list[Path],

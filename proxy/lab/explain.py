@@ -204,6 +204,7 @@ def explained(
     sizes = break_down(result.conversation, plan.edits, settings.count, before, tool - hidden, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
     warm = warm_tokens(result, sizes.messages, tokens)
+    bills = input_bills(settings.prices, tokens, warm, result.input.lifetime, _is_cached(result, body))
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
@@ -218,9 +219,7 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
-        input_bill_of_this_request=input_bills(
-            settings.prices, tokens, warm, result.input.lifetime, _is_cached(result, body)
-        ),
+        input_bill_of_this_request=bills,
         messages=sizes.messages,
         kinds=sizes.kinds,
         new=arrivals(result, sizes, tokens),
@@ -433,9 +432,8 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
             what = printable(f"{edit.kind} {edit.tool}".strip(), 24)
             sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
             since = "now" if edit.new_in_this_request else "earlier"
-            table.add_row(
-                edit.policy, printable(edit.where.removesuffix(".content"), 60), what, edit.ref or "", *sizes, since
-            )
+            where = printable(edit.where.removesuffix(".content"), 60)
+            table.add_row(edit.policy, where, what, edit.ref or "", *sizes, since)
         if others := largest[MOST_EDITS:]:
             sizes = (f"{sum(e.tokens.before for e in others):,}", f"{sum(e.tokens.after for e in others):,}")
             table.add_row("", f"{len(others)} smaller ones", "", "", *sizes, "")
@@ -515,12 +513,8 @@ def explain(
         path, body = writable(html, [file]), request_from(file, model)
         choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
         choices |= {"text_protocol": text_protocol, "keep": patterns_of(keep or ()), "tools": tools}
-        explanation = explained(
-            body,
-            prices=prices_for(prices) if prices else None,
-            own=own[preset].preset if preset in own else None,
-            **choices,
-        )
+        own_preset = own[preset].preset if preset in own else None
+        explanation = explained(body, prices=prices_for(prices) if prices else None, own=own_preset, **choices)
 
     def page(explanation: Explanation) -> str:
         # they load all that a replay needs
