@@ -203,6 +203,7 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
 
 _HEIGHT = 5
 _MILLIONTHS = 1_000_000
+"""Of dollars: columns are drawn of whole numbers."""
 _MARKS = {"pending": "?", "adopted": "^", "stale": "!"}
 """Below the columns: a summary is asked for, stands from here on, may no longer be used."""
 
@@ -211,16 +212,15 @@ def print_long_chat(console: Console, report: Report) -> None:
     """Two charts over its requests, what happened to its summaries, and what all of it cost."""
     plain, results = console.options.ascii_only, report.each_request
     prompts = [BeforeAfter(int(each.tokens_sent.without), int(each.tokens_sent.with_)) for each in results]
-    bills = [_so_far(each) for each in results]
+    both = [each.input_bill for each in results]
+    bills = [BeforeAfter(int(bill.without * _MILLIONTHS), int(bill.with_ * _MILLIONTHS)) for bill in both]
     title = f"\n{report.session}: {report.requests} requests by the preset {report.preset}, made by rule"
     console.print(Text(f"{title}   {legend(plain)}", style="bold"))
     _print_columns(console, "tokens of each prompt", f"{prompts[-1].after:,} of {prompts[-1].before:,}", prompts)
     console.print(Text("".join(_marks(results)).rstrip()))
     console.print(Text("(a summary: ? asked for  ^ adopted  ! stale)", style="dim"))
-    bill = report.input_bill
-    _print_columns(
-        console, "the input bill so far", f"{money(bill.dollars_with)} of {money(bill.dollars_without)}", bills
-    )
+    last = f"{money(report.input_bill.dollars_with)} of {money(report.input_bill.dollars_without)}"
+    _print_columns(console, "the input bill so far", last, bills)
     for number, each, word in _events(results):
         console.print(Text(f"request {number:>3}  {word}: {each.tokens_sent.with_:,} tokens, {each.prefix}"))
     for line in (*summaries([report]), *against_nothing([report])):
@@ -233,12 +233,6 @@ def _print_columns(console: Console, title: str, last: str, sizes: Sequence[Befo
     console.print(Text(f"{title}; at the end {last}", style="dim"))
     for line in columns(sizes, _HEIGHT, console.options.ascii_only):
         console.print(Text(line))
-
-
-def _so_far(result: RequestResult) -> BeforeAfter:
-    """Both bills up to a request, in millionths, which columns can be drawn of."""
-    bill = result.input_bill
-    return BeforeAfter(int(bill.without * _MILLIONTHS), int(bill.with_ * _MILLIONTHS))
 
 
 def _marks(results: Sequence[RequestResult]) -> list[str]:

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from math import log
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -445,9 +444,7 @@ class Clients:
         ]
         return self
 
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for process in self._processes:
             if process.returncode is None:
                 process.kill()

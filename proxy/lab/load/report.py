@@ -245,10 +245,8 @@ def _histogram(row: LatencyRow) -> Node:
 
 def figures(report: LoadReport) -> Iterator[tuple[str, str]]:
     """The figures beside latencies: a label and a value each."""
-    yield (
-        "requests answered",
-        f"{report.answered:,} in {report.seconds:.1f} s: {report.requests_per_second:,.1f} a second",
-    )
+    rate = f"{report.requests_per_second:,.1f} a second"
+    yield "requests answered", f"{report.answered:,} in {report.seconds:.1f} s: {rate}"
     if report.recorded_seconds is not None:
         played, lasted = (timedelta(seconds=round(each)) for each in (report.recorded_seconds, report.seconds))
         yield "of the recording", f"{played} in {lasted}"
