@@ -102,7 +102,7 @@ class Compactor:
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
         if first is None and asks_for_summary(planned.context.received.conversation) and not self.needs_room(planned):
-            return self._passing(planned)
+            return _passing(self, planned)
         deferral = self.deferral if first is None and planned.context.tools.record is not None else None
         if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
             again = await self.plan(planned.context.client_request)
@@ -213,15 +213,6 @@ class Compactor:
         parsed = await self._parser.parse_of(client_request)
         upstream_request = unchanged(client_request, "untouched", "bypassed")
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
-
-    def _passing(self, planned: PlannedRequest) -> UpstreamRequest:
-        """A request for a summary as its client wrote it, read because of the answer. It leaves no step behind, so what
-        follows in this history says `checkpoint:replayed`."""
-        client_request = structs.replace(planned.context.client_request, is_dry=True)
-        headers = {**self.record_and_headers(planned)[1], "x-narrows-mode": "observed", "x-narrows-prefix": "bypassed"}
-        may_overflow = self.learned.may_overflow(planned.context, planned.tokens_received)
-        notes = Notes(may_overflow=may_overflow, recalls=True)
-        return UpstreamRequest(client_request, client_request.body, headers, planned=planned, notes=notes)
 
     def observed(self, planned: PlannedRequest) -> UpstreamRequest:
         context, client_request = planned.context, planned.context.client_request
@@ -399,6 +390,16 @@ def retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamReque
     warnings = [smaller.headers.get("x-narrows-warning", ""), "overflow-retried"]
     headers = {**smaller.headers, "x-narrows-ms": refused.headers.get("x-narrows-ms", "")}
     return structs.replace(smaller, headers=headers | warning_header(warnings))
+
+
+def _passing(compactor: Compactor, planned: PlannedRequest) -> UpstreamRequest:
+    """A request for a summary as its client wrote it, read because of the answer. It leaves no step behind, so what
+    follows in this history says `checkpoint:replayed`."""
+    client_request = structs.replace(planned.context.client_request, is_dry=True)
+    headers = {**compactor.record_and_headers(planned)[1], "x-narrows-mode": "observed", "x-narrows-prefix": "bypassed"}
+    may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
+    notes = Notes(may_overflow=may_overflow, recalls=True)
+    return UpstreamRequest(client_request, client_request.body, headers, planned=planned, notes=notes)
 
 
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:
