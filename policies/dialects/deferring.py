@@ -17,7 +17,7 @@ from msgspec import structs
 from policies.context import TokenCounter
 from policies.dialects.common import Request, as_json, decoded, list_at, object_at, objects, text_at
 from policies.model.conversation import Conversation
-from policies.model.rawjson import Change, Span, UnreadableError, items, spliced
+from policies.model.rawjson import Change, Span, UnreadableError, items, members, spliced
 from policies.money.prices import Prices
 from policies.recall import FINDS, QUERY, RecallAnswer, found_tools
 from policies.tools import SEARCH
@@ -124,7 +124,7 @@ class DeferredTools:
         names = self.names if self.form.has_namespaces else ()
         for at in conversation.kinds.get("call", ()) if names else ():
             call = conversation.blocks[at]
-            if call.tool in names and b'"namespace"' not in request.raw(call.message):
+            if call.tool in names and "namespace" not in members(request.raw(call.message)):
                 start = request.spans[call.message][0] + 1
                 yield (start, start), b'"namespace":%s,' % as_json(call.tool)
 

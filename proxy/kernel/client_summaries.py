@@ -19,17 +19,21 @@ from policies.model.memory import StepRecord
 from proxy.memory import CLIENT_SUMMARIES, Key, StoredText, StoreTrouble
 from proxy.memory.cached import CachedStore
 
+_CLAUDE = "Your task is to create a detailed summary of "
+_CODEX = "You are performing a CONTEXT CHECKPOINT COMPACTION"
 ASKS = (
-    "Your task is to create a detailed summary of",  # Claude Code
-    "You are performing a CONTEXT CHECKPOINT COMPACTION",  # Codex
-    '"compaction_trigger"',  # Codex, where the provider writes the summary
+    ("CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.", _CLAUDE),
+    (f"{_CLAUDE}the conversation", _CLAUDE),
+    (_CODEX, _CODEX),
 )
-"""Words of the newest message, near its beginning, of a request for a summary."""
+"""How the newest message begins, and what follows near that, where Claude Code or Codex asks for a summary."""
+TRIGGER = '"compaction_trigger"'
+"""The item by which Codex asks the provider for one."""
 WITHIN = 1_000
-"""Characters: Claude Code forbids to call tools before it asks."""
+"""Characters at the beginning of a message or item."""
 TAKES_OVER = (
     ("This session is being continued from a previous conversation", "Summary:"),  # Claude Code
-    ("Here is the summary produced by the other language model", ":"),  # Codex
+    ("Another language model started to solve this problem", "with your own analysis:"),  # Codex
 )
 """How the message with a summary begins, and the end of what stands before that."""
 NEWEST = "before a summary"

@@ -41,7 +41,7 @@ from policies.tools import writes
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
-from proxy.kernel.client_summaries import ASKS, WITHIN
+from proxy.kernel.client_summaries import ASKS, TRIGGER, WITHIN
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.defer import CalledTools, ToolDeferral, may_defer
 from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
@@ -102,9 +102,7 @@ class Compactor:
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
         if first is None and asks_for_summary(planned.context.received.conversation) and not self.needs_room(planned):
-            whole = await self.plan(structs.replace(planned.context.client_request, is_dry=True))
-            assert whole is not None  # it was one before
-            return as_it_stands(self, whole)
+            return _passing(self, planned)
         deferral = self.deferral if first is None and planned.context.tools.record is not None else None
         if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
             again = await self.plan(planned.context.client_request)
@@ -247,9 +245,11 @@ def _has_texts_of_models(planned: PlannedRequest) -> bool:
 
 def asks_for_summary(conversation: Conversation) -> bool:
     """True where its client asks for a summary of it, to go on with that in its place."""
-    new = (conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1))
-    texts = [block.text[:WITHIN] for block in new if block.kind in ("user", "opaque")]
-    return any(words in text for text in texts for words in ASKS)
+    new = [conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1)]
+    if any(block.kind == "opaque" and TRIGGER in block.text[:WITHIN] for block in new):
+        return True
+    texts = [block.text[:WITHIN].lstrip() for block in new if block.kind == "user"]
+    return any(text.startswith(begin) and words in text for text in texts for begin, words in ASKS)
 
 
 def _decisions(record: StepRecord) -> tuple[object, ...]:
@@ -392,12 +392,14 @@ def retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamReque
     return structs.replace(smaller, headers=headers | warning_header(warnings))
 
 
-def as_it_stands(compactor: Compactor, planned: PlannedRequest) -> UpstreamRequest:
-    """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply may
-    hold recalls. That of a request for a summary is read, too."""
+def _passing(compactor: Compactor, planned: PlannedRequest) -> UpstreamRequest:
+    """A request for a summary as its client wrote it, read because of the answer. It leaves no step behind, so what
+    follows in this history says `checkpoint:replayed`."""
+    client_request = structs.replace(planned.context.client_request, is_dry=True)
+    headers = {**compactor.record_and_headers(planned)[1], "x-narrows-mode": "observed", "x-narrows-prefix": "bypassed"}
     may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
-    is_read = may_overflow or asks_for_summary(planned.context.received.conversation)
-    return compactor.observed(planned).noting(may_overflow=may_overflow, recalls=is_read)
+    notes = Notes(may_overflow=may_overflow, recalls=True)
+    return UpstreamRequest(client_request, client_request.body, headers, planned=planned, notes=notes)
 
 
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:
@@ -542,10 +544,13 @@ def holding_out(compactor: Compactor, holdout: Holdout) -> Prepare:
         return in_arm(await compactor.compacted(planned, waiting), "left" if needs_room else "on")
 
     def held_out(planned: PlannedRequest) -> UpstreamRequest:
+        """As if it were only observed; but where the upstream may find it too long, it is compacted then."""
         client_request = planned.context.client_request
         if client_request.counting is not None:
             headers = compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
-        return in_arm(as_it_stands(compactor, planned), "holdout")
+        may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
+        is_read = may_overflow or asks_for_summary(planned.context.received.conversation)
+        return in_arm(compactor.observed(planned), "holdout").noting(may_overflow=may_overflow, recalls=is_read)
 
     return compact

@@ -420,8 +420,8 @@ def taken_over(conversation: Conversation) -> str:
     """A text that begins with the summary which its client begins it with; "" where there is none."""
     for block in conversation.blocks[conversation.head : conversation.ends[0]]:
         for words, end in TAKES_OVER if block.kind == "user" else ():
-            if words in block.text:
-                return block.text.partition(words)[2].partition(end)[2]
+            if block.text.lstrip().startswith(words):
+                return block.text.partition(end)[2]
     return ""
 
 

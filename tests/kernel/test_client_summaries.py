@@ -10,7 +10,7 @@ from proxy.lab.provider import Received, Say
 from proxy.memory import open_store
 from tests.kit.apis import APIS, Api
 from tests.kit.histories import Json
-from tests.kit.prefixes import ask, grow
+from tests.kit.prefixes import ask, grow, moved
 from tests.kit.speaking import post
 from tests.kit.stage import MODELS, Exchange, Stage, working
 
@@ -89,6 +89,24 @@ async def test_a_request_for_a_summary_passes_and_the_history_behind_it_is_the_s
     assert name_of(asked) == name_of(grown[0])
     restarted = await stage.start(**shared)
     assert name_of(await ask(stage, restarted, api, after[:3])) == name_of(asked)
+
+
+@pytest.mark.parametrize("asks", [CLAUDE_ASKS, CODEX_ASKS])
+async def test_s2_what_goes_on_behind_a_request_for_a_summary_says_so(stage: Stage, api: Api, asks: str) -> None:
+    app = await stage.start()
+    *grown, asked = await compacted(stage, app, api, asks, TEXT)
+    on = await ask(stage, app, api, [*SESSION, user(asks), {"role": "assistant", "content": TEXT}, user("Go on.")])
+    assert (asked.prefix, on.mode) == ("bypassed", "compacted")
+    # Messages: the question stands in one message with the outputs before it, which was never sent so
+    assert on.prefix == ("client-changed" if api.dialect == "anthropic_messages" else "checkpoint:replayed")
+    assert moved(api, [*grown, on]) == []
+
+
+@pytest.mark.parametrize("words", ["Please do this. {}", "Your task is to create a detailed summary of the file a.py."])
+async def test_words_that_only_look_like_it_change_nothing(stage: Stage, api: Api, words: str) -> None:
+    *grown, asked = await compacted(stage, await stage.start(), api, words.format(CODEX_ASKS), TEXT)
+    assert asked.mode == "compacted"
+    assert moved(api, [*grown, asked]) == []
 
 
 @EACH_CLIENT
