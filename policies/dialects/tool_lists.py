@@ -100,12 +100,12 @@ def _kinds(tools: bytes) -> Kinds:
     return kinds_by_schema(_specs(tools))
 
 
-@lru_cache(maxsize=16)
+@remembered
 def tool_sizes(tools: bytes, count: TokenCounter) -> Mapping[str, int]:
     """The tokens of each tool's definition, 0 where it is deferred. Names come from clients: they are cut, and those
     beyond the first _MOST_SIZES are OTHER."""
     sizes: dict[str, int] = {}
-    for tool in _flat(decoded(tools), _MOST_NESTED):
+    for tool in islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS):
         name = tool_label(_spec(tool).name)
         name = name if name in sizes or len(sizes) < _MOST_SIZES else OTHER
         is_deferred = tool.get("defer_loading") is True
