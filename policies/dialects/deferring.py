@@ -93,7 +93,7 @@ class DeferredTools:
 
     def found_in(self, conversation: Conversation) -> tuple[Definition, ...]:
         """What the searches of a history have found, in this order. Where each has all of the prompt written anew, it
-        brings as many tokens of their neighbours, that fewer follow; and where as many again would cost more than all
+        brings neighbours in as many tokens, that fewer follow; and where as many again would cost more than all
         the definitions, it brings all of these."""
         hits, times, every = dict[Definition, None](), 0, self.deferred
         for at in conversation.kinds.get("call", ()):
@@ -147,9 +147,9 @@ def searches(call: str) -> bool:
     return SEARCH in names or text_at(entry, "type") == "tool_search_call"
 
 
-def with_list(request: Request, tools: bytes, beside: Iterable[Change] = ()) -> Request:
+def with_list(request: Request, tools: bytes, more: Iterable[Change] = ()) -> Request:
     """The same request with another list of tools, and other changes; what was found of its messages stays."""
-    changes = sorted([(request.tools, tools), *beside])
+    changes = sorted([(request.tools, tools), *more])
     ends = [end for (_, end), _ in changes]
     shifts = [0, *accumulate(len(new) - (end - start) for (start, end), new in changes)]
 

@@ -100,7 +100,7 @@ def _kinds(tools: bytes) -> Kinds:
     return kinds_by_schema(_specs(tools))
 
 
-@remembered
+@lru_cache(maxsize=16)
 def tool_sizes(tools: bytes, count: TokenCounter) -> Mapping[str, int]:
     """The tokens of each tool's definition, 0 where it is deferred. Names come from clients: they are cut, and those
     beyond the first _MOST_SIZES are OTHER."""

@@ -63,8 +63,8 @@ as an ending: with 0.12 at every price, 2 % of the endings at reads of 0.05 stoo
 SMALLEST = 2_000
 LEAST = 25
 """The saving on each request for which a prefix may be broken, times what a read saves beside plain input: 475 tokens
-at reads of 0.05, 25 at 0.5, any where nothing is cached. Without it, recorded sessions at reads of 0.05 are broken 1.6
-times as often, for bills that are lower by 0.4 %."""
+at reads of 0.05, 25 at 0.5, any where nothing is cached. Without it, before new outputs were excerpted, recorded
+sessions at reads of 0.05 were broken 1.6 times as often, for bills that were lower by 0.4 %."""
 PAYBACK = 12
 """Requests within which a rewrite has to be earned back, whatever the age of its session. Recorded ones of 120 requests
 went on for another 25 in the mean, but many for fewer: at 25 one of fifteen ended above 1.02 of doing

@@ -5,7 +5,7 @@ Laws
   A request that asks for such a summary goes as the client wrote it, because the summary is to be made from all of it;
   only where that would not fit is room made.
   The history after it is the same conversation: where its client names it, by that; elsewhere where it begins with the
-  very words of an answer that its tenant was given to such a request. A summary that was edited names nothing.
+  words (not the white space) of an answer that its tenant was given to such a request. An edited summary names nothing.
   Digests alone are kept, with the conversation before, and written before the client has all of the summary.
 """
 
@@ -36,7 +36,7 @@ TAKES_OVER = (
     ("Another language model started to solve this problem", "with your own analysis:"),  # Codex
 )
 """How the message with a summary begins, and the end of what stands before that."""
-NEWEST = "before a summary"
+BEFORE_SUMMARY = "before a summary"
 """The anchor of the last step before one: the lifetime of its marks is that of the history behind."""
 _FEWEST = 40
 """Words of a summary by which it is looked for. One with fewer could be another's by chance."""
@@ -55,7 +55,7 @@ class ClientSummaries:
             with suppress(StoreTrouble):
                 await self.store.ask("put_texts", methodcaller("put_texts", key, CLIENT_SUMMARIES, [text]))
                 if newest is not None:
-                    record = replace(newest, anchor=NEWEST, edits=())
+                    record = replace(newest, anchor=BEFORE_SUMMARY, edits=())
                     await self.store.ask("claim", methodcaller("claim", key, record, supersedes=True))
 
     async def continued(self, key: Key, text: str) -> Key:

@@ -45,7 +45,7 @@ from proxy.telemetry import Telemetry
 
 _TOOLS = "tools"
 """The anchor of the record of a conversation's first list; those of others have their digest behind it."""
-_LARGE = 50_000
+LARGE_LIST = 50_000
 """Bytes of a list that is read in a thread, so that nobody else waits."""
 _LISTS = 8
 """Lists of one conversation whose decisions are remembered, the newest."""
@@ -84,7 +84,7 @@ class ToolDeferral:
         if self.refuses(client_request.upstream, request.model):
             return WHOLE
         try:
-            if len(request.tool_list) > _LARGE:
+            if len(request.tool_list) > LARGE_LIST:
                 catalog = await in_thread(catalog_of, form, request.tool_list, received.count)
             else:
                 catalog = catalog_of(form, request.tool_list, received.count)

@@ -30,7 +30,7 @@ from policies.restore import ReplyInProgress
 from policies.rules.base import ConfiguredPolicy
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.client_summaries import NEWEST
+from proxy.kernel.client_summaries import BEFORE_SUMMARY
 from proxy.kernel.cold import FEWEST_BYTES, ColdProcess, Deadline, Turns
 from proxy.kernel.understand import Understanding, taken_over
 from proxy.memory import UNTOUCHED, Key
@@ -118,8 +118,8 @@ class Planner:
         factor = context.calibration.ratio if self.settings.calibrate else 1.0
         plan_settings = context.plan_settings
         if context.conversation.steps == 1 and plan_settings.lifetimes is not None and taken_over(context.conversation):
-            lookup = await self.understanding.store.look_up(context.live.key, [NEWEST])
-            life = life_of(lookup.memory.steps.get(NEWEST) or StepRecord(NEWEST))
+            lookup = await self.understanding.store.look_up(context.live.key, [BEFORE_SUMMARY])
+            life = life_of(lookup.memory.steps.get(BEFORE_SUMMARY) or StepRecord(BEFORE_SUMMARY))
             plan_settings = replace(plan_settings, life=replace(life, is_cold=False, would_be_cold=False))
             context = structs.replace(context, plan_settings=plan_settings)
         if previous is not None or factor != 1.0:

@@ -46,7 +46,8 @@ OF_LEDGER: dict[str, Any] = {
     "is_cold": bool,
     "is_bridged": bool,
 }
-"""All attributes of a Ledger but its prices, which are those of the fingerprint, and its sums, which follow."""
+"""All attributes of a Ledger but its prices, which are those of the fingerprint, its sums, which follow, and what each
+request sets anew."""
 
 _KINDS = (*OF_STATE.values(), *OF_LEDGER.values())
 _decoder = msgspec.msgpack.Decoder(tuple[_KINDS])  # type: ignore[valid-type]

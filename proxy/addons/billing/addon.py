@@ -38,6 +38,7 @@ from policies.planning.prefix import last_use, life_of
 from policies.recall import RecallAnswer
 from proxy.event_loop import in_thread
 from proxy.kernel.addons import Addon, Exchange
+from proxy.kernel.defer import LARGE_LIST
 from proxy.kernel.prepare import Holdout
 from proxy.kernel.services import Services
 from proxy.memory import BillStore, Key
@@ -52,8 +53,6 @@ _INTERVAL = 2.0
 """Seconds from one time that all are written to the next."""
 _LONGEST = 100
 """Characters of the name of a model, which comes from clients."""
-_LARGE = 50_000
-"""Bytes of a list of tools that is read in a thread, so that nobody else waits."""
 _CALLS = 1_000
 """Calls of one reply that are counted."""
 _UNKNOWN = Prices()
@@ -172,7 +171,7 @@ class Billing(Addon):
             return None
         received, deferred = planned.context.received, planned.context.tools.tools
         tools, count = received.request.tool_list, received.count
-        sizes = await in_thread(tool_sizes, tools, count) if len(tools) > _LARGE else tool_sizes(tools, count)
+        sizes = await in_thread(tool_sizes, tools, count) if len(tools) > LARGE_LIST else tool_sizes(tools, count)
         absent = {*map(tool_label, deferred.names)} if deferred is not None else ()
         definitions = tuple((name, size) for name, size in sizes.items() if size and name not in absent)
         calls = tuple(name for name in map(tool_label, new_calls(received.conversation)[:_CALLS]) if name in sizes)
