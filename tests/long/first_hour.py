@@ -170,6 +170,7 @@ class Hour:
 def session_of(name: str) -> list[Json]:
     """A session in the words of one person."""
     text = json.dumps(working(4, 60)).replace("The parser", f"The parser of {name}").replace("parse", f"line_of_{name}")
+    text = text.replace("dev dev", f"line_of_{name} dev")
     session: list[Json] = json.loads(text)
     session[1]["content"] += f" {TEXT}"
     return session
