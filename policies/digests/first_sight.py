@@ -1,16 +1,28 @@
 """Excerpts of outputs that the model has not seen yet: what the kind of output says matters stays.
 
 An excerpt in the place of the first sight has no second chance, so first of all goes what tells nothing: passed tests,
-progress, frames of libraries, columns of listings. Where much of a text matters, much of it stays; where an excerpt
-would hide too little to be worth it, or the output is read as a whole, the text stays.
+progress, frames of libraries, columns of listings. What tells that something went wrong never counts as progress.
+Where much of a text matters, much of it stays; where an excerpt would hide too little to be worth it, or the output is
+read as a whole, the text stays.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from policies.digests import FORMS, Form, digested
-from policies.digests.rows import NEVER, Source, failure_digest, failure_worths, first_failure, render_lines
-from policies.text.excerpt import Cost
+from policies.digests.rows import (
+    COUNTS,
+    NEVER,
+    PASSED,
+    WARNS,
+    Source,
+    failure_digest,
+    failure_worths,
+    first_failure,
+    render_lines,
+)
+from policies.text.excerpt import ERROR, Cost, matching, readable
 from policies.tools import ToolKind
 
 NEVER_SHORT = frozenset[ToolKind]({"web", "report", "instructions"})
@@ -26,43 +38,56 @@ _WORTH_IT = 0.8
 def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """An excerpt of about `budget` tokens, more where more matters; the text itself where it should stay whole."""
     short = digested(text, kind, int(_ROOM.get(kind, 1.0) * budget), mentioned, cost, _AT_FIRST_SIGHT)
+    if short is not text and kind not in _OTHERS and (count := _failing(text)) > _failing(short):
+        short = f"{short.rstrip()}\n({count} lines tell of failures)"
     return short if len(short) <= _WORTH_IT * len(text) else text
+
+
+def _failing(text: str) -> int:
+    lines = readable(text.splitlines(keepends=True))
+    return sum(not PASSED.match(lines[i]) for i in matching(lines, ERROR))
 
 
 # --- what a line of a command's output tells: a passed test, a step of progress, or more than that ---
 
-_PASSED = (
-    r"[✓✔√] |(?-i:PASS(?:ED)?:?|ok)[ \t]+\S|--- PASS|=== (?:RUN|PAUSE|CONT)|[^\n]{1,200} (?:(?-i:PASSED)|\.\.\. ok)\b|"
-    r"[\w./-]{1,200} [.sx]{2,200}(?: +\[ *\d{1,3}%\])?$"
+_PROGRESS = re.compile(
+    rf"{COUNTS}[ \t]{{0,20}}(?:Compil(?:ing|ed)|Checking|Download(?:ing|ed)|Fetch(?:ing|ed)|Collecting|Using cached|"
+    r"Unpacking|Setting up|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|"
+    r"Creat(?:ing|ed)|Cloning|Copying|Listing|Extracting|Pulling|Adding|Requirement already|create mode |"
+    r"(?:remote: )?(?:Receiving|Counting|Compressing|Enumerating) objects|Resolving deltas|"
+    r"npm (?:http|notice|timing)|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])",
+    re.I,
 )
-_PROGRESS = (
-    r"Compil(?:ing|ed)|Checking|Download(?:ing|ed)|Fetch(?:ing|ed)|Collecting|Using cached|Unpacking|Setting up|"
-    r"Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|Creat(?:ing|ed)|Cloning|"
-    r"Copying|Listing|Extracting|Pulling|(?:remote: )?(?:Receiving|Counting|Compressing|Enumerating) objects|"
-    r"Resolving deltas|Adding|Requirement already|create mode |npm (?:http|notice|timing)|\[ *\d{1,3}%\]|"
-    r"\[\d{1,6}/\d{1,6}\]"
-)
-_WRONG = r"(?!.{0,200}(?:error|fail|warn))"
-_COUNTS = r"(?!.{0,300}\b\d{1,9} (?:passed|failed))"
-_NOISE = re.compile(rf"{_COUNTS}[ \t]{{0,20}}(?:{_PASSED}|(?:{_PROGRESS}){_WRONG})", re.I)
-"""A passed test, or a step of progress; no counts of tests, and no verdict."""
+_VERB = re.compile(r"[^A-Za-z]{0,40}([A-Za-z]{0,40})")
+_ODD = 20
+"""A step of progress that is one of so few differs from the others: one of twenty."""
 _SHARE_OF_NOISE = 0.3
 """So many of the lines that say something tell nothing, at least."""
 
 
-def _noise(source: Source) -> list[bool]:
-    return [bool(_NOISE.match(line)) for line in source.searchable]
+def _worths(source: Source, worths: Sequence[int]) -> list[int]:
+    """The worths of lines, but of passed tests and steps of progress; a step whose verb few others have, or the tail
+    that it has behind a colon, stays where there is room."""
+    lines, passed = source.searchable, [bool(PASSED.match(line)) for line in source.searchable]
+    steps = {
+        i: ((_VERB.match(line) or "  ")[1], line.count(": "))
+        for i, line in enumerate(lines)
+        if not passed[i] and i not in source.errors and _PROGRESS.match(line) and not WARNS.search(line)
+    }
+    often = Counter(steps.values())
+    odd = {i for i, form in steps.items() if often[form] * _ODD <= len(steps)}
+    noise = {i for i, is_passed in enumerate(passed) if is_passed or (i in steps and i not in odd)}
+    return [NEVER if i in noise else 0 if i in odd else worth for i, worth in enumerate(worths)]
 
 
-def _without(noise: Sequence[bool], source: Source, worths: Sequence[int]) -> str:
-    worths = [NEVER if goes else worth for goes, worth in zip(noise, worths, strict=True)]
-    return render_lines(source, worths, {i for i in source.errors if not noise[i]}, _WIDER)
+def _without_noise(source: Source, worths: Sequence[int]) -> str:
+    return render_lines(source, worths, source.errors, _WIDER)
 
 
 def _noisy(source: Source) -> str:
     """Outputs of builds, package managers and tests that pass: all but progress and passed tests."""
-    noise, full = _noise(source), sum(not line.isspace() for line in source.searchable)
-    return _without(noise, source, [1] * len(noise)) if sum(noise) >= _SHARE_OF_NOISE * full else ""
+    worths, full = _worths(source, [1] * len(source.lines)), sum(not line.isspace() for line in source.searchable)
+    return _without_noise(source, worths) if worths.count(NEVER) >= _SHARE_OF_NOISE * full else ""
 
 
 def _failures(source: Source) -> str:
@@ -71,7 +96,7 @@ def _failures(source: Source) -> str:
     if first is None:
         return ""
     worths = [worth + (worth >= 0 and i >= first) for i, worth in enumerate(failure_worths(source.searchable))]
-    return _without(_noise(source), source, worths)
+    return _without_noise(source, _worths(source, worths))
 
 
 _OTHERS = frozenset[ToolKind]({"file", "search", "listing", "web", "data"})

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from policies.digests.rows import Source, error_lines, few_others
-from policies.text.excerpt import DEFINES, ERROR, line_cost, of_lines, readable
+from policies.digests.rows import Source, few_others
+from policies.text.excerpt import DEFINES, error_lines, line_cost, of_lines, readable
 from policies.text.stubs import omitted
 
 _NOTES = 6
@@ -48,7 +48,7 @@ def render_groups(
         _note([source.lines[i] for i in others if i < first], source),
         _note([source.lines[i] for i in others if i > first], source),
     ]
-    room_left = source.budget - sum(line_cost(note) for note in notes) - _MARK_TOKENS
+    room_left = source.budget - sum(line_cost(note, source.cost) for note in notes) - _MARK_TOKENS
     turns = []  # (rank, turn, group, entry); entry -1 is the heading alone
     for i, group in enumerate(groups):
         turns.append((group.rank, 0, i, -1))
@@ -58,8 +58,8 @@ def render_groups(
             turns.append((rank, used[rank], i, entry))
     chosen: dict[int, set[int]] = {}
     for _, _, i, entry in sorted(turns):
-        paid = 0 if i in chosen else line_cost(groups[i].heading) + room
-        paid += line_cost(groups[i].entries[entry]) if entry >= 0 else 0
+        paid = 0 if i in chosen else line_cost(groups[i].heading, source.cost) + room
+        paid += line_cost(groups[i].entries[entry], source.cost) if entry >= 0 else 0
         if paid <= room_left:
             room_left -= paid
             chosen.setdefault(i, set()).update([entry] if entry >= 0 else [])
@@ -75,7 +75,7 @@ def _note(lines: Sequence[str], source: Source) -> str:
         return "".join(lines)
     if len(lines) == 1 and "\n" in lines[0][:-1]:  # the middle of a long text
         return f"{omitted(len(lines[0]))}\n"
-    errors = sum(line_cost(lines[i]) + _MARK_TOKENS for i in error_lines(readable(lines)))
+    errors = sum(line_cost(lines[i], source.cost) + _MARK_TOKENS for i in error_lines(readable(lines)))
     most = min(source.budget, max(source.budget // _NOTES, errors + _MARK_TOKENS))
     short = of_lines(lines, most, 0.5, frozenset(), source.cost)
     return short if short.endswith("\n") else f"{short}\n"
@@ -125,7 +125,7 @@ def _files(hits: Sequence[tuple[int, _Hit]], source: Source) -> Iterator[Group]:
     for i, (path, text) in hits:
         # errors first, then mentioned identifiers, then definitions
         rank = 3 - bool(DEFINES.match(text)) - 3 * source.mention_counts.get(i, 0)
-        files.setdefault(path, []).append((-100 if i in source.errors and ERROR.search(text) else rank, text))
+        files.setdefault(path, []).append((-100 if i in source.errors else rank, text))
     for path, ranked in files.items():
         yield Group(path, tuple(text for _, text in ranked), tuple(rank for rank, _ in ranked), 2)
 

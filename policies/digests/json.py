@@ -14,7 +14,7 @@ import msgspec
 
 from policies.digests.rows import Row, Source, render
 from policies.model.rawjson import Span, UnreadableError, items, members
-from policies.text.excerpt import ERROR, tells
+from policies.text.excerpt import ERROR
 
 _LONGEST_TEXT = 128_000
 _LOOKED_AT = 64_000
@@ -66,7 +66,7 @@ def json_digest(source: Source) -> str:
         Row(f"{piece.text.decode()}\n", len(raw[piece.at : end].decode()), piece.worth, piece.wrong)
         for piece, end in zip(pieces, ends, strict=True)
     ]
-    short = render(rows, replace(source, budget=room // _LETTERS))
+    short = render(rows, replace(source, budget=room // _LETTERS, cost=lambda text: len(text) // _LETTERS))
     return short if len(short) * 3 > room else ""  # less means that the pieces were too large to fit
 
 
@@ -127,13 +127,11 @@ def _one_piece(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Pi
 
 def _tells_error(text: bytes) -> bool:
     """True where it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
-    if not tells(text.decode()):
-        return False
     return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
 
 
 def _is_error(text: bytes) -> bool:
-    return tells(text.decode()) and bool(ERROR.search(text.decode()))
+    return ERROR.search(text.decode())
 
 
 def _one_line(value: bytes) -> bytes:
@@ -193,8 +191,7 @@ def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterato
     middle are parsed only where they tell of errors."""
     indexes, middle = [*range(len(spans))], range(_ROWS_AT_EITHER_END, len(spans) - _ROWS_AT_EITHER_END)
     if middle:
-        between = raw[spans[middle[0]][0] : spans[middle[-1]][1]].decode()
-        wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])] if tells(between) else []
+        wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])]
         indexes = [*indexes[:_ROWS_AT_EITHER_END], *wrong[-_ROWS_AT_EITHER_END // 4 :], *indexes[-_ROWS_AT_EITHER_END:]]
     rows = list[Mapping[bytes, Span]]()
     for i in indexes:

@@ -13,15 +13,13 @@ from typing import NamedTuple, TypeVar
 
 from policies.text.excerpt import (
     DEFINES,
-    ERROR,
-    STATUS,
     Cost,
     choose_lines,
     ends,
+    error_lines,
     identifiers_present,
     join_lines,
     line_cost,
-    matching,
     mention_counts,
     readable,
 )
@@ -35,6 +33,14 @@ NEVER = -3
 """The worth of a row that tells nothing: it goes, unless it holds a mentioned identifier."""
 _MARKS = 40
 """Tokens for the marks of some gaps."""
+COUNTS = r"(?!.{0,300}\b\d{1,9} (?:passed|failed))"
+PASSED = re.compile(
+    rf"{COUNTS}[ \t]{{0,20}}(?:[✓✔√] |(?-i:PASS(?:ED)?:?|ok)[ \t]+\S|--- PASS|=== (?:RUN|PAUSE|CONT)|"
+    r"[^\n]{1,200} (?:(?-i:PASSED)|\.\.\. ok)(?=[ \t]*(?:$|[\[(]|\S+$))|"
+    r"[\w./-]{1,200} [.sx]{2,200}(?: +\[ *\d{1,3}%\])?$)",
+    re.I | re.M,
+)
+"""A passed test, whatever its name says; no counts of tests."""
 T = TypeVar("T")
 
 
@@ -70,7 +76,9 @@ class Source:
 
     @cached_property
     def errors(self) -> frozenset[int]:
-        return error_lines(self.searchable)
+        """The lines that tell what went wrong, or of the exit status."""
+        lines = self.searchable
+        return frozenset(i for i in error_lines(lines) if not PASSED.match(lines[i]))
 
     @cached_property
     def mention_counts(self) -> Mapping[int, int]:
@@ -96,15 +104,14 @@ def render(rows: Sequence[Row], source: Source, budget: int | None = None) -> st
     for i, times in mention_counts(searchable, identifiers_present(searchable, source.mentioned)).items():
         score[i] += 4 * times + bool(DEFINES.match(lines[i]))
     order = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
-    errors = [i for i in order if rows[i].wrong]
-    errors_first = [*errors, *(i for i in order if not rows[i].wrong)]
     orders = (
-        errors,
-        [i for i in errors_first if score[i] > 0],
+        [i for i in order if rows[i].wrong],
+        [i for i in order if score[i] > 0],
         [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0],
-        [i for i in errors_first if NEVER < score[i] < 0],
+        [i for i in order if NEVER < score[i] < 0],
     )
-    chosen = choose_lines(lines, orders, source.budget if budget is None else budget, source.cost)
+    wrong = [i for i, row in enumerate(rows) if row.wrong]
+    chosen = choose_lines(lines, wrong, orders, source.budget if budget is None else budget, source.cost)
     return join_lines(lines, chosen, [row.size for row in rows]) if chosen else ""
 
 
@@ -116,7 +123,7 @@ def render_lines(source: Source, worths: Iterable[int], errors: Set[int], wider:
         again = line in above and len(line) > 20
         rows.append(Row(line, len(line), -2 if again else worth, i in errors and not again))
         above.add(line)
-    needed = sum(line_cost(row.text) for row in rows if row.wrong or row.worth > 0) if wider > 1.0 else 0
+    needed = sum(line_cost(row.text, source.cost) for row in rows if row.wrong or row.worth > 0) if wider > 1.0 else 0
     return render(rows, source, max(source.budget, min(needed + _MARKS, int(wider * source.budget))))
 
 
@@ -131,10 +138,6 @@ def few_others(entries: Iterable[T], most: float) -> list[T]:
     return read
 
 
-def error_lines(lines: Sequence[str]) -> frozenset[int]:
-    return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
-
-
 def _between(text: str, start: int, end: int) -> Iterator[str]:
     """The middle of a text: lines that tell of an error, and the text between them in one piece."""
     front = text.rfind("\n", start, start + _END) + 1 or start
@@ -142,7 +145,7 @@ def _between(text: str, start: int, end: int) -> Iterator[str]:
     near, far = (text[part].splitlines(keepends=True) for part in (slice(start, front), slice(back, end)))
     lines = [*near, text[front:back], *far]
     at = 0
-    errors = sorted(error_lines(readable(lines)))
+    errors = error_lines(readable(lines))
     for i in [*errors[:_MOST_ERRORS_BETWEEN], *errors[_MOST_ERRORS_BETWEEN:][-_MOST_ERRORS_BETWEEN:]]:
         yield "".join(lines[at:i])
         yield lines[i]
@@ -250,7 +253,7 @@ _DATED = re.compile(
     r"^\W{0,3}(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:|"
     r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b|\[\d{1,6}/\d{1,6}\]|\[ *\d{1,3}%\])"
 )
-_WARNS = re.compile(r"\b(?:warn(?:ing)?|critical|deprecated|denied|refused|timed? ?out|not found)\b", re.I)
+WARNS = re.compile(r"\b(?:warn(?:ing)?s?|critical|deprecated)\b", re.I)
 _LEAST = 8
 
 
@@ -272,7 +275,7 @@ def log_digest(source: Source) -> str:
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
     for i, (line, short, form) in enumerate(zip(source.lines, source.searchable, forms, strict=True)):
-        words = f"\n{line}" if i in source.errors or _WARNS.search(short) else form
+        words = f"\n{line}" if i in source.errors or WARNS.search(short) else form
         at = first.setdefault(words, i)
         alone = not form or line != short or i == len(forms) - 1 or mentions.get(i, 0) > mentions.get(at, 0)
         groups.setdefault(i if alone else at, []).append(i)
@@ -281,6 +284,6 @@ def log_digest(source: Source) -> str:
         line, fresh = source.lines[i], forms[i] not in seen
         seen.add(forms[i])
         text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
-        worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
+        worth = 2 * bool(WARNS.search(source.searchable[i])) + fresh
         rows.append(Row(text, sum(len(source.lines[j]) for j in same), worth or -1, i in source.errors))
     return render(rows, source)

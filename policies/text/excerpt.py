@@ -8,31 +8,84 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from unicodedata import category
 
 from policies.model.identifiers import all_identifiers_in, identifier_counts, identifiers_in
 from policies.text.stubs import omitted
 
-ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M)
-STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^[ \t]*Process .*exit", re.I | re.M)
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Patterns by the letters with which all that they match begins: a text is searched for these, in lower case."""
+
+    patterns: Mapping[str, re.Pattern[str]]
+
+    def places(self, text: str) -> Iterator[int]:
+        low = text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
+        for letters, pattern in self.patterns.items():
+            if letters in low:
+                yield from (at for at in places_of(letters, low) if pattern.match(text, at))
+
+    def search(self, text: str) -> bool:
+        return any(True for _ in self.places(text))
+
+
+def _patterns(words: str, before: str = "", after: str = "") -> Mapping[str, re.Pattern[str]]:
+    entries = {re.split(r"[\\(\[?{.]", entry.strip())[0]: entry.strip() for entry in words.split(";")}
+    return {letters: re.compile(f"{before}(?:{entry}){after}", re.I | re.M) for letters, entry in entries.items()}
+
+
+_SOME = r"(?<!\b0 )(?<!\bno )(?<!\bwithout )"
+_NO_NAME = r"""(?![\w/-]|\.\w|["']?[:=] ?0\b)"""
+ERROR = Vocabulary(
+    {
+        **_patterns(r"error(?:s)?; exception", rf"(?:(?<![^\W_])(?<![/-])|(?-i:(?=E))){_SOME}", _NO_NAME),
+        **_patterns(
+            r"""traceback; fatal; panic(?:ked)?; assert(?:ion)?; fail(?:ed|s|ing|ures?)?; cannot; can't; can not;
+            unable; could not; couldn't; does not (?:exist|match|appear|have); doesn't; didn't; denied;
+            refus(?:ed|ing); forbidden; reject(?:ed|s); unauthorized;
+            un(?:available|reachable|resolved|declared|recogni[sz]ed|healthy|met|expected|schedulable|merged);
+            not (?:ok \d.*|something|found|permitted|allowed|supported|installed|recogni[sz]ed|available|used|trusted);
+            no (?:such|space|match(?:ing)?|module|rule|route|required)\b.*; undefined(?: \w+|:.*); unknown \w.*;
+            missing; invalid; illegal; malformed; corrupt(?:ed)?; mismatch(?:ed)?; conflict(?:s|ing)?;
+            incompatible; insufficient; exceed(?:ed|s); too many; toomanyrequests; expired; timed[ -]?out;
+            i/o timeout; gateway time(?:-?out); kill(?:ed); oomkilled; terminated; interrupted; abort(?:ed|ing)?;
+            core dumped; segmentation fault; segfault; out of memory; crash(?:ed|loopbackoff)?; imagepullbackoff;
+            errimagepull; evicted; notready; deadlock; data race; broken; connection (?:reset|closed|lost);
+            already (?:in use|allocated|bound); file exists; redeclared; is a directory; multiple definition;
+            overwritten; violat(?:es|ed|ion); non(?:-?zero); bad (?:gateway|request).*;
+            expected .{1,80}(?:got|found|but).*; wrong \w.*; econn\w+; etimedout; enotfound; eacces; eperm;
+            enospc; eaddrinuse; eresolve; eintegrity; e40\d; http(?:/[\d.]+)?"? [45]\d\d;
+            status(?: code)?[:=]? [45]\d\d; ✕; ✖; ✗; ✘; ❌""",
+            rf"(?<![\w./-]){_SOME}",
+            _NO_NAME,
+        ),
+        **_patterns(r": (?:40[134]|429|50[234])(?=\s*$)"),
+        **_patterns(r"e {2}; e: \S; err:\d; curl: \(", "^"),
+    }
+)
+STATUS = Vocabulary(
+    {
+        **_patterns("exit (?:code|status); exited with; return code; returncode; <exit"),
+        **_patterns("process .*exit", "^"),
+    }
+)
 DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
 
-_WORDS = {
-    ERROR: ("error", "exception", "traceback", "failed", "failure", "fatal", "panic", "assert", "\ne  "),
-    STATUS: ("exit", "returncode", "return code"),
-}
-"""Each line that such a pattern matches has one of these words, in lower case, with the line end before it."""
-_TELLING = (*_WORDS[ERROR][:-1], "e  ", "exit", "return", "status")
 _LAST_STATUS, _LAST_ERROR = 20, 60
 """Tokens that stay of an output's exit status, and of its last error, whatever the budget."""
 _MARK_TOKENS = 8
+_BEFORE_MENTIONS = 1_000
+_JOINER = "\u200d"
 _FRONT = 400
 """Characters at the beginning of a text in one line that say whether it is an error."""
 _LOOKED_AT = 64_000
 _MOST_LINES = 4_000
 _MOST_MENTIONS = 200
-_PART = 100
-"""Characters of the parts of a text that are searched for patterns, or not, at least."""
+_FEW_LINES, _SHARE_OF_LINES = 8, 0.3
+"""A name on more lines, and on a larger share of them, is no reason to choose one."""
 _REMEMBERED_CHARACTERS = 16_000
 _FEW = 500
 """So many identifiers are searched for one by one; with more, all identifiers of the text are collected."""
@@ -65,12 +118,12 @@ def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozense
     if len(lines) >= 2:
         searchable = readable(lines)
         scores = mention_counts(searchable, identifiers_present(searchable, mentioned))
-        for worth, pattern in ((4, STATUS), (3, ERROR)):
-            scores.update(dict.fromkeys(matching(searchable, pattern), worth))
+        wrong = error_lines(searchable)
+        scores.update(dict.fromkeys(wrong, _BEFORE_MENTIONS))
         telling = sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(searchable[i])), i))
-        if chosen := choose_lines(lines, (telling, ends(len(lines), head)), budget, cost):
+        if chosen := choose_lines(lines, wrong, (telling, ends(len(lines), head)), budget, cost):
             return join_lines(lines, chosen)
-    is_error = len(lines) == 1 and ERROR.search(lines[0], 0, _FRONT)
+    is_error = len(lines) == 1 and ERROR.search(lines[0][:_FRONT])
     return cut_inside("".join(lines), max(budget, _LAST_ERROR) if is_error else budget, head, cost)
 
 
@@ -97,39 +150,42 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
         return sorted(mentioned & identifiers_in(text))[:_MOST_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
         return sorted(mentioned & all_identifiers_in(text))[:_MOST_MENTIONS]
-    near = {
-        name: (text.rfind("\n", 0, at) + 1, text.find("\n", at) + 1 or len(text))
-        for name in mentioned
-        if (at := text.find(name)) >= 0
-    }
+    near = {name: spans[0] for name in mentioned if (spans := [*islice(_lines_with(name, text), 1)])}
     identifiers = {span: all_identifiers_in(text[slice(*span)]) for span in near.values()}
     # where a name is only a part of another one in its first line, all lines with it are searched
     parts_of = {name for name, span in near.items() if name not in identifiers[span]}
-    elsewhere = "".join(text[slice(*span)] for span in _holding(text, [name.lower() for name in parts_of]))
+    elsewhere = "".join(text[slice(*span)] for span in {span for name in parts_of for span in _lines_with(name, text)})
     return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_MOST_MENTIONS]
 
 
-def line_cost(line: str) -> int:
-    return len(line) // 4 + 1
+def _lines_with(name: str, text: str) -> Iterator[tuple[int, int]]:
+    end = 0
+    while (at := text.find(name, end)) >= 0:
+        start, end = text.rfind("\n", end, at) + 1 or end, text.find("\n", at) + 1 or len(text)
+        yield start, end
 
 
-def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int, cost: Cost) -> Mapping[int, str]:
-    """The lines that fit `budget`, ascending, each with what is shown of it: the last error and the exit status, then
-    those of each order, one after another. A last error of 60 tokens, or an exit status of 20, stays even beyond the
-    budget; of a longer error the beginning does."""
-    costs = list(map(line_cost, lines))
-    searchable = readable(lines)
-    text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
-    chosen, cut, room = dict[int, str](), list[int](), budget - _MARK_TOKENS
-    for pattern, most in ((STATUS, _LAST_STATUS), (ERROR, _LAST_ERROR)):
-        for span in reversed([*_holding(text, _WORDS[pattern])]):
-            if matches := [match.start() for match in pattern.finditer(text, *span)]:
-                last = bisect_right(starts, matches[-1]) - 1
-                if last not in chosen and (costs[last] <= most or pattern is ERROR):
-                    chosen[last] = lines[last] if costs[last] <= room else beginning(lines[last], most, cost)
-                    room -= line_cost(chosen[last])
-                    cut += [last] if chosen[last] != lines[last] else []
-                break
+def line_cost(line: str, cost: Cost | None = None) -> int:
+    """About the tokens of a line; four characters are one where they are ASCII, or nothing measures others."""
+    return len(line) // 4 + 1 if cost is None or line.isascii() else cost(line)
+
+
+def choose_lines(
+    lines: Sequence[str], wrong: Sequence[int], orders: Iterable[Iterable[int]], budget: int, cost: Cost
+) -> Mapping[int, str]:
+    """The lines that fit `budget`, ascending, each with what is shown of it: of those that tell what went `wrong` the
+    exit status, the last and the first error; the others of them; then those of each order, one after another. A last
+    error of 60 tokens, or an exit status of 20, stays even beyond the budget; of a longer error the beginning does."""
+    costs = [line_cost(line, cost) for line in lines]
+    status = next((i for i in reversed(wrong) if STATUS.search(lines[i])), -1)
+    last, first = (next((i for i in order if ERROR.search(lines[i])), -1) for order in (reversed(wrong), wrong))
+    chosen, room = dict[int, str](), budget - _MARK_TOKENS
+    for i, most in ((status, _LAST_STATUS), (last, _LAST_ERROR), (first, _LAST_ERROR)):
+        if i >= 0 and i not in chosen and (most == _LAST_ERROR or costs[i] <= most):
+            shown = lines[i] if costs[i] <= room else beginning(lines[i], most, cost)
+            if i != first or i == last or line_cost(shown, cost) <= room:
+                chosen[i] = shown
+                room -= line_cost(shown, cost)
     for order in orders:
         for i in order:
             gap = _MARK_TOKENS * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
@@ -138,8 +194,8 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
                 room -= costs[i] + gap
             elif room < 6:
                 break
-    if cut and room > 0:
-        chosen[cut[-1]] = beginning(lines[cut[-1]], _LAST_ERROR + room, cost)
+    if last in chosen and chosen[last] != lines[last] and room > 0:
+        chosen[last] = beginning(lines[last], _LAST_ERROR + room, cost)
     return dict(sorted(chosen.items()))
 
 
@@ -154,36 +210,25 @@ def beginning(line: str, most: int, cost: Cost) -> str:
     return words or line[:room]
 
 
-def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
-    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
-    matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
-    return [bisect_right(starts, match.start()) - 1 for match in matches]
+def matching(lines: Sequence[str], words: Vocabulary) -> list[int]:
+    """The lines that match, ascending."""
+    starts = [0, *accumulate(map(len, lines))]
+    return sorted({bisect_right(starts, at) - 1 for at in words.places("".join(lines))})
 
 
-def tells(line: str) -> bool:
-    """True where a line may tell of an error or of a status: a quick check that most lines fail."""
-    low = line.lower()
-    return any(word in low for word in _TELLING)
-
-
-def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    low = "\n" + text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
-    words = [word for word in words if word in low]  # nearly always none
-    start = 0 if words else len(text)
-    while start < len(text):
-        end = text.find("\n", start + _PART) + 1 or len(text)
-        for word in words:
-            if low.find(word, start, end + 1) >= 0:
-                yield start, end
-                break
-        start = end
+def error_lines(lines: Sequence[str]) -> list[int]:
+    """The lines that tell what went wrong, or of the exit status, ascending."""
+    return sorted({*matching(lines, STATUS), *matching(lines, ERROR)})
 
 
 def mention_counts(lines: Sequence[str], names: Sequence[str]) -> Counter[int]:
+    """How many of the names each line holds; names on a large share of the lines tell none from another."""
     text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     counts: Counter[int] = Counter()
     for name in names:
-        counts.update({bisect_right(starts, at) - 1 for at in places_of(name, text)})
+        holding = {bisect_right(starts, at) - 1 for at in places_of(name, text)}
+        if len(holding) <= max(_FEW_LINES, _SHARE_OF_LINES * len(lines)):
+            counts.update(holding)
     return counts
 
 
@@ -257,11 +302,17 @@ def join_lines(lines: Sequence[str], chosen: Mapping[int, str], sizes: Sequence[
 
 
 def cut_inside(text: str, budget: int, head: float, cost: Cost) -> str:
-    """For text without lines: cut at characters (code points, so never inside one)."""
+    """For text without lines: cut at characters, never inside one."""
     sample = text[:_LOOKED_AT]
-    room = max(0, budget - 8) * max(1, len(sample) // max(1, cost(sample)))
-    gap = omitted(len(text) - room)
-    if room + len(gap) >= len(text):
-        return text
-    front = int(room * head)
-    return text[:front] + gap + text[len(text) - room + front :]
+    letters = len(sample) / max(1, cost(sample))
+    room = int(max(0, budget - 8) * (int(letters) or letters))
+    front = _whole(text, int(room * head))
+    back = _whole(text, len(text) - room + front)
+    return min(text, text[:front] + omitted(back - front) + text[back:], key=len)
+
+
+def _whole(text: str, at: int) -> int:
+    """Where to cut at the latest, so that accents, and what is joined to one sign, stay together."""
+    while 0 < at < len(text) and (text[at - 1] == _JOINER or text[at] == _JOINER or category(text[at])[0] == "M"):
+        at -= 1
+    return at
