@@ -80,14 +80,10 @@ def _worths(source: Source, worths: Sequence[int]) -> list[int]:
     return [NEVER if i in noise else 0 if i in odd else worth for i, worth in enumerate(worths)]
 
 
-def _without_noise(source: Source, worths: Sequence[int]) -> str:
-    return render_lines(source, worths, source.errors, _WIDER)
-
-
 def _noisy(source: Source) -> str:
     """Outputs of builds, package managers and tests that pass: all but progress and passed tests."""
     worths, full = _worths(source, [1] * len(source.lines)), sum(not line.isspace() for line in source.searchable)
-    return _without_noise(source, worths) if worths.count(NEVER) >= _SHARE_OF_NOISE * full else ""
+    return render_lines(source, worths, source.errors, _WIDER) if worths.count(NEVER) >= _SHARE_OF_NOISE * full else ""
 
 
 def _failures(source: Source) -> str:
@@ -96,7 +92,7 @@ def _failures(source: Source) -> str:
     if first is None:
         return ""
     worths = [worth + (worth >= 0 and i >= first) for i, worth in enumerate(failure_worths(source.searchable))]
-    return _without_noise(source, _worths(source, worths))
+    return render_lines(source, _worths(source, worths), source.errors, _WIDER)
 
 
 _OTHERS = frozenset[ToolKind]({"file", "search", "listing", "web", "data"})

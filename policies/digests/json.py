@@ -95,7 +95,7 @@ def _body(raw: bytes) -> tuple[int, int, list[Span]]:
 def _around(raw: bytes, start: int, end: int) -> Iterator[_Piece]:
     for line in raw[start:end].splitlines(keepends=True):
         if line.strip():
-            yield _Piece(start, line.rstrip(), wrong=_is_error(line))
+            yield _Piece(start, line.rstrip(), wrong=ERROR.search(line.decode()))
         start += len(line)
 
 
@@ -116,7 +116,7 @@ def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) 
         starts = [at, *(at + m.end() for m in _ESCAPE.finditer(raw[at:end]) if m[1] == b"n"), end]
         for start, stop in pairwise(starts):
             if start < stop:
-                yield _Piece(start - len(lead), lead + raw[start:stop], wrong=_is_error(raw[start:stop]))
+                yield _Piece(start - len(lead), lead + raw[start:stop], wrong=ERROR.search(raw[start:stop].decode()))
             lead = b""
 
 
@@ -128,10 +128,6 @@ def _one_piece(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Pi
 def _tells_error(text: bytes) -> bool:
     """True where it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
     return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
-
-
-def _is_error(text: bytes) -> bool:
-    return ERROR.search(text.decode())
 
 
 def _one_line(value: bytes) -> bytes:

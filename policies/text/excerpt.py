@@ -33,45 +33,37 @@ class Vocabulary:
 
 
 def _patterns(words: str, before: str = "", after: str = "") -> Mapping[str, re.Pattern[str]]:
-    entries = {re.split(r"[\\(\[?{.]", entry.strip())[0]: entry.strip() for entry in words.split(";")}
+    entries = {re.split(r"[\\(\[?{.]", entry.strip(" \n^"))[0]: entry.strip() for entry in words.split(";")}
     return {letters: re.compile(f"{before}(?:{entry}){after}", re.I | re.M) for letters, entry in entries.items()}
 
 
+_WORDS = r"""
+traceback; fatal; panic(?:ked)?; assert(?:ion)?; fail(?:ed|s|ing|ures?)?; cannot; can't; can not; unable;
+could not; couldn't; does not (?:exist|match|appear|have); doesn't; didn't; denied; refus(?:ed|ing);
+forbidden; reject(?:ed|s); unauthorized; unavailable; unreachable; unresolved; undeclared; unrecogni[sz]ed;
+unhealthy; unmet; unexpected; unschedulable; unmerged;
+not (?:ok \d.*|something|found|permitted|allowed|supported|installed|recogni[sz]ed|available|used|trusted);
+no such; no space; no match(?:ing)?; no module; no rule; no route; no required; undefined(?: \w+|:.*);
+unknown \w.*; missing; invalid; illegal; malformed; corrupt(?:ed)?; mismatch(?:ed)?; conflict(?:s|ing)?;
+incompatible; insufficient; exceed(?:ed|s); too many; toomanyrequests; expired; timed[ -]?out; i/o timeout;
+gateway time(?:-?out); kill(?:ed); oomkilled; terminated; interrupted; abort(?:ed|ing)?; core dumped;
+segmentation fault; segfault; out of memory; crash(?:ed|loopbackoff)?; imagepullbackoff; errimagepull;
+evicted; notready; deadlock; data race; broken; connection (?:reset|closed|lost);
+already (?:in use|allocated|bound); file exists; redeclared; is a directory; multiple definition; overwritten;
+violat(?:es|ed|ion); non-zero; nonzero; bad (?:gateway|request).*; expected .{1,80}(?:got|found|but).*;
+wrong \w.*; econn\w+; etimedout; enotfound; eacces; eperm; enospc; eaddrinuse; eresolve; eintegrity; e40\d;
+http(?:/[\d.]+)?"? [45]\d\d; status(?: code)?[:=]? [45]\d\d; ✕; ✖; ✗; ✘; ❌
+"""
 _SOME = r"(?<!\b0 )(?<!\bno )(?<!\bwithout )"
 _NO_NAME = r"""(?![\w/-]|\.\w|["']?[:=] ?0\b)"""
 ERROR = Vocabulary(
     {
         **_patterns(r"error(?:s)?; exception", rf"(?:(?<![^\W_])(?<![/-])|(?-i:(?=E))){_SOME}", _NO_NAME),
-        **_patterns(
-            r"""traceback; fatal; panic(?:ked)?; assert(?:ion)?; fail(?:ed|s|ing|ures?)?; cannot; can't; can not;
-            unable; could not; couldn't; does not (?:exist|match|appear|have); doesn't; didn't; denied;
-            refus(?:ed|ing); forbidden; reject(?:ed|s); unauthorized;
-            un(?:available|reachable|resolved|declared|recogni[sz]ed|healthy|met|expected|schedulable|merged);
-            not (?:ok \d.*|something|found|permitted|allowed|supported|installed|recogni[sz]ed|available|used|trusted);
-            no (?:such|space|match(?:ing)?|module|rule|route|required)\b.*; undefined(?: \w+|:.*); unknown \w.*;
-            missing; invalid; illegal; malformed; corrupt(?:ed)?; mismatch(?:ed)?; conflict(?:s|ing)?;
-            incompatible; insufficient; exceed(?:ed|s); too many; toomanyrequests; expired; timed[ -]?out;
-            i/o timeout; gateway time(?:-?out); kill(?:ed); oomkilled; terminated; interrupted; abort(?:ed|ing)?;
-            core dumped; segmentation fault; segfault; out of memory; crash(?:ed|loopbackoff)?; imagepullbackoff;
-            errimagepull; evicted; notready; deadlock; data race; broken; connection (?:reset|closed|lost);
-            already (?:in use|allocated|bound); file exists; redeclared; is a directory; multiple definition;
-            overwritten; violat(?:es|ed|ion); non(?:-?zero); bad (?:gateway|request).*;
-            expected .{1,80}(?:got|found|but).*; wrong \w.*; econn\w+; etimedout; enotfound; eacces; eperm;
-            enospc; eaddrinuse; eresolve; eintegrity; e40\d; http(?:/[\d.]+)?"? [45]\d\d;
-            status(?: code)?[:=]? [45]\d\d; ✕; ✖; ✗; ✘; ❌""",
-            rf"(?<![\w./-]){_SOME}",
-            _NO_NAME,
-        ),
-        **_patterns(r": (?:40[134]|429|50[234])(?=\s*$)"),
-        **_patterns(r"e {2}; e: \S; err:\d; curl: \(", "^"),
+        **_patterns(_WORDS, rf"(?<![\w./-]){_SOME}", _NO_NAME),
+        **_patterns(r": 40[134](?=\s*$); : 429(?=\s*$); : 50[234](?=\s*$); ^e {2}; ^e: \S; ^err:\d; ^curl: \("),
     }
 )
-STATUS = Vocabulary(
-    {
-        **_patterns("exit (?:code|status); exited with; return code; returncode; <exit"),
-        **_patterns("process .*exit", "^"),
-    }
-)
+STATUS = Vocabulary(_patterns("exit (?:code|status); exited with; return code; returncode; <exit; ^process .*exit"))
 DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
 
 _LAST_STATUS, _LAST_ERROR = 20, 60
@@ -249,12 +241,12 @@ def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], bu
     if budget < 3:
         return ""
     often = identifier_counts(text)
-    hidden = (name for name in often if name not in shown_text)
+    hidden = often.keys() - all_identifiers_in(shown_text)
     listed, addresses = list[str](), list[str]()
     for name in sorted(hidden, key=lambda n: (n not in mentioned, n.isdigit(), often[n], n)):
         if budget < 3:
             break
-        if any(name in address for address in addresses):
+        if name in shown_text or any(name in address for address in addresses):
             continue
         whole = _whole_name(text, name)
         if (tokens := cost(whole) + 1) <= budget:

@@ -1,9 +1,11 @@
-"""The conversations of the benchmark: small ones, agents, prose, of any size."""
+"""The conversations of the benchmark: small ones, agents, prose, of any size; and large outputs of ten shapes."""
 
+import base64
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from proxy.lab.load.plan import SessionScript
@@ -79,3 +81,32 @@ def agent(size: int, turns: int, shared: bool = False) -> SessionScript:
         round_ += 1
     ends = [at for at, each in enumerate(messages) if each["role"] == "assistant"][-turns:]
     return replace(script(messages, ends, session["tools"]), shared=int(shared))
+
+
+LARGE = 100_000
+"""Characters of a large output."""
+
+
+def _repeated(line: Callable[[int], str]) -> str:
+    text, numbers = "", count()
+    while len(text) < LARGE:
+        text += "".join(line(next(numbers)) for _ in range(100))
+    return text[:LARGE]
+
+
+def large_outputs() -> Mapping[str, str]:
+    """Outputs of a hundred kilobytes, by their shape."""
+    row = {"name": "part", "path": "src/part.py", "ok": True, "cost": 1.5}
+    deep = {"a": [{"b": {"c": [1, "one"]}}] * 3, "message": "x" * 45}
+    return {
+        "one line of paths": _repeated(lambda i: f"src/part_{i % 97}/of_{i}.py "),
+        "CRLF": _repeated(lambda i: f"line {i} of part_{i % 31} says value={i * 7}\r\n"),
+        "blank lines": _repeated(lambda i: f"row {i} is {'abcdefgh'[i % 8] * (i % 17)}\n\n\n"),
+        "minified JSON": json.dumps([{"id": i, **row} for i in range(1_450)], separators=(",", ":")),
+        "log": _repeated(lambda i: f"2026-01-02 10:00:{i % 60:02} INFO worker-{i % 5} served /a/{i} in {i % 300} ms\n"),
+        "grep": _repeated(lambda i: f"src/part_{i % 50}.py:{i}:    total_{i} = parse(row_{i % 9})  # missing\n"),
+        "tests": _repeated(lambda i: f"tests/test_part_{i}.py::test_{i % 7} {'PASSED' if i % 50 else 'FAILED'}\n"),
+        "base64": base64.b64encode(random.Random(7).randbytes(LARGE * 3 // 4)).decode(),
+        "unicode": _repeated(lambda i: f"строка {i} 漢字 {'é' * (i % 40)} не найдено 🙂\n"),
+        "nested JSON": json.dumps({f"key_{i}": deep for i in range(320)}, indent=1),
+    }
