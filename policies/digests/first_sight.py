@@ -38,7 +38,7 @@ _WORTH_IT = 0.8
 def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """An excerpt of about `budget` tokens, more where more matters; the text itself where it should stay whole."""
     short = digested(text, kind, int(_ROOM.get(kind, 1.0) * budget), mentioned, cost, _AT_FIRST_SIGHT)
-    if short is not text and kind not in _OTHERS and (count := _failing(text)) > _failing(short):
+    if short != text and kind not in _OTHERS and (count := _failing(text)) > _failing(short):
         short = f"{short.rstrip()}\n({count} lines tell of failures)"
     return short if len(short) <= _WORTH_IT * len(text) else text
 
@@ -76,8 +76,7 @@ def _worths(source: Source, worths: Sequence[int]) -> list[int]:
     }
     often = Counter(steps.values())
     odd = {i for i, form in steps.items() if often[form] * _ODD <= len(steps)}
-    noise = {i for i, is_passed in enumerate(passed) if is_passed or (i in steps and i not in odd)}
-    return [NEVER if i in noise else 0 if i in odd else worth for i, worth in enumerate(worths)]
+    return [0 if i in odd else NEVER if passed[i] or i in steps else worth for i, worth in enumerate(worths)]
 
 
 def _noisy(source: Source) -> str:

@@ -69,7 +69,6 @@ DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|functio
 _LAST_STATUS, _LAST_ERROR = 20, 60
 """Tokens that stay of an output's exit status, and of its last error, whatever the budget."""
 _MARK_TOKENS = 8
-_BEFORE_MENTIONS = 1_000
 _JOINER = "\u200d"
 _FRONT = 400
 """Characters at the beginning of a text in one line that say whether it is an error."""
@@ -111,7 +110,7 @@ def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozense
         searchable = readable(lines)
         scores = mention_counts(searchable, identifiers_present(searchable, mentioned))
         wrong = error_lines(searchable)
-        scores.update(dict.fromkeys(wrong, _BEFORE_MENTIONS))
+        scores.update(dict.fromkeys(wrong, _MOST_MENTIONS))
         telling = sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(searchable[i])), i))
         if chosen := choose_lines(lines, wrong, (telling, ends(len(lines), head)), budget, cost):
             return join_lines(lines, chosen)
@@ -142,7 +141,7 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
         return sorted(mentioned & identifiers_in(text))[:_MOST_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
         return sorted(mentioned & all_identifiers_in(text))[:_MOST_MENTIONS]
-    near = {name: spans[0] for name in mentioned if (spans := [*islice(_lines_with(name, text), 1)])}
+    near = {name: span for name in mentioned for span in islice(_lines_with(name, text), 1)}
     identifiers = {span: all_identifiers_in(text[slice(*span)]) for span in near.values()}
     # where a name is only a part of another one in its first line, all lines with it are searched
     parts_of = {name for name, span in near.items() if name not in identifiers[span]}
@@ -173,11 +172,12 @@ def choose_lines(
     last, first = (next((i for i in order if ERROR.search(lines[i])), -1) for order in (reversed(wrong), wrong))
     chosen, room = dict[int, str](), budget - _MARK_TOKENS
     for i, most in ((status, _LAST_STATUS), (last, _LAST_ERROR), (first, _LAST_ERROR)):
-        if i >= 0 and i not in chosen and (most == _LAST_ERROR or costs[i] <= most):
-            shown = lines[i] if costs[i] <= room else beginning(lines[i], most, cost)
-            if i != first or i == last or line_cost(shown, cost) <= room:
-                chosen[i] = shown
-                room -= line_cost(shown, cost)
+        if i < 0 or i in chosen or costs[i] > most == _LAST_STATUS:
+            continue
+        shown = lines[i] if costs[i] <= room else beginning(lines[i], most, cost)
+        if i != first or line_cost(shown, cost) <= room:
+            chosen[i] = shown
+            room -= line_cost(shown, cost)
     for order in orders:
         for i in order:
             gap = _MARK_TOKENS * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))
