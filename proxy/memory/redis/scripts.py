@@ -33,15 +33,16 @@ may share its name without end."""
 _AHEAD = """
 local function ahead(now)
     local time = redis.call('TIME')
-    local seconds = now - time[1] - time[2] / 1000000
-    return math.abs(seconds) > 2 and math.abs(seconds) < 3600 and seconds or 0
+    local seconds = math.floor(now - time[1] - time[2] / 1000000 + 0.5)
+    return math.abs(seconds) > 1 and math.abs(seconds) < 3600 and seconds or 0
 end
 local function shifted(at, seconds)
-    return seconds ~= 0 and tonumber(at or '') and string.format('%.6f', at + seconds) or at
+    return seconds ~= 0 and tonumber(at or '') and string.format('%.17g', at + seconds) or at
 end
 """
 """How far a caller's clock is ahead of the server's, by which its times are stored and read: so clocks of replicas need
-not agree. Less is the way here, and more is a clock that no other replica goes by."""
+not agree. In whole seconds, so that a time comes back as it was written: less is the way here, and an hour is a clock
+that no other replica goes by."""
 
 _JOINED = """
 local function joined(row, name, record, most, id)
