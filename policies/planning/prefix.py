@@ -135,20 +135,13 @@ def _received(conversation: Conversation, step: int) -> int:
     return conversation.blocks[conversation.ends[step]].message if 0 <= step < conversation.steps - 1 else 0
 
 
-def _of_one_client(before: str, now: str) -> bool:
-    """True where the client's part of two heads is the same; of an old record, what was sent of them."""
-    part = slice(OF_CLIENT_AT, None) if before[OF_CLIENT_AT:] else slice(LIST_AT)
-    return before[part] == now[part]
-
-
 def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, chains: Chains, reason: str) -> str:
     """The outcome for this request. `previous` is the record of the step before; where there is none, `newest`, the
     last record of this conversation, tells whether the client's own history has changed."""
     before = previous.sent if previous else None
     last = before or (newest.sent if newest else None)
-    if last and (
-        not _of_one_client(last.head, now.head) or chains.received_digest(last.received) != last.received_digest
-    ):
+    part = slice(OF_CLIENT_AT, None) if last and last.head[OF_CLIENT_AT:] else slice(LIST_AT)
+    if last and (last.head[part] != now.head[part] or chains.received_digest(last.received) != last.received_digest):
         return "client-changed"
     if before is None:
         return reason if reason == SHED else "checkpoint:replayed"

@@ -113,7 +113,9 @@ def siblings(model: str, prices: Callable[[str], Prices]) -> tuple[str, ...]:
     vendor, slash, name = model.rpartition("/")
     names = next((names for family, names in _FAMILIES if family.fullmatch(name)), ())
     spelt = (vendor + slash + _dotted(name, vendor, each) for each in names)
-    return tuple(sibling for sibling in spelt if _costs_less(prices(sibling), prices(model)))
+    own = prices(model)  # a model of no family is what a person called so: nothing is known of its siblings
+    is_known = own.listed or bool(own.assumed)
+    return tuple(each for each in spelt if is_known and _costs_less(prices(each), own))
 
 
 def _dotted(model: str, vendor: str, sibling: str) -> str:
@@ -123,10 +125,4 @@ def _dotted(model: str, vendor: str, sibling: str) -> str:
 
 
 def _costs_less(sibling: Prices, model: Prices) -> bool:
-    """A model of no family is what a person called so: nothing is known of its siblings."""
-    return (
-        sibling.listed
-        and (model.listed or bool(model.assumed))
-        and sibling.input < model.input
-        and sibling.output <= model.output
-    )
+    return sibling.listed and sibling.input < model.input and sibling.output <= model.output

@@ -191,17 +191,14 @@ class Billing(Addon):
 
     def _write(self, bill: RequestBill, tools: ToolUse | None = None) -> None:
         key, record = Key(bill.labels.tenant, bill.conversation), (bill, tools)
-        pending = PendingWrite(key, self._write_all, record=record, together=True, without_conversation=_of_nobody)
+        pending = PendingWrite(key, self._write_all, record=record, together=True)
+        pending.without_conversation = lambda each: (structs.replace(each[0], conversation=""), each[1])
         self._writes.put(pending)
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
         pairs: list[Any] = [pending.record for pending in row]
         await self._store.add_bills([bill for bill, _ in pairs])
         await self._store.add_tools([pair for pair in pairs if pair[1] is not None])
-
-
-def _of_nobody(record: tuple[RequestBill, ToolUse | None]) -> tuple[RequestBill, ToolUse | None]:
-    return structs.replace(record[0], conversation=""), record[1]
 
 
 def _bounded(labels: Labels) -> Labels:
