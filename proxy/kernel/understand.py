@@ -253,10 +253,8 @@ class RequestParser:
         """The request, which begins like an `earlier` one; so many bytes of it are `new`. It is held to the limits; but
         what is put back was bounded where it was made: a round of recalls is not to fail at the last message."""
         before, dialect, bounded = earlier.request if earlier else None, DIALECTS[kind[0]], not kind[3]
-        if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
-            request = await in_thread(dialect.split, body, before, bounded)
-        else:
-            request = dialect.split(body, before, bounded)
+        is_large, split = len(body) > _HUGE_BYTES or new > _NEW_BYTES, (body, before, bounded)
+        request = await in_thread(dialect.split, *split) if is_large else dialect.split(*split)
         if request is None:
             return None
         count = await self.counter(request.model)
@@ -444,10 +442,9 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     values = (*prices, settings.marks, settings.slots, settings.marks_end, settings.head, settings.text_protocol)
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
     ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
-    preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
-    sight = (settings.sight,) if settings.sight else ()
-    effect = "observe" if client_request.is_dry else "on"
-    parts = (_RELEASE, values, ways, settings.exceptions, tools, preset, effect, *keep, *sight)
+    preset, effect = described(settings.policies), "observe" if client_request.is_dry else "on"
+    chosen = filter(None, (settings.keep, settings.sight))
+    parts = (_RELEASE, values, ways, settings.exceptions, tools, preset, effect, *chosen)
     return _digest(repr(parts).encode())
 
 

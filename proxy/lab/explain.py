@@ -61,7 +61,6 @@ from proxy.lab.replay.bills import notes_on
 from proxy.lab.request_file import content_of, request_in
 from proxy.lab.terminal import kind_bars, legend, message_bars, print_bars, print_notes, print_report, writable
 
-_UNMARKED = "before: its client marks nothing for a cache, so all of it is plain input each time."
 _SOME_PLACES = 3
 """Places of a pattern that a sentence lists."""
 _MOST_TO_COME = 25
@@ -207,17 +206,12 @@ def explained(
     tokens = BeforeAfter(before, settings.head + plan.after)
     warm = warm_tokens(result, sizes.messages, tokens)
     paid = paid_prices(result, body, tokens)
-    bills = input_bills(paid, tokens, warm, result.input.lifetime)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
         prices=settings.prices.model,
         prices_known=settings.prices.listed,
-        notes=[
-            *_notes_on_keep(effects),
-            *([] if paid.before == settings.prices else [_UNMARKED]),
-            *notes_on(settings.prices),
-        ],
+        notes=[*_notes_on_keep(effects), *paid.notes(), *notes_on(settings.prices)],
         preset=preset,
         aim=settings.aim,
         requests_in_history=result.conversation.steps,
@@ -226,7 +220,7 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
-        input_bill_of_this_request=bills,
+        input_bill_of_this_request=input_bills(paid, tokens, warm, result.input.lifetime),
         messages=sizes.messages,
         kinds=sizes.kinds,
         new=arrivals(result, sizes, tokens, paid),
@@ -268,6 +262,10 @@ class PaidPrices:
     before: Prices
     after: Prices
     again: Prices
+
+    def notes(self) -> Iterator[str]:
+        if self.before != self.again:
+            yield "before: its client marks nothing for a cache, so all of it is plain input each time."
 
 
 def paid_prices(result: Compacted, body: bytes, tokens: BeforeAfter) -> PaidPrices:

@@ -32,8 +32,8 @@ may share its name without end."""
 
 _AHEAD = """
 local function ahead(now)
-    local time = redis.call('TIME')
-    local seconds = math.floor(now - time[1] - time[2] / 1000000 + 0.5)
+    local time = redis.pcall('TIME')
+    local seconds = math.floor(now - (time[1] or now) - (time[2] or 0) / 1000000 + 0.5)
     return math.abs(seconds) > 1 and math.abs(seconds) < 3600 and seconds or 0
 end
 local function shifted(at, seconds)
