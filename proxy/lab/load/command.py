@@ -127,11 +127,7 @@ def load(
         played, key = _sessions(sessions, pauses if as_recorded else ""), credential(credential_env)
         plan = replace(plan, scripts=[script_of(session, key, model) for session in played])
         number = conversations or 0
-        if as_recorded:
-            plan = _as_recorded(plan, played, number, speed)
-        else:
-            number = conversations_for(plan.rate, plan.concurrency, plan.think, number)
-            plan = replace(plan, conversations=number)
+        plan = _as_recorded(plan, played, number, speed) if as_recorded else _at_a_pace(plan, number)
         if processes > (plan.concurrency or plan.conversations):
             raise ValueError(f"--processes {processes:,} is more than there are requests at once; take fewer")
         path = writable(html, sessions or ())
@@ -191,6 +187,11 @@ def _sessions(paths: Sequence[Path] | None, pauses: str) -> Sequence[Session]:
         remedy = "record it with `narrows serve --record FOLDER`, or name its times with --pauses"
         raise ValueError(f"{path} does not say when its requests were sent; {remedy}")
     return sessions
+
+
+def _at_a_pace(plan: LoadPlan, conversations: int) -> LoadPlan:
+    """The plan with so many conversations, or as many as it needs. Raises ValueError."""
+    return replace(plan, conversations=conversations_for(plan.rate, plan.concurrency, plan.think, conversations))
 
 
 def _as_recorded(plan: LoadPlan, sessions: Sequence[Session], conversations: int, speed: float) -> LoadPlan:
