@@ -74,6 +74,8 @@ end
 """
 """`unsealed` in Lua: the body of a row, or nothing where it is not whole."""
 
+AHEAD = Script("-- KEYS: any. ARGV: now" + _AHEAD + "return ahead(ARGV[1])")
+
 READ = Script(
     "-- KEYS: steps, ages, summaries. ARGV: now, lengths of the anchors, the anchors"
     + _AHEAD
