@@ -125,9 +125,9 @@ def test_a_kind_says_how_many_did_not_get_through() -> None:
     other, peer = replace(run, session="other"), replace(run, preset="a peer")
     names = {"lossless": "`lossless`", "a peer": "a peer 1.0", "gone": "gone 2"}
     lines = peers.drawn([run, other, peer], names).split("\n")
-    bill = f"{run.whole_bill:.3f}"
+    bill = f"{run.whole_bill:.3f} ({run.whole_bill:.3f})"
     assert [line.split(" | ")[1:3] for line in lines[2:]] == [
         ["`lossless`", bill],
-        ["a peer 1.0", f"{bill} (1)"],
+        ["a peer 1.0", f"{bill}, 1 of 2"],
         ["gone 2", "failed"],
     ]

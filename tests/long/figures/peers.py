@@ -186,7 +186,7 @@ def _shape(conversation: Conversation) -> list[tuple[str, str]]:
 
 # --- the table ---
 
-_HEADS = ("bill", "worst session", "breaks", "rare", "quoted", "actions")
+_HEADS = ("bill (worst)", "rare", "quoted", "actions")
 
 
 def drawn(runs: Sequence[Run], names: Mapping[str, str]) -> str:
@@ -208,15 +208,14 @@ def drawn(runs: Sequence[Run], names: Mapping[str, str]) -> str:
 def _cells(runs: Sequence[Run], whole: int) -> Sequence[str]:
     if not runs:
         return ("failed", *["-"] * (len(_HEADS) - 1))
-    quoted, seen = (sum(run.sight["quoted"][at] for run in runs) for at in (0, 1))
-    actions = share(runs, "actions", "out_of_sight_in_calls")
+    bills = [run.whole_bill for run in runs]
+    rare = [seen / used if used else 1.0 for used, seen in (run.sight["rare"] for run in runs)]
+    quoted, in_sight = (sum(run.sight["quoted"][at] for run in runs) for at in (0, 1))
     return (
-        f"{fmean(run.whole_bill for run in runs):.3f}" + (f" ({len(runs)})" if len(runs) < whole else ""),
-        f"{max(run.whole_bill for run in runs):.3f}",
-        f"{sum(run.breaks for run in runs)}",
-        f"{fmean(run.sight['rare'][1] / run.sight['rare'][0] if run.sight['rare'][0] else 1.0 for run in runs):.3f}",
-        f"{seen / quoted:.3f}" if quoted else "-",
-        "-" if actions is None else f"{100 * actions:.1f} %",
+        f"{fmean(bills):.3f} ({max(bills):.3f})" + (f", {len(runs)} of {whole}" if len(runs) < whole else ""),
+        f"{fmean(rare):.3f}",
+        f"{in_sight / quoted:.3f}" if quoted else "-",
+        f"{100 * (share(runs, 'actions', 'out_of_sight_in_calls') or 0.0):.1f} %",
     )
 
 
