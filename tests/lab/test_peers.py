@@ -1,6 +1,7 @@
 """Other proxies beside presets: what they send is billed and judged as what a preset sends."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -69,45 +70,45 @@ def test_what_was_put_in_is_in_sight() -> None:
     )
 
 
-async def through(url: str, says: peers.Replies) -> Run:
+async def through(url: str, replies: peers.Replies) -> Run:
     async with aiohttp.ClientSession() as http:
-        return await peers.through(http, Server("a peer", url, 0), says, SESSION, MODEL)
+        return await peers.through(http, Server("a peer", url, os.getpid()), replies, SESSION, MODEL)
 
 
-def provider(says: peers.Replies) -> Provider:
-    return Provider(prices_for, Counter(encoding_for(MODEL)), answer=says)
+def provider(replies: peers.Replies) -> Provider:
+    return Provider(prices_for, Counter(encoding_for(MODEL)), answer=replies)
 
 
 @pytest.mark.parametrize("preset", ["coding-agent", "lossless"])
 async def test_a_narrows_measured_as_a_peer_has_the_figures_of_its_preset(narrows: Start, preset: str) -> None:
-    says = peers.Replies()
-    async with await start(provider(says)) as upstream:
+    replies = peers.Replies()
+    async with await start(provider(replies)) as upstream:
         running = await narrows(real=True, upstream=upstream.url, preset=preset, summaries=False)
-        measured = asdict(await through(running.url, says))
+        measured = asdict(await through(running.url, replies))
     (simulated,) = map(asdict, run_job(Job(SESSION, MODEL, (preset,))))
     assert {**measured, "preset": preset} == simulated
     assert measured["whole_bill"] < 1
 
 
 async def test_a_peer_that_the_provider_refuses_did_not_get_through() -> None:
-    says = peers.Replies()
+    replies = peers.Replies()
 
     async def spoil(request: web.BaseRequest) -> web.Response:
         body = {**json.loads(await request.read()), "temperature": "warm"}
         async with aiohttp.ClientSession() as http, http.post(upstream.url + "/chat/completions", json=body) as reply:
             return web.json_response(await reply.json(), status=reply.status)
 
-    async with await start(provider(says)) as upstream:
+    async with await start(provider(replies)) as upstream:
         runner = web.ServerRunner(web.Server(spoil))
         await runner.setup()
         await (site := web.TCPSite(runner, "127.0.0.1", 0)).start()
         with pytest.raises(peers.PeerError, match=r"request 1 was refused: .*temperature"):
-            await through(f"http://127.0.0.1:{site.port}/v1", says)
+            await through(f"http://127.0.0.1:{site.port}/v1", replies)
         await runner.cleanup()
 
 
 async def test_a_peer_that_answers_by_itself_did_not_get_through() -> None:
-    says = peers.Replies()
+    replies = peers.Replies()
 
     async def silent(_: web.BaseRequest) -> web.Response:
         return web.json_response({"choices": []})
@@ -116,8 +117,16 @@ async def test_a_peer_that_answers_by_itself_did_not_get_through() -> None:
     await runner.setup()
     await (site := web.TCPSite(runner, "127.0.0.1", 0)).start()
     with pytest.raises(peers.PeerError, match="0 were sent"):
-        await through(f"http://127.0.0.1:{site.port}/v1", says)
+        await through(f"http://127.0.0.1:{site.port}/v1", replies)
     await runner.cleanup()
+
+
+async def test_a_peer_that_takes_too_long_for_a_request_did_not_get_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "LONGEST", -1)
+    replies = peers.Replies()
+    async with await start(provider(replies)) as upstream:
+        with pytest.raises(peers.PeerError, match=r"request 1 took \d+ s"):
+            await through(upstream.url, replies)
 
 
 def test_a_kind_says_how_many_did_not_get_through() -> None:

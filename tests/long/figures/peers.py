@@ -44,12 +44,16 @@ from tests.long.figures.tables import put, table
 PAGE, MARK = "tests/README.md", "peers"
 PRESETS = ("coding-agent", "lossless")
 MEASURED: Mapping[str, Peer] = {
-    # without its shadow, which asks for some replies once more to compare them
+    # without what compares it with itself: requests that are sent again as they came, and conversations left alone
     "distil-llm": Peer(
-        "distil-llm", ("distil", "proxy", "--port", "{port}", "--upstream", "{upstream}", "--shadow", "0")
+        "distil-llm",
+        ("distil", "proxy", "--port", "{port}", "--upstream", "{upstream}", "--shadow", "0"),
+        {"DISTIL_HOLDOUT_RATE": "0"},
     ),
     "headroom-ai": PEERS["headroom-ai"],
 }
+LONGEST = 20
+"""Seconds of its processor time that a peer may take for a request."""
 
 
 class PeerError(Exception):
@@ -147,7 +151,7 @@ async def through(http: aiohttp.ClientSession, server: Server, replies: Replies,
     reader = RequestReader(session.dialect, count)
     headers = {"Authorization": f"Bearer sk-{session.name}", "Content-Type": "application/json"}
     for number, recorded in enumerate(recorded_requests(session, prices, provider, count), 1):
-        replies.say, replies.received = recorded.say, []
+        replies.say, replies.received, began = recorded.say, [], server.cpu()
         body = {**orjson.loads(recorded.request.body), "stream": False}
         del body["stream_options"]
         async with http.post(server.url + "/chat/completions", json=body, headers=headers) as reply:
@@ -157,6 +161,8 @@ async def through(http: aiohttp.ClientSession, server: Server, replies: Replies,
             raise PeerError(f"request {number} was refused: {refused[0]}")
         if reply.status != 200 or len(received) != 1:
             raise PeerError(f"request {number}: {len(received)} were sent, status {reply.status}: {words[:200]}")
+        if (seconds := server.cpu() - began) > LONGEST:
+            raise PeerError(f"request {number} took {seconds:.0f} s of processor time")
         sent = received[0].json
         _, conversation = reader.read(sent)
         lane.bill(recorded, provider.read(sent), [*edits(recorded.conversation, conversation)], provider)
