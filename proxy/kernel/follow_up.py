@@ -171,14 +171,18 @@ class FollowUp:
         """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
         reply."""
         result, planned = reply.result(choice), upstream_request.planned
-        if not upstream_request.notes.recalls or planned is None:
+        if not upstream_request.notes.is_read or planned is None:
             return
         context, summaries = planned.context, self.parser.summaries
+        client_request, is_dry = context.client_request, context.client_request.is_dry
         if summaries is not None and asks_for_summary(context.received.conversation):
-            await summaries.note(context.key, result.text, planned.previous)
+            asker, newest = (client_request.dialect, client_request.sender.owner), None if is_dry else planned.previous
+            await summaries.note(context.key, asker, result.text, self.compactor.clock(), newest)
+        if is_dry:  # nobody has looked for the exchanges in its history
+            return
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
-        exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
+        exchange = Insert(after, digest, result.rounds, client_request.dialect)
         together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
         complete = context.lookup.complete  # else nobody may take these for all
         context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)

@@ -229,8 +229,7 @@ async def _refuses_tools(sent: SentRequest) -> bool:
 
 async def _overflow_of(sent: SentRequest) -> Overflow | None:
     request, reply = sent
-    is_ours = request.planned is not None and request.may_change
-    if not is_ours or reply.status not in STATUSES or reply.received_encoding not in READABLE:
+    if not request.may_change or reply.status not in STATUSES or reply.received_encoding not in READABLE:
         return None
     if reply.status != 200:
         return overflow_in(reply.status, await error_of(reply))

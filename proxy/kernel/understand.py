@@ -201,18 +201,24 @@ class RequestParser:
         tenant: str,
         named: str | None = None,
         *,
+        owner: str = "",
         restored: bool = False,
         is_accepted: bool = True,
     ) -> ParsedRequest | None:
         """The request and its conversation; None where the body is not one of the dialect's. What a header has `named`
         continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind.
-        `is_accepted`: its credential was accepted. Raises TooManyError where the body holds more than a limit."""
+        `owner`: whose summaries it may begin with. `is_accepted`: its credential was accepted. Raises TooManyError
+        where the body holds more than a limit."""
         kind = (dialect, tenant, named, restored)
         branch, is_extended = await self._find(kind, body)
         earlier = None if branch is None else branch.parsed
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
         async with self._turn(new, is_accepted):
             parsed = await self._parsed(kind, body, earlier, new)
+        is_unnamed = parsed is not None and not (named or parsed.request.conversation)
+        if parsed and owner and self.summaries and is_unnamed and (summary := taken_over(parsed.conversation)):
+            key = await self.summaries.continued(parsed.key, (dialect, owner), summary)
+            parsed = structs.replace(parsed, key=key)
         if parsed is not None and (is_accepted or parsed.size <= _UNPROVEN_BYTES):
             self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
@@ -224,6 +230,7 @@ class RequestParser:
             client_request.body if restored is None else restored,
             client_request.sender.tenant,
             client_request.conversation,
+            owner=client_request.sender.owner,
             restored=restored is not None,
             is_accepted=client_request.is_accepted,
         )
@@ -272,13 +279,7 @@ class RequestParser:
             conversation = await in_thread(converse, messages)
         else:
             conversation = converse(messages, conversation, len(shared))
-        name = kind[2] or request.conversation
-        key = _key(kind[0], kind[1], name, conversation)
-        if not name and self.summaries is not None and (summary := taken_over(conversation)):
-            if earlier and earlier.key != key and earlier.conversation.end_anchor(0) == conversation.end_anchor(0):
-                key = earlier.key
-            else:
-                key = await self.summaries.continued(key, summary)
+        key = _key(kind[0], kind[1], kind[2] or request.conversation, conversation)
         return ParsedRequest(request, count, conversation, key)
 
     async def _find(self, kind: _Kind, body: bytes) -> tuple[Branch | None, bool]:

@@ -332,7 +332,7 @@ def _measured(
     is_rewritten, is_bridged = expected < before or prefix not in _UNBROKEN, life.would_be_cold and not life.is_cold
     # what a ping or a longer lifetime has kept says nothing of a cache that neither has kept
     evidence = None if is_bridged else Evidence(before, usage.cached, is_rewritten, added)
-    if reported is not None and is_unedited and not is_bridged:
+    if reported is not None and is_unedited and not is_bridged and prefix != "bypassed":
         foretold = usage_without(_as_written(planned, size, scale, prices), terms)
     if is_unedited and not is_bridged and upstream_request.body is upstream_request.client_request.body:
         return _Measures(usage, usage, usage, by_rules, 0, foretold, before=before)
@@ -340,7 +340,7 @@ def _measured(
     baseline = marked = usage_without(prompt, terms, evidence)
     least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
     step = context.received.conversation.steps - 1
-    if context.plan_settings.marks and step > 0 and prompt.tokens >= least:
+    if context.plan_settings.marks and step > 0 and prompt.tokens >= least and prefix != "bypassed":
         was_marked = step > 1 and prompt.before >= least
         marked = usage_without(with_marks(prompt, was_marked=was_marked), terms, evidence)
     return _Measures(usage, baseline, marked, by_rules, rewritten, foretold, before=before)
@@ -348,11 +348,16 @@ def _measured(
 
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
     """True where it went as the client wrote it but for the recall tool, behind others of its kind."""
-    is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
-    is_unedited = not (
-        planned.plan.edits or planned.plan.marks or planned.context.exchanges or planned.context.tools.tools
-    )
-    return upstream_request.client_request.is_dry or (is_unedited and is_behind_others)
+    context, plan = planned.context, planned.plan
+    if not upstream_request.client_request.is_dry:
+        is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
+        return is_behind_others and not (plan.edits or plan.marks or context.exchanges or context.tools.tools)
+    sent = planned.previous.sent if planned.previous is not None else None
+    if context.client_request.is_dry or sent is None or sent.head != context.head:
+        return True
+    # a client's request for a summary passes: it stands behind others of its kind where the one before went so, too
+    is_whole = (sent.messages, sent.digest) == (sent.received, sent.received_digest)
+    return is_whole and not (context.tool or context.exchanges or context.tools.tools)
 
 
 def _terms(planned: PlannedRequest, life: CacheLife, prices: Prices) -> CacheTerms:
