@@ -17,15 +17,18 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from operator import methodcaller
 
-from policies.model.memory import StepRecord
+from msgspec import structs
+
+from policies.model.conversation import Conversation
 from proxy.memory import CLIENT_SUMMARIES, Key, StoredText, StoreTrouble
 from proxy.memory.cached import CachedStore
-from proxy.memory.conversation import put_newest
+from proxy.memory.conversation import ParsedRequest, put_newest
+from proxy.requests import PlannedRequest
 
 _CLAUDE = "Your task is to create a detailed summary of "
 _CODEX = "You are performing a CONTEXT CHECKPOINT COMPACTION"
 _SNAPSHOT = "<state_snapshot>"
-ASKS = (
+_ASKS = (
     ("CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.", _CLAUDE),  # Claude Code
     (f"{_CLAUDE}the conversation", ""),
     (_CODEX, ""),  # openai/codex, core/templates/compact/prompt.md
@@ -41,11 +44,11 @@ ASKS = (
     (f"Critically evaluate the {_SNAPSHOT} you just generated", ""),
 )
 """How the newest message begins, and what follows near that, where a client asks for a summary."""
-TRIGGER = '"compaction_trigger"'
+_TRIGGER = '"compaction_trigger"'
 """The item by which Codex asks the provider for one."""
-WITHIN = 1_000
+_WITHIN = 1_000
 """Characters at the beginning of a message or item."""
-TAKES_OVER = (
+_TAKES_OVER = (
     ("This session is being continued from a previous conversation", "Summary:"),  # Claude Code
     ("Another language model started to solve this problem", "with your own analysis:"),  # Codex
 )
@@ -54,51 +57,48 @@ BEFORE_SUMMARY = "before a summary"
 """The anchor of the last step before one: the lifetime of its marks is that of the history behind."""
 _FEWEST = 40
 """Words of a summary by which it is looked for. One with fewer could be another's by chance."""
-
-
-_BYTES = 2**20
-"""Bytes of notes that stay of a tenant: those of about 4,000 summaries."""
-_OWNERS = 64
-"""Owners of one beginning whose conversation is remembered."""
-
-Asker = tuple[str, str]
-"""An API, and the owner that asks there."""
+_BYTES, _OWNERS = 2**20, 64
+"""Bytes of notes that stay of a tenant, some 4,000 summaries; and owners whose conversation with one beginning does."""
 
 
 @dataclass(eq=False)
 class ClientSummaries:
     store: CachedStore
 
-    async def note(self, key: Key, asker: Asker, answer: str, at: float, newest: StepRecord | None) -> None:
-        """The answer to a request for a summary; Claude Code takes over what stands in it as the summary. `newest`: the
-        last step before it."""
+    async def note(self, planned: PlannedRequest, answer: str, at: float) -> None:
+        """The answer to a request for a summary; Claude Code takes over what stands in it as the summary."""
         words = (answer.partition("<summary>")[2].partition("</summary>")[0] or answer).split()
+        context, newest = planned.context, planned.previous
         if len(words) >= _FEWEST:
+            name = _name(context.client_request.dialect, context.client_request.sender.owner, words)
+            texts = [StoredText(name, f"{len(words)} {_digest(words)} {at}", {})]
             with suppress(StoreTrouble):
-                text = StoredText(_name(asker, words), f"{len(words)} {_digest(words)} {at}", {})
-                await self.store.ask("put_texts", methodcaller("put_texts", key, CLIENT_SUMMARIES, [text], _BYTES))
-                if newest is not None:
-                    record = replace(newest, anchor=BEFORE_SUMMARY, edits=())
-                    await self.store.ask("claim", methodcaller("claim", key, record, supersedes=True))
+                await self.store.ask(
+                    "put_texts", methodcaller("put_texts", context.key, CLIENT_SUMMARIES, texts, _BYTES)
+                )
+            if newest is not None and not context.client_request.is_dry:
+                await self.store.supersede(context.key, replace(newest, anchor=BEFORE_SUMMARY, edits=()))
 
-    async def continued(self, own: Key, asker: Asker, text: str) -> Key:
-        """The conversation that this text begins with a summary of, as it was found first; `own` where there was none,
-        or the store did not answer."""
-        continues, owner = self.store.conversations.of(own).continues, asker[1]
+    async def placed(self, parsed: ParsedRequest, dialect: str, owner: str) -> ParsedRequest:
+        """The request in the conversation that it begins with a summary of, as that was found first; in its own where
+        there was none, or the store did not answer."""
+        if not (words := taken_over(parsed.conversation).split()):
+            return parsed
+        continues = self.store.conversations.of(parsed.key).continues
         if owner not in continues:
-            found = await self._find(own, asker, text.split())
+            found = await self._find(parsed.key, owner, _name(dialect, owner, words), words)
             put_newest(continues, owner, continues.get(owner, found), _OWNERS)
-        return Key(own.tenant, continues[owner])
+        return structs.replace(parsed, key=Key(parsed.key.tenant, continues[owner]))
 
-    async def _find(self, own: Key, asker: Asker, words: Sequence[str]) -> str:
-        name, found, ask = _name(asker, words), [(0.0, own.conversation)], self.store.ask
+    async def _find(self, own: Key, owner: str, name: str, words: Sequence[str]) -> str:
+        found, ask = [(0.0, own.conversation)], self.store.ask
         with suppress(StoreTrouble):
-            if asker[1] in await ask("owners", methodcaller("owners", own)):
+            if owner in await ask("owners", methodcaller("owners", own)):
                 return own.conversation  # it went on as that where the store was away
             finding = methodcaller("conversations_with", own.tenant, CLIENT_SUMMARIES, name)
             for conversation in await ask("find", finding):
-                before = Key(own.tenant, conversation)
-                texts = await ask("texts", methodcaller("texts", before, CLIENT_SUMMARIES, [name]))
+                key = Key(own.tenant, conversation)
+                texts = await ask("texts", methodcaller("texts", key, CLIENT_SUMMARIES, [name]))
                 count, digest, at = texts.get(name, "0 - 0").split()
                 if _digest(words[: int(count)]) == digest:
                     found.append((float(at), conversation))
@@ -106,9 +106,28 @@ class ClientSummaries:
         return own.conversation
 
 
-def _name(asker: Asker, words: Sequence[str]) -> str:
+def asks_for_summary(planned: PlannedRequest) -> bool:
+    """True where its client asks for a summary of it, to go on with that in its place."""
+    conversation = planned.context.received.conversation
+    new = [conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1)]
+    if any(block.kind == "opaque" and _TRIGGER in block.text[:_WITHIN] for block in new):
+        return True
+    texts = [block.text[:_WITHIN].lstrip() for block in new if block.kind == "user"]
+    return any(text.startswith(begin) and words in text for text in texts for begin, words in _ASKS)
+
+
+def taken_over(conversation: Conversation) -> str:
+    """A text that begins with the summary which its client begins it with; "" where there is none."""
+    for block in conversation.blocks[conversation.head : conversation.ends[0]]:
+        for words, end in _TAKES_OVER if block.kind == "user" else ():
+            if block.text.lstrip().startswith(words):
+                return block.text.partition(end)[2]
+    return ""
+
+
+def _name(dialect: str, owner: str, words: Sequence[str]) -> str:
     """The name of a note: it begins with the owner's, who deletes it so."""
-    return f"{asker[1]}.{_digest([asker[0], *words[:_FEWEST]])}"
+    return f"{owner}.{_digest([dialect, *words[:_FEWEST]])}"
 
 
 def _digest(words: Sequence[str]) -> str:

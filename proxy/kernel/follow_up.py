@@ -11,9 +11,10 @@ from policies.dialects.overflow import Overflow
 from policies.model.edits import Insert
 from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
+from proxy.kernel.client_summaries import asks_for_summary
 from proxy.kernel.defer import with_tools
 from proxy.kernel.plan import step_record
-from proxy.kernel.prepare import Compactor, asks_for_summary, in_arm, retried
+from proxy.kernel.prepare import Compactor, in_arm, retried
 from proxy.kernel.understand import RequestParser
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import PlannedRequest, UpstreamRequest
@@ -147,9 +148,7 @@ class FollowUp:
         client_request, learned = upstream_request.client_request, self.compactor.learned
         learned.note_refused_tools(upstream_request, True)
         try:
-            planned = await self.compactor.plan(client_request)
-            prepared = self.compactor.compacted(planned) if planned else self.compactor.unread(client_request)
-            whole = await prepared
+            whole = await self.compactor.prepare(client_request)
         except Exception as error:  # law 6: the client gets the upstream's error then
             self.telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             return None
@@ -160,9 +159,8 @@ class FollowUp:
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
         on. None where that does not make it smaller."""
-        planned = await self.compactor.plan(structs.replace(upstream_request.client_request, is_dry=False))
-        compacted = await self.compactor.compacted(planned) if planned is not None else None
-        if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
+        compacted = await self.compactor.prepare(structs.replace(upstream_request.client_request, is_dry=False))
+        if compacted.planned is None or compacted.tokens_sent >= upstream_request.tokens_sent:
             return None
         arm = upstream_request.notes.arm
         return retried(upstream_request, in_arm(compacted, "left") if arm == "holdout" else compacted.noting(arm=arm))
@@ -174,15 +172,13 @@ class FollowUp:
         if not upstream_request.notes.is_read or planned is None:
             return
         context, summaries = planned.context, self.parser.summaries
-        client_request, is_dry = context.client_request, context.client_request.is_dry
-        if summaries is not None and asks_for_summary(context.received.conversation):
-            asker, newest = (client_request.dialect, client_request.sender.owner), None if is_dry else planned.previous
-            await summaries.note(context.key, asker, result.text, self.compactor.clock(), newest)
-        if is_dry:  # nobody has looked for the exchanges in its history
+        if summaries is not None and asks_for_summary(planned):
+            await summaries.note(planned, result.text, self.compactor.clock())
+        if context.client_request.is_dry:  # nobody has looked for the exchanges in its history
             return
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
-        exchange = Insert(after, digest, result.rounds, client_request.dialect)
+        exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
         together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
         complete = context.lookup.complete  # else nobody may take these for all
         context.live.add_exchanges(exchange.dialect, after, digest, together, complete=complete)

@@ -28,7 +28,6 @@ from msgspec import structs
 
 from policies.dialects import TooManyError
 from policies.laws import protected_users
-from policies.model.conversation import Conversation
 from policies.model.memory import FRESH, StepRecord
 from policies.model.summary_record import NO_USE
 from policies.money.bills import Arm
@@ -41,7 +40,7 @@ from policies.tools import writes
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
-from proxy.kernel.client_summaries import ASKS, TRIGGER, WITHIN
+from proxy.kernel.client_summaries import asks_for_summary
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.defer import CalledTools, ToolDeferral, may_defer
 from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
@@ -101,7 +100,7 @@ class Compactor:
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
-        if first is None and _asks(planned) and not self.needs_room(planned):
+        if first is None and asks_for_summary(planned) and not self.needs_room(planned):
             return _passing(self, planned)
         deferral = self.deferral if first is None and planned.context.tools.record is not None else None
         if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
@@ -153,7 +152,7 @@ class Compactor:
             marks=_marks_of(planned),
             notes=Notes(
                 record=record,
-                is_read=context.tool is not None or context.tools.tools is not None or _asks(planned),
+                is_read=context.tool is not None or context.tools.tools is not None or asks_for_summary(planned),
                 left_out=left_out,
                 supersedes=supersedes,
                 may_overflow=self.learned.may_overflow(context, planned.tokens_sent),
@@ -223,7 +222,7 @@ class Compactor:
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}
-        notes = Notes(record=record, is_read=_asks(planned))
+        notes = Notes(record=record, is_read=asks_for_summary(planned))
         return UpstreamRequest(client_request, client_request.body, headers, planned=planned, notes=notes)
 
 
@@ -240,19 +239,6 @@ def _has_texts_of_models(planned: PlannedRequest) -> bool:
     preset, plan = planned.context.preset, planned.plan
     is_written = bool(planned.memory.digests) or plan.adopted or plan.state.use != NO_USE
     return is_written or preset.summarizes or preset.digests is not None
-
-
-def asks_for_summary(conversation: Conversation) -> bool:
-    """True where its client asks for a summary of it, to go on with that in its place."""
-    new = [conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1)]
-    if any(block.kind == "opaque" and TRIGGER in block.text[:WITHIN] for block in new):
-        return True
-    texts = [block.text[:WITHIN].lstrip() for block in new if block.kind == "user"]
-    return any(text.startswith(begin) and words in text for text in texts for begin, words in ASKS)
-
-
-def _asks(planned: PlannedRequest) -> bool:
-    return asks_for_summary(planned.context.received.conversation)
 
 
 def _decisions(record: StepRecord) -> tuple[object, ...]:
@@ -555,7 +541,7 @@ def holding_out(compactor: Compactor, holdout: Holdout) -> Prepare:
             headers = compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
         may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
-        is_read = may_overflow or _asks(planned)
+        is_read = may_overflow or asks_for_summary(planned)
         return in_arm(compactor.observed(planned), "holdout").noting(may_overflow=may_overflow, is_read=is_read)
 
     return compact

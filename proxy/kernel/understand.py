@@ -39,7 +39,7 @@ from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, restore
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.client_summaries import TAKES_OVER, ClientSummaries
+from proxy.kernel.client_summaries import ClientSummaries
 from proxy.kernel.defer import ToolDeferral, with_tools, without_searches
 from proxy.memory import Key, conversation_id
 from proxy.memory.cached import NO_LOOKUP, CachedStore
@@ -215,10 +215,8 @@ class RequestParser:
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
         async with self._turn(new, is_accepted):
             parsed = await self._parsed(kind, body, earlier, new)
-        is_unnamed = parsed is not None and not (named or parsed.request.conversation)
-        if parsed and owner and self.summaries and is_unnamed and (summary := taken_over(parsed.conversation)):
-            key = await self.summaries.continued(parsed.key, (dialect, owner), summary)
-            parsed = structs.replace(parsed, key=key)
+        if parsed is not None and self.summaries is not None and owner and not (named or parsed.request.conversation):
+            parsed = await self.summaries.placed(parsed, dialect, owner)
         if parsed is not None and (is_accepted or parsed.size <= _UNPROVEN_BYTES):
             self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
@@ -415,15 +413,6 @@ class Assembler:
             tool_kinds=settings.tool_kinds,
             keep=joined(settings.keep, client_request.options.keep),
         )
-
-
-def taken_over(conversation: Conversation) -> str:
-    """A text that begins with the summary which its client begins it with; "" where there is none."""
-    for block in conversation.blocks[conversation.head : conversation.ends[0]]:
-        for words, end in TAKES_OVER if block.kind == "user" else ():
-            if block.text.lstrip().startswith(words):
-                return block.text.partition(end)[2]
-    return ""
 
 
 def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:

@@ -16,7 +16,7 @@ from proxy.kernel.prepare import Holdout
 from proxy.kernel.understand import RequestParser
 from proxy.lab.provider import Received, Say
 from proxy.memory import CLIENT_SUMMARIES, Key, StoreTrouble, TextKind, open_store
-from proxy.memory.conversation import Conversations
+from proxy.memory.conversation import Conversations, ParsedRequest
 from proxy.memory.forgetting import Scope, delete_stored
 from proxy.memory.sqlite.store import SqliteStore
 from tests.kit.apis import APIS, Api
@@ -304,10 +304,10 @@ async def test_whoever_looks_for_a_summary_keeps_nobody_from_planning(monkeypatc
     conversations, large = Conversations(), "The words of a file. " * 4_000
 
     class Slow(ClientSummaries):
-        async def continued(self, own: Key, asker: tuple[str, str], text: str) -> Key:
+        async def placed(self, parsed: ParsedRequest, dialect: str, owner: str) -> ParsedRequest:
             other = json.dumps({"model": "m", "messages": [user(f"Another. {large}")]}).encode()
-            assert await asyncio.wait_for(parser.parse("openai_chat", other, "t", owner="o", is_accepted=False), 20)
-            return own
+            assert await asyncio.wait_for(parser.parse(dialect, other, "t", is_accepted=False), 20)
+            return parsed
 
     parser = RequestParser(conversations, Slow(None))  # type: ignore[arg-type]
     body = json.dumps({"model": "m", "messages": [*beginning(CODEX_BEGINS), user(large)]}).encode()

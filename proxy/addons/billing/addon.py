@@ -318,10 +318,13 @@ def _measured(
     context, size, life = planned.context, upstream_request.tokens_sent, _life(upstream_request, planned)
     calibration = context.calibration if reported is None else context.calibration.learn(size, reported.prompt)
     tokens = calibration.estimate(size) if reported is None else reported.prompt
-    scale, terms = _Scale(tokens, size, calibration.ratio), _terms(planned, life, prices)
+    scale, settings = _Scale(tokens, size, calibration.ratio), context.plan_settings
+    has_entries = settings.prices.breakpoints
+    terms = CacheTerms(
+        settings.cache, prices, not life.would_be_cold, has_entries and settings.prices.write > prices.write
+    )
     before, expected = _sent_before(upstream_request, planned, scale)
-    is_cached = context.plan_settings.prices.breakpoints or not prices.breakpoints
-    likely = Prompt(tokens, expected, tokens if is_cached else 0)
+    likely = Prompt(tokens, expected, tokens if has_entries or not prices.breakpoints else 0)
     is_longer = terms.is_longer or life.is_longer
     usage = reported or usage_without(likely, replace(terms, is_warm=not life.is_cold, is_longer=is_longer))
     prefix = upstream_request.headers["x-narrows-prefix"]
@@ -336,11 +339,12 @@ def _measured(
         foretold = usage_without(_as_written(planned, size, scale, prices), terms)
     if is_unedited and not is_bridged and upstream_request.body is upstream_request.client_request.body:
         return _Measures(usage, usage, usage, by_rules, 0, foretold, before=before)
-    rewritten = _rewritten(prefix, before, expected, usage.cached)
+    is_told = prefix in (*_UNBROKEN, "checkpoint:cold")
+    rewritten = 0 if is_told else max(0, before - expected or expected - usage.cached)
     baseline = marked = usage_without(prompt, terms, evidence)
-    least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
+    least = max(settings.budget.floor, settings.cache.least)
     step = context.received.conversation.steps - 1
-    if context.plan_settings.marks and step > 0 and prompt.tokens >= least and prefix != "bypassed":
+    if settings.marks and step > 0 and prompt.tokens >= least and prefix != "bypassed":
         was_marked = step > 1 and prompt.before >= least
         marked = usage_without(with_marks(prompt, was_marked=was_marked), terms, evidence)
     return _Measures(usage, baseline, marked, by_rules, rewritten, foretold, before=before)
@@ -358,13 +362,6 @@ def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> 
     # a client's request for a summary passes: it stands behind others of its kind where the one before went so, too
     is_whole = (sent.messages, sent.digest) == (sent.received, sent.received_digest)
     return is_whole and not (context.tool or context.exchanges or context.tools.tools)
-
-
-def _terms(planned: PlannedRequest, life: CacheLife, prices: Prices) -> CacheTerms:
-    """Those with nothing done."""
-    settings = planned.context.plan_settings
-    is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
-    return CacheTerms(settings.cache, prices, not life.would_be_cold, is_longer)
 
 
 def _life(upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheLife:
@@ -412,13 +409,6 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
     cached_end = ledger.cached_before(end if state.changed is None else min(end, state.changed))
     is_found = cached_end > 0 or not planned.context.plan_settings.prices.breakpoints
     return scale(head + ledger_sums[end]), scale(head + ledger_sums[cached_end]) if is_found else 0
-
-
-def _rewritten(prefix: str, before: int, expected: int, cached: int) -> int:
-    """Tokens that were in the cache and were written again, because what stood before them had changed."""
-    if prefix in (*_UNBROKEN, "checkpoint:cold"):
-        return 0
-    return max(0, before - expected or expected - cached)
 
 
 async def start(services: Services) -> Billing | None:
