@@ -26,22 +26,20 @@ from proxy.memory.conversation import ParsedRequest, put_newest
 from proxy.requests import PlannedRequest
 
 _CLAUDE = "Your task is to create a detailed summary of "
-_CODEX = "You are performing a CONTEXT CHECKPOINT COMPACTION"
-_SNAPSHOT = "<state_snapshot>"
 _ASKS = (
     ("CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.", _CLAUDE),  # Claude Code
     (f"{_CLAUDE}the conversation", ""),
-    (_CODEX, ""),  # openai/codex, core/templates/compact/prompt.md
-    ("Provide a detailed prompt for continuing our conversation above", ""),  # sst/opencode, src/session/compaction.ts
+    ("You are performing a CONTEXT CHECKPOINT COMPACTION", ""),  # openai/codex, core/templates/compact/prompt.md
+    ("Provide a detailed prompt for continuing our conversation above", ""),  # sst/opencode, session/compaction.ts
     ("Create a new anchored summary from the conversation history", ""),
     ("Update the anchored summary below using the conversation history", ""),
     # cline/cline, src/core/prompts/contextManagement.ts
     ('<explicit_instructions type="summarize_task">', "The current conversation is rapidly running out of context"),
     # google-gemini/gemini-cli and QwenLM/qwen-code, packages/core/src/services/chatCompressionService.ts
-    ("First, reason in your ", _SNAPSHOT),
-    (f"Generate a new {_SNAPSHOT} based on the provided history", ""),
-    (f"A previous {_SNAPSHOT} exists in the history", ""),
-    (f"Critically evaluate the {_SNAPSHOT} you just generated", ""),
+    ("First, reason in your ", "<state_snapshot>"),
+    ("Generate a new <state_snapshot> based on the provided history", ""),
+    ("A previous <state_snapshot> exists in the history", ""),
+    ("Critically evaluate the <state_snapshot> you just generated", ""),
 )
 """How the newest message begins, and what follows near that, where a client asks for a summary."""
 _TRIGGER = '"compaction_trigger"'
@@ -72,10 +70,9 @@ class ClientSummaries:
         if len(words) >= _FEWEST:
             name = _name(context.client_request.dialect, context.client_request.sender.owner, words)
             texts = [StoredText(name, f"{len(words)} {_digest(words)} {at}", {})]
+            put = methodcaller("put_texts", context.key, CLIENT_SUMMARIES, texts, _BYTES)
             with suppress(StoreTrouble):
-                await self.store.ask(
-                    "put_texts", methodcaller("put_texts", context.key, CLIENT_SUMMARIES, texts, _BYTES)
-                )
+                await self.store.ask("put_texts", put)
             if newest is not None and not context.client_request.is_dry:
                 await self.store.supersede(context.key, replace(newest, anchor=BEFORE_SUMMARY, edits=()))
 
@@ -86,12 +83,12 @@ class ClientSummaries:
             return parsed
         continues = self.store.conversations.of(parsed.key).continues
         if owner not in continues:
-            found = await self._find(parsed.key, owner, _name(dialect, owner, words), words)
-            put_newest(continues, owner, continues.get(owner, found), _OWNERS)
+            name = await self._find(parsed.key, owner, _name(dialect, owner, words), words)
+            put_newest(continues, owner, continues.get(owner, name), _OWNERS)
         return structs.replace(parsed, key=Key(parsed.key.tenant, continues[owner]))
 
     async def _find(self, own: Key, owner: str, name: str, words: Sequence[str]) -> str:
-        found, ask = [(0.0, own.conversation)], self.store.ask
+        candidates, ask = [(0.0, own.conversation)], self.store.ask
         with suppress(StoreTrouble):
             if owner in await ask("owners", methodcaller("owners", own)):
                 return own.conversation  # it went on as that where the store was away
@@ -101,8 +98,8 @@ class ClientSummaries:
                 texts = await ask("texts", methodcaller("texts", key, CLIENT_SUMMARIES, [name]))
                 count, digest, at = texts.get(name, "0 - 0").split()
                 if _digest(words[: int(count)]) == digest:
-                    found.append((float(at), conversation))
-            return max(found)[1]
+                    candidates.append((float(at), conversation))
+            return max(candidates)[1]
         return own.conversation
 
 

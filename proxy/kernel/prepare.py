@@ -22,6 +22,7 @@ import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from msgspec import structs
@@ -76,7 +77,7 @@ class Compactor:
         self.clock = clock
         self.learned = learned = Learned(settings, clock)
         assembler = Assembler(settings, price_book, learned)
-        prices, refuses, called = price_book.prices, learned.refuses_tools, CalledTools(store, clock)
+        prices, refuses, called = price_book.prices, partial(learned.refuses, "tools"), CalledTools(store, clock)
         deferral = ToolDeferral(settings, store, telemetry, called, prices, refuses)
         self.deferral = deferral if may_defer(settings) else None
         self.understanding = Understanding(parser, store, assembler, price_book, learned, self.deferral)

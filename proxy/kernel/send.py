@@ -196,9 +196,10 @@ async def settled(
         _report(telemetry, "failed" if is_refused else "retried", first, too_long.request, changed)
         sent = too_long if is_refused else sent
     if deferring is not None and sent.reply.status >= 400:
-        follow_up.compactor.learned.note_refused_tools(deferring, False)
+        follow_up.compactor.learned.note_refused("tools", deferring, False)
     if marked is not None and sent.reply.status < 400:
-        follow_up.learn_refused_marks(marked)
+        telemetry.log.warning("marks_refused", field=marked.marks)
+        follow_up.compactor.learned.note_refused("marks", marked)
     return sent
 
 

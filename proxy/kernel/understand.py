@@ -20,12 +20,13 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from itertools import takewhile
+from typing import Literal
 
 from cachetools import LRUCache, TTLCache
 from msgspec import structs
 
 from policies.assemble import PlanOptions, assemble
-from policies.dialects import DIALECTS, Consent
+from policies.dialects import DIALECTS, Consent, Request
 from policies.dialects.overflow import LearnedWindow, Overflow
 from policies.keep import joined
 from policies.model.conversation import Conversation, Message, converse
@@ -108,7 +109,7 @@ class Understanding:
         decision = first.context.tools if first is not None else WHOLE
         if first is None and self.deferral is not None:
             decision = await self.deferral(client_request, live, received)
-        parsed = with_tools(received, decision.tools) if decision.tools is not None else received
+        parsed = with_tools(received, decision.tools)
         assembly = self.assembler.assemble(client_request, live, parsed)
         if assembly is None:
             return None
@@ -175,8 +176,7 @@ class Understanding:
         live.restored = remembered if restored_weight(remembered) < _RESTORED_BYTES else {}
         parsed = received
         if whole.body is not received.request.body:
-            parsed = await self.parser.parse_of(client_request, whole.body) or received
-            parsed = with_tools(parsed, received.tools) if received.tools is not None else parsed
+            parsed = with_tools(await self.parser.parse_of(client_request, whole.body) or received, received.tools)
         return parsed, whole.lost, whole.answers
 
 
@@ -277,8 +277,7 @@ class RequestParser:
             conversation = await in_thread(converse, messages)
         else:
             conversation = converse(messages, conversation, len(shared))
-        key = _key(kind[0], kind[1], kind[2] or request.conversation, conversation)
-        return ParsedRequest(request, count, conversation, key)
+        return ParsedRequest(request, count, conversation, _key(kind, request, conversation))
 
     async def _find(self, kind: _Kind, body: bytes) -> tuple[Branch | None, bool]:
         """The earlier request that the body has most in common with, as it is used; and whether the body extends it."""
@@ -358,7 +357,7 @@ class Assembler:
         return (
             *(client_request.is_dry, options.preset, options.aim, options.context_tokens),
             *(options.keep, options.stale, reserve, learned, upstream),
-            *(self._learned.refuses_marks(upstream, request.model), self._price_book.version),
+            *(self._learned.refuses("marks", upstream, request.model), self._price_book.version),
             self._learned.caches.ignores_lifetimes(request.model, upstream),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
@@ -396,7 +395,7 @@ class Assembler:
     def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
         settings, upstream = self._settings, client_request.upstream
         row = self._rows.get(upstream)
-        is_refused = self._learned.refuses_marks(upstream, model)
+        is_refused = self._learned.refuses("marks", upstream, model)
         stays = client_request.is_dry or is_refused or self._learned.caches.ignores_lifetimes(model, upstream)
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
@@ -415,11 +414,11 @@ class Assembler:
         )
 
 
-def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:
+def _key(kind: _Kind, request: Request, conversation: Conversation) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
-    beginning = f"{dialect}\0{conversation.end_anchor(0)}"
-    return Key(tenant, conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
+    name, beginning = kind[2] or request.conversation, f"{kind[0]}\0{conversation.end_anchor(0)}"
+    return Key(kind[1], conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
@@ -449,6 +448,9 @@ _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
 
 
+_Refused = Literal["marks", "tools"]
+
+
 class Learned:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._calibrates = settings.calibrate
@@ -457,8 +459,7 @@ class Learned:
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
-        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
-        self._refused_tools: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
+        self._refused: LRUCache[tuple[_Refused, str, str], bool] = LRUCache(2 * _MODELS)
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(_served_by(client_request, model)) if self._windows else None
@@ -466,22 +467,15 @@ class Learned:
     def calibration(self, live: LiveConversation, model: str) -> Calibration:
         return live.calibration or Calibration(self._ratios.get(model, 1.0))
 
-    def refuses_marks(self, upstream: str, model: str) -> bool:
-        return (upstream, model) in self._refused_marks
+    def refuses(self, what: _Refused, upstream: str, model: str) -> bool:
+        return self._refused.get((what, upstream, model), False)
 
-    def note_refused_marks(self, upstream_request: UpstreamRequest) -> None:
+    def note_refused(self, what: _Refused, upstream_request: UpstreamRequest, is_refused: bool = True) -> None:
+        """An upstream does not take marks of ours or deferred definitions for this model; or it has refused what goes
+        without these as well."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
-        self._refused_marks[upstream_request.client_request.upstream, model] = True
-
-    def refuses_tools(self, upstream: str, model: str) -> bool:
-        return self._refused_tools.get((upstream, model), False)
-
-    def note_refused_tools(self, upstream_request: UpstreamRequest, is_refused: bool) -> None:
-        """An upstream does not take deferred definitions for this model, or has refused the whole list as well."""
-        assert upstream_request.planned is not None
-        model = upstream_request.planned.context.request.model
-        self._refused_tools[upstream_request.client_request.upstream, model] = is_refused
+        self._refused[what, upstream_request.client_request.upstream, model] = is_refused
 
     def note_overflow(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
         """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""

@@ -419,10 +419,8 @@ def note_first(live: LiveConversation, event: str) -> bool:
 
 def fits(state: PlanState, conversation: Conversation, anchor: str) -> bool:
     """True where this is the state of an earlier step of the history, which ends at this anchor."""
-    if not 0 < state.step < conversation.steps:
-        return False
-    end = conversation.ends[state.step - 1]
-    return len(state.ledger.sent) == end and conversation.end_anchor(state.step - 1) == anchor
+    is_earlier, last = 0 < state.step < conversation.steps, state.step - 1
+    return is_earlier and len(state.ledger.sent) == conversation.ends[last] and conversation.end_anchor(last) == anchor
 
 
 def restored_weight(restored: Mapping[tuple[object, ...], RestoredMessages]) -> int:

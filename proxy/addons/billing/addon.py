@@ -55,7 +55,6 @@ _LONGEST = 100
 """Characters of the name of a model, which comes from clients."""
 _CALLS = 1_000
 """Calls of one reply that are counted."""
-_UNKNOWN = Prices()
 
 
 class Billing(Addon):
@@ -121,7 +120,7 @@ class Billing(Addon):
         bill = RequestBill(
             id=uuid4().hex,
             at=self._clock(),
-            labels=_bounded(labels),
+            labels=structs.replace(labels, model=well_formed(labels.model[:_LONGEST])),
             conversation=key.conversation,
             prefix="",
             mode=mode,
@@ -140,19 +139,17 @@ class Billing(Addon):
         client_request, planned, headers = first.client_request, first.planned, first.headers
         conversation = planned.context.conversation if planned is not None else None
         model = planned.context.request.model if planned is not None else first.model or ""
-        prices = self._prices(model, client_request.upstream) if model else _UNKNOWN
+        prices = self._prices(model, client_request.upstream) if model else Prices()
         return RequestBill(
             id=id,
             at=self._clock(),
-            labels=_bounded(
-                Labels(
-                    tenant=client_request.sender.tenant,
-                    owner=client_request.sender.owner,
-                    model=model,
-                    preset=client_request.options.preset or self._preset,
-                    api=client_request.dialect,
-                    key=client_request.sender.key.name if client_request.sender.key is not None else "",
-                )
+            labels=Labels(
+                tenant=client_request.sender.tenant,
+                owner=client_request.sender.owner,
+                model=well_formed(model[:_LONGEST]),
+                preset=client_request.options.preset or self._preset,
+                api=client_request.dialect,
+                key=client_request.sender.key.name if client_request.sender.key is not None else "",
             ),
             conversation=planned.context.key.conversation if planned is not None else "",
             prefix=headers.get("x-narrows-prefix", ""),
@@ -190,22 +187,14 @@ class Billing(Addon):
             self._telemetry.recalled(answered, len(answers) - answered, each.usage)
 
     def _write(self, bill: RequestBill, tools: ToolUse | None = None) -> None:
-        key, record = Key(bill.labels.tenant, bill.conversation), (bill, tools)
-        pending = PendingWrite(key, self._write_all, record=record, together=True, without_conversation=_of_nobody)
-        self._writes.put(pending)
+        key, of_nobody = Key(bill.labels.tenant, bill.conversation), (structs.replace(bill, conversation=""), tools)
+        more: dict[str, Any] = {"together": True, "without_conversation": lambda _: of_nobody}
+        self._writes.put(PendingWrite(key, self._write_all, record=(bill, tools), **more))
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
         pairs: list[Any] = [pending.record for pending in row]
         await self._store.add_bills([bill for bill, _ in pairs])
         await self._store.add_tools([pair for pair in pairs if pair[1] is not None])
-
-
-def _of_nobody(record: tuple[RequestBill, ToolUse | None]) -> tuple[RequestBill, ToolUse | None]:
-    return structs.replace(record[0], conversation=""), record[1]
-
-
-def _bounded(labels: Labels) -> Labels:
-    return structs.replace(labels, model=well_formed(labels.model[:_LONGEST]))
 
 
 # --- from a request, its plan and the provider's usage to what it cost, and would have cost with nothing done ---
