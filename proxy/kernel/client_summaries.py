@@ -19,14 +19,13 @@ from operator import methodcaller
 
 from msgspec import structs
 
-from policies.model.conversation import Conversation
 from proxy.memory import CLIENT_SUMMARIES, Key, StoredText, StoreTrouble
 from proxy.memory.cached import CachedStore
 from proxy.memory.conversation import ParsedRequest, put_newest
 from proxy.requests import PlannedRequest
 
 _CLAUDE = "Your task is to create a detailed summary of "
-_ASKS = (
+ASKS = (
     ("CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.", _CLAUDE),  # Claude Code
     (f"{_CLAUDE}the conversation", ""),
     ("You are performing a CONTEXT CHECKPOINT COMPACTION", ""),  # openai/codex, core/templates/compact/prompt.md
@@ -42,11 +41,11 @@ _ASKS = (
     ("Critically evaluate the <state_snapshot> you just generated", ""),
 )
 """How the newest message begins, and what follows near that, where a client asks for a summary."""
-_TRIGGER = '"compaction_trigger"'
+TRIGGER = '"compaction_trigger"'
 """The item by which Codex asks the provider for one."""
-_WITHIN = 1_000
+WITHIN = 1_000
 """Characters at the beginning of a message or item."""
-_TAKES_OVER = (
+TAKES_OVER = (
     ("This session is being continued from a previous conversation", "Summary:"),  # Claude Code
     ("Another language model started to solve this problem", "with your own analysis:"),  # Codex
 )
@@ -76,11 +75,10 @@ class ClientSummaries:
             if newest is not None and not context.client_request.is_dry:
                 await self.store.supersede(context.key, replace(newest, anchor=BEFORE_SUMMARY, edits=()))
 
-    async def placed(self, parsed: ParsedRequest, dialect: str, owner: str) -> ParsedRequest:
-        """The request in the conversation that it begins with a summary of, as that was found first; in its own where
-        there was none, or the store did not answer."""
-        if not (words := taken_over(parsed.conversation).split()):
-            return parsed
+    async def placed(self, parsed: ParsedRequest, dialect: str, owner: str, text: str) -> ParsedRequest:
+        """The request in the conversation that this text in it begins with a summary of, as that was found first; in
+        its own where there was none, or the store did not answer."""
+        words = text.split()
         continues = self.store.conversations.of(parsed.key).continues
         if owner not in continues:
             name = await self._find(parsed.key, owner, _name(dialect, owner, words), words)
@@ -101,25 +99,6 @@ class ClientSummaries:
                     candidates.append((float(at), conversation))
             return max(candidates)[1]
         return own.conversation
-
-
-def asks_for_summary(planned: PlannedRequest) -> bool:
-    """True where its client asks for a summary of it, to go on with that in its place."""
-    conversation = planned.context.received.conversation
-    new = [conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1)]
-    if any(block.kind == "opaque" and _TRIGGER in block.text[:_WITHIN] for block in new):
-        return True
-    texts = [block.text[:_WITHIN].lstrip() for block in new if block.kind == "user"]
-    return any(text.startswith(begin) and words in text for text in texts for begin, words in _ASKS)
-
-
-def taken_over(conversation: Conversation) -> str:
-    """A text that begins with the summary which its client begins it with; "" where there is none."""
-    for block in conversation.blocks[conversation.head : conversation.ends[0]]:
-        for words, end in _TAKES_OVER if block.kind == "user" else ():
-            if block.text.lstrip().startswith(words):
-                return block.text.partition(end)[2]
-    return ""
 
 
 def _name(dialect: str, owner: str, words: Sequence[str]) -> str:

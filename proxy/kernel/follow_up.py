@@ -11,10 +11,9 @@ from policies.dialects.overflow import Overflow
 from policies.model.edits import Insert
 from policies.restore import ReplyInProgress, reply_digest
 from proxy.config import Settings
-from proxy.kernel.client_summaries import asks_for_summary
 from proxy.kernel.defer import with_tools
 from proxy.kernel.plan import step_record
-from proxy.kernel.prepare import Compactor, in_arm, retried
+from proxy.kernel.prepare import Compactor, asks_for_summary, in_arm, retried
 from proxy.kernel.understand import RequestParser
 from proxy.memory.cached import CachedStore, StoreWriter
 from proxy.requests import PlannedRequest, UpstreamRequest

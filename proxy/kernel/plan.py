@@ -30,9 +30,9 @@ from policies.restore import ReplyInProgress
 from policies.rules.base import ConfiguredPolicy
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.client_summaries import BEFORE_SUMMARY, taken_over
+from proxy.kernel.client_summaries import BEFORE_SUMMARY
 from proxy.kernel.cold import FEWEST_BYTES, ColdProcess, Deadline, Turns
-from proxy.kernel.understand import Understanding
+from proxy.kernel.understand import Understanding, taken_over
 from proxy.memory import UNTOUCHED, Key
 from proxy.memory.cached import NO_LOOKUP
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext

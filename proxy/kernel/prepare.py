@@ -41,7 +41,7 @@ from policies.tools import writes
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
 from proxy.identity.credential import CredentialStates
-from proxy.kernel.client_summaries import asks_for_summary
+from proxy.kernel.client_summaries import ASKS, TRIGGER, WITHIN
 from proxy.kernel.cold import ColdProcess
 from proxy.kernel.defer import CalledTools, ToolDeferral, may_defer
 from proxy.kernel.plan import Planner, PlanRuns, prefix_outcome, reply_headers, step_record
@@ -240,6 +240,16 @@ def _has_texts_of_models(planned: PlannedRequest) -> bool:
     preset, plan = planned.context.preset, planned.plan
     is_written = bool(planned.memory.digests) or plan.adopted or plan.state.use != NO_USE
     return is_written or preset.summarizes or preset.digests is not None
+
+
+def asks_for_summary(planned: PlannedRequest) -> bool:
+    """True where its client asks for a summary of it, to go on with that in its place."""
+    conversation = planned.context.received.conversation
+    new = [conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1)]
+    if any(block.kind == "opaque" and TRIGGER in block.text[:WITHIN] for block in new):
+        return True
+    texts = [block.text[:WITHIN].lstrip() for block in new if block.kind == "user"]
+    return any(text.startswith(begin) and words in text for text in texts for begin, words in ASKS)
 
 
 def _decisions(record: StepRecord) -> tuple[object, ...]:

@@ -40,7 +40,7 @@ from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, restore
 from proxy.config import Settings
 from proxy.event_loop import in_thread
-from proxy.kernel.client_summaries import ClientSummaries
+from proxy.kernel.client_summaries import TAKES_OVER, ClientSummaries
 from proxy.kernel.defer import ToolDeferral, with_tools, without_searches
 from proxy.memory import Key, conversation_id
 from proxy.memory.cached import NO_LOOKUP, CachedStore
@@ -109,7 +109,7 @@ class Understanding:
         decision = first.context.tools if first is not None else WHOLE
         if first is None and self.deferral is not None:
             decision = await self.deferral(client_request, live, received)
-        parsed = with_tools(received, decision.tools)
+        parsed = with_tools(received, decision.tools) if decision.tools is not None else received
         assembly = self.assembler.assemble(client_request, live, parsed)
         if assembly is None:
             return None
@@ -215,8 +215,9 @@ class RequestParser:
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
         async with self._turn(new, is_accepted):
             parsed = await self._parsed(kind, body, earlier, new)
-        if parsed is not None and self.summaries is not None and owner and not (named or parsed.request.conversation):
-            parsed = await self.summaries.placed(parsed, dialect, owner)
+        is_unnamed = parsed is not None and not (named or parsed.request.conversation)
+        if parsed and is_unnamed and owner and self.summaries and (text := taken_over(parsed.conversation)):
+            parsed = await self.summaries.placed(parsed, dialect, owner, text)
         if parsed is not None and (is_accepted or parsed.size <= _UNPROVEN_BYTES):
             self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
@@ -412,6 +413,15 @@ class Assembler:
             tool_kinds=settings.tool_kinds,
             keep=joined(settings.keep, client_request.options.keep),
         )
+
+
+def taken_over(conversation: Conversation) -> str:
+    """A text that begins with the summary which its client begins it with; "" where there is none."""
+    for block in conversation.blocks[conversation.head : conversation.ends[0]]:
+        for words, end in TAKES_OVER if block.kind == "user" else ():
+            if block.text.lstrip().startswith(words):
+                return block.text.partition(end)[2]
+    return ""
 
 
 def _key(kind: _Kind, request: Request, conversation: Conversation) -> Key:

@@ -304,7 +304,7 @@ async def test_whoever_looks_for_a_summary_keeps_nobody_from_planning(monkeypatc
     conversations, large = Conversations(), "The words of a file. " * 4_000
 
     class Slow(ClientSummaries):
-        async def placed(self, parsed: ParsedRequest, dialect: str, owner: str) -> ParsedRequest:
+        async def placed(self, parsed: ParsedRequest, dialect: str, owner: str, text: str) -> ParsedRequest:
             other = json.dumps({"model": "m", "messages": [user(f"Another. {large}")]}).encode()
             assert await asyncio.wait_for(parser.parse(dialect, other, "t", is_accepted=False), 20)
             return parsed
