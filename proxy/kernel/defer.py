@@ -169,10 +169,8 @@ def _digest_of(record: StepRecord) -> str:
     return record.reason.partition(" ")[0]
 
 
-def with_tools(parsed: ParsedRequest, tools: DeferredTools | None) -> ParsedRequest:
+def with_tools(parsed: ParsedRequest, tools: DeferredTools) -> ParsedRequest:
     """The request as it is sent: with what its searches have found, where that stands in the list."""
-    if tools is None:
-        return parsed
     hits = tools.found_in(parsed.conversation) if tools.form.finds_in_list else ()
     request = tools.applied_to(parsed.request, parsed.conversation, hits)
     return structs.replace(parsed, request=request, tools=tools)

@@ -96,7 +96,8 @@ class FollowUp:
     ) -> UpstreamRequest:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
-        sent, understanding = with_tools(context.received, context.tools.tools), self.compactor.understanding
+        tools, sent, understanding = context.tools.tools, context.received, self.compactor.understanding
+        sent = with_tools(sent, tools) if tools is not None else sent
         reading = understanding.restored(client_request, context.live, sent, context.exchanges, in_progress)
         restored, _, answers = await reading
         dialect, request = context.dialect, restored.request

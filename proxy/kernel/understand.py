@@ -176,7 +176,8 @@ class Understanding:
         live.restored = remembered if restored_weight(remembered) < _RESTORED_BYTES else {}
         parsed = received
         if whole.body is not received.request.body:
-            parsed = with_tools(await self.parser.parse_of(client_request, whole.body) or received, received.tools)
+            parsed = await self.parser.parse_of(client_request, whole.body) or received
+            parsed = with_tools(parsed, received.tools) if received.tools is not None else parsed
         return parsed, whole.lost, whole.answers
 
 
