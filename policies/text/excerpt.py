@@ -175,7 +175,7 @@ def choose_lines(
         if i < 0 or i in chosen or costs[i] > most == _LAST_STATUS:
             continue
         shown = lines[i] if costs[i] <= room else beginning(lines[i], most, cost)
-        if i != first or line_cost(shown, cost) <= room:
+        if i in (status, last) or line_cost(shown, cost) <= room:
             chosen[i] = shown
             room -= line_cost(shown, cost)
     for order in orders:
