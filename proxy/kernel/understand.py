@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import takewhile
 from typing import Literal
 
@@ -58,6 +59,7 @@ from proxy.requests import WHOLE, ClientRequest, PlannedRequest, RequestContext,
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook
 
+_RELEASE = version("narrows")
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
 _NEW_BYTES = 50_000
@@ -258,10 +260,8 @@ class RequestParser:
         """The request, which begins like an `earlier` one; so many bytes of it are `new`. It is held to the limits; but
         what is put back was bounded where it was made: a round of recalls is not to fail at the last message."""
         before, dialect, bounded = earlier.request if earlier else None, DIALECTS[kind[0]], not kind[3]
-        if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
-            request = await in_thread(dialect.split, body, before, bounded)
-        else:
-            request = dialect.split(body, before, bounded)
+        is_large, split = len(body) > _HUGE_BYTES or new > _NEW_BYTES, (body, before, bounded)
+        request = await in_thread(dialect.split, *split) if is_large else dialect.split(*split)
         if request is None:
             return None
         count = await self.counter(request.model)
@@ -377,10 +377,11 @@ class Assembler:
             budget = learned.budget(options.limits, settings.prices, reserve, has_floor=has_floor)
             settings = replace(settings, learned=budget)
         tools = parsed.tools.whole if parsed.tools else request.tool_list
-        before_messages = (tools, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
-        head = sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32]
+        model, ours = request.model.encode(), (plan_input.tool[1] if plan_input.tool else b"")
+        head = _digest(model, tools, ours, request.instructions)
         if parsed.tools:  # another list of the same tools
-            head = head[:LIST_AT] + sha256(request.tool_list).hexdigest()[:LIST_AT]
+            head = head[:LIST_AT] + _digest(request.tool_list)[:LIST_AT]
+        head += _digest(model, tools, request.instructions)[:LIST_AT]
         stale = client_request.options.stale.over(options.preset.writing.stale).over(self._stale)
         return Assembly(
             settings=settings,
@@ -432,16 +433,19 @@ def _key(kind: _Kind, request: Request, conversation: Conversation) -> Key:
     return Key(kind[1], conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
 
 
+def _digest(*parts: bytes) -> str:
+    return sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     prices = (settings.prices, settings.aim, settings.is_chat, settings.budget)
     values = (*prices, settings.marks, settings.slots, settings.marks_end, settings.head, settings.text_protocol)
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
     ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
-    preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
-    sight = (settings.sight,) if settings.sight else ()
-    effect = "observe" if client_request.is_dry else "on"
-    parts = (values, ways, settings.exceptions, tools, preset, effect, *keep, *sight)
-    return sha256(repr(parts).encode()).hexdigest()[:32]
+    preset, effect = described(settings.policies), "observe" if client_request.is_dry else "on"
+    chosen = filter(None, (settings.keep, settings.sight))
+    parts = (_RELEASE, values, ways, settings.exceptions, tools, preset, effect, *chosen)
+    return _digest(repr(parts).encode())
 
 
 # --- what upstreams have shown: how large a model's window is, where a prompt was too long; which models take no cache

@@ -187,9 +187,10 @@ class Billing(Addon):
             self._telemetry.recalled(answered, len(answers) - answered, each.usage)
 
     def _write(self, bill: RequestBill, tools: ToolUse | None = None) -> None:
-        key, of_nobody = Key(bill.labels.tenant, bill.conversation), (structs.replace(bill, conversation=""), tools)
-        more: dict[str, Any] = {"together": True, "without_conversation": lambda _: of_nobody}
-        self._writes.put(PendingWrite(key, self._write_all, record=(bill, tools), **more))
+        key, record = Key(bill.labels.tenant, bill.conversation), (bill, tools)
+        pending = PendingWrite(key, self._write_all, record=record, together=True)
+        pending.without_conversation = lambda each: (structs.replace(each[0], conversation=""), each[1])
+        self._writes.put(pending)
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
         pairs: list[Any] = [pending.record for pending in row]
