@@ -28,7 +28,7 @@ _CLAUDE = "Your task is to create a detailed summary of "
 ASKS = (
     ("CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.", _CLAUDE),  # Claude Code
     (f"{_CLAUDE}the conversation", ""),
-    ("You are performing a CONTEXT CHECKPOINT COMPACTION", ""),  # openai/codex, core/templates/compact/prompt.md
+    ("You are performing a CONTEXT CHECKPOINT COMPACTION", ""),  # openai/codex, core/templates/compact
     ("Provide a detailed prompt for continuing our conversation above", ""),  # sst/opencode, session/compaction.ts
     ("Create a new anchored summary from the conversation history", ""),
     ("Update the anchored summary below using the conversation history", ""),

@@ -22,6 +22,7 @@ from proxy.memory.sqlite.store import SqliteStore
 from tests.kit.apis import APIS, Api
 from tests.kit.histories import Json
 from tests.kit.prefixes import ask, grow, moved
+from tests.kit.recalling import REPORT, Client, answered, fetched, hiding, plays, wants
 from tests.kit.speaking import post
 from tests.kit.stage import MODELS, Exchange, Stage, working
 
@@ -384,3 +385,15 @@ async def test_a_deleted_conversation_is_no_more_in_the_place_of_another(stage: 
     async with stage.client.delete(url) as reply:
         assert reply.status == 204
     assert name_of(await ask(stage, app, api, beginning(CODEX_BEGINS))) != name_of(asked)
+
+
+async def test_an_exchange_stays_in_its_place_behind_a_summary_that_was_only_observed(
+    stage: Stage, client: Client
+) -> None:
+    """Whoever only observes has not looked for the exchanges of a history, and does not say that there are none."""
+    said = hiding()
+    stage.provider.answer = plays(wants("Let me look. "), Say("Seen."), Say(TEXT), Say("Done."))
+    said = [*said, *answered((await client.ask(said)).message()), user(CODEX_ASKS)]
+    assert (await client.ask(said, extra_headers=dict([OBSERVED]))).headers["x-narrows-mode"] == "observed"
+    await client.ask([*said, {"role": "assistant", "content": TEXT}, user("Go on.")])
+    assert fetched(stage.provider.requests[-1]) == [REPORT]
