@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from policies.digests import FORMS, Form, digested
 from policies.digests.rows import (
-    COUNTS,
     NEVER,
+    NO_COUNTS,
     PASSED,
     WARNS,
     Source,
@@ -38,7 +38,8 @@ _WORTH_IT = 0.8
 def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """An excerpt of about `budget` tokens, more where more matters; the text itself where it should stay whole."""
     short = digested(text, kind, int(_ROOM.get(kind, 1.0) * budget), mentioned, cost, _AT_FIRST_SIGHT)
-    if short != text and kind not in _OTHERS and (count := _failing(text)) > _failing(short):
+    shown = 0 if short == text or kind in _OTHERS else _failing(short)  # the last failure always stays
+    if shown and (count := _failing(text)) > shown:
         short = f"{short.rstrip()}\n({count} lines tell of failures)"
     return short if len(short) <= _WORTH_IT * len(text) else text
 
@@ -51,11 +52,11 @@ def _failing(text: str) -> int:
 # --- what a line of a command's output tells: a passed test, a step of progress, or more than that ---
 
 _PROGRESS = re.compile(
-    rf"{COUNTS}[ \t]{{0,20}}(?:Compil(?:ing|ed)|Checking|Download(?:ing|ed)|Fetch(?:ing|ed)|Collecting|Using cached|"
+    r"(?=[ \t]{0,20}(?:Compil(?:ing|ed)|Checking|Download(?:ing|ed)|Fetch(?:ing|ed)|Collecting|Using cached|"
     r"Unpacking|Setting up|Preparing to unpack|Selecting previously|Get:\d|Hit:\d|Reading package|Installing|"
     r"Creat(?:ing|ed)|Cloning|Copying|Listing|Extracting|Pulling|Adding|Requirement already|create mode |"
     r"(?:remote: )?(?:Receiving|Counting|Compressing|Enumerating) objects|Resolving deltas|"
-    r"npm (?:http|notice|timing)|\[ *\d{1,3}%\]|\[\d{1,6}/\d{1,6}\])",
+    rf"npm (?:http|notice|timing)|\[ *\d{{1,3}}%\]|\[\d{{1,6}}/\d{{1,6}}\])){NO_COUNTS}",
     re.I,
 )
 _VERB = re.compile(r"[^A-Za-z]{0,40}([A-Za-z]{0,40})")

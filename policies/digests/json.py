@@ -187,7 +187,8 @@ def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterato
     middle are parsed only where they tell of errors."""
     indexes, middle = [*range(len(spans))], range(_ROWS_AT_EITHER_END, len(spans) - _ROWS_AT_EITHER_END)
     if middle:
-        wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])]
+        any_error = _tells_error(raw[spans[middle[0]][0] : spans[middle[-1]][1]])
+        wrong = [i for i in middle if any_error and _tells_error(raw[slice(*spans[i])])]
         indexes = [*indexes[:_ROWS_AT_EITHER_END], *wrong[-_ROWS_AT_EITHER_END // 4 :], *indexes[-_ROWS_AT_EITHER_END:]]
     rows = list[Mapping[bytes, Span]]()
     for i in indexes:

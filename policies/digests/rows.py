@@ -33,11 +33,11 @@ NEVER = -3
 """The worth of a row that tells nothing: it goes, unless it holds a mentioned identifier."""
 _MARKS = 40
 """Tokens for the marks of some gaps."""
-COUNTS = r"(?!.{0,300}\b\d{1,9} (?:passed|failed))"
+NO_COUNTS = r"(?!.{0,300}\b\d{1,9} (?:passed|failed))"
 PASSED = re.compile(
-    rf"{COUNTS}[ \t]{{0,20}}(?:[✓✔√] |(?-i:PASS(?:ED)?:?|ok)[ \t]+\S|--- PASS|=== (?:RUN|PAUSE|CONT)|"
+    r"(?=[ \t]{0,20}(?:[✓✔√] |(?-i:PASS(?:ED)?:?|ok)[ \t]+\S|--- PASS|=== (?:RUN|PAUSE|CONT)|"
     r"[^\n]{1,200} (?:(?-i:PASSED)|\.\.\. ok)(?=[ \t]*(?:$|[\[(]|\S+$))|"
-    r"[\w./-]{1,200} [.sx]{2,200}(?: +\[ *\d{1,3}%\])?$)",
+    rf"[\w./-]{{1,200}} [.sx]{{2,200}}(?: +\[ *\d{{1,3}}%\])?$)){NO_COUNTS}",
     re.I | re.M,
 )
 """A passed test, whatever its name says; no counts of tests."""

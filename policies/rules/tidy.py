@@ -6,6 +6,8 @@ Files are never touched: their white space may be quoted by the next edit. The r
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
@@ -46,7 +48,6 @@ _BLANKS = re.compile(r"(?<![ \t])[ \t]{2,}+$", re.M)
 """From the first blank of a run only: from each one, a long run would take quadratic time."""
 _BLANK_LINES = re.compile(r"\n{3,}")
 _DIFF = re.compile(r"^(?:diff --git |@@ -\d|--- \S|\*\*\* )", re.M)
-_TOKEN = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|[ \t\r\n]+')
 
 
 def tidied(text: str, kind: ToolKind) -> str:
@@ -54,7 +55,10 @@ def tidied(text: str, kind: ToolKind) -> str:
     if kind not in ("command", "data"):
         return text
     if is_json(text):
-        return _TOKEN.sub(r"\1", text)
+        try:
+            return msgspec.json.format(text, indent=-1)
+        except (msgspec.DecodeError, RecursionError):  # half of a surrogate pair, or very deep
+            return text
     if kind == "data":
         return text
     text = _ESCAPES.sub("", text) if "\x1b" in text else text

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import lt
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +25,7 @@ _ESCAPED_FOR_EACH = 8
 _BARE_QUOTE = re.compile(r'(?<!\\)"')
 
 
-class Line(NamedTuple):
+class Line(msgspec.Struct, frozen=True, gc=False):
     start: int
     end: int
     number: int
