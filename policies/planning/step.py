@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import islice, takewhile
 
-from policies.context import LEAST_SAVING, Conditions, Context, DigestWant, TokenCounter, Want
+from policies.context import LEAST_SAVING, Conditions, Context, DigestWant, Policy, TokenCounter, Want
 from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
@@ -306,6 +306,7 @@ class Step:
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
+        self._wanting: Policy | None = None  # the one that wants a summary at this step
         self._lossless: list[int] = []  # the blocks for which this step has an offer that loses nothing
         self._summaries = StepSummaries(settings, folding)
         self.changes = Changes(settings, step, folding, pointers, self._summaries)
@@ -315,9 +316,9 @@ class Step:
         """Decide this step, or repeat its record. `memory`: of the store now. `decides`: new decisions are allowed."""
         life = life_of(record) if record is not None else self._settings.life if self._newest else FRESH
         cached, self._state.life = self._tokens(), life
-        arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
+        _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
         reprice(self._ledger, _write_price(self._settings, self._state.life))
-        self._context = self._seen(arrived)
+        self._context = self._seen()
         if self._newest:
             usable = self._summaries.review(memory.summaries)
             self._context = replace(
@@ -364,9 +365,9 @@ class Step:
         if self._newest:
             self._state.use = self._summaries.use()
         if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
-            self._summaries.ask(self._context)
+            self._ask()
 
-    def _seen(self, arrived: int) -> Context:
+    def _seen(self) -> Context:
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
         toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
         lasting = in_force(self._conversation, self._step, toolbox, window, pause)
@@ -380,7 +381,7 @@ class Step:
             pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
-            pressed=self._will_be_full(arrived),
+            pressed=self._will_be_full(),
             newest=self._newest,
             peak=state.peak,
             summary=adopted_fold(self._folding),
@@ -408,7 +409,7 @@ class Step:
                 if isinstance(item, Replace):
                     self._offer(item, context)
                 elif isinstance(item, Want):
-                    self._summaries.want = item
+                    self._wanting = policy
                 elif isinstance(item, DigestWant):
                     if not self._is_recall_round:
                         self._summaries.want_digest(item)
@@ -501,12 +502,20 @@ class Step:
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
 
-    def _will_be_full(self, arrived: int) -> bool:
+    def _ask(self) -> None:
+        """Ask for a summary by what is sent: new outputs may be shorter than they were when the policies were asked."""
+        context = replace(self._context, pressed=self._will_be_full())
+        items = self._wanting(self._conversation, context) if self._wanting else ()
+        self._summaries.want = next((item for item in items if isinstance(item, Want)), None)
+        self._summaries.ask(context)
+
+    def _will_be_full(self) -> bool:
         """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where
         only the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a
         chat without tools, where it is adopted soon and may cost more than it saves until the mark."""
-        high, tokens = self._settings.budget.high, self._tokens()
-        ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
+        high, tokens, ledger = self._settings.budget.high, self._tokens(), self._ledger
+        arrived = sum(ledger.sent[at] for at in self._conversation.arrived(self._step))
+        ahead = tokens + 2 * max(arrived, ledger.first // (self._step + 1))
         waits = self._settings.aim != "context" and not self._settings.is_chat
         is_near = waits and tokens * self._factor >= _SOON * high
         return is_near or ahead * self._factor > high
@@ -537,8 +546,8 @@ def _write_price(settings: PlanSettings, life: CacheLife) -> float:
 
 def _arrive(
     ledger: Ledger, conversation: Conversation, settings: PlanSettings, step: int, by_client: bool, life: CacheLife
-) -> int:
-    """Enter the blocks that came with a step into the ledger; their tokens."""
+) -> None:
+    """Enter the blocks that came with a step into the ledger."""
     # leading system text counts as head, not as history
     head, places = conversation.head, conversation.arrived(step)
     foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
@@ -550,4 +559,3 @@ def _arrive(
     marked = ends_in_entry(settings) or may_mark(settings, step, original)
     expired = {"is_cold": life.is_cold, "would_be_cold": life.would_be_cold}
     ledger.arrive(sizes, ours, by_client=by_client, in_reach=in_reach, marked=marked, **expired)
-    return sum(sizes)
