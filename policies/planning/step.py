@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import islice, takewhile
 
-from policies.context import LEAST_SAVING, Conditions, Context, DigestWant, Policy, TokenCounter, Want
+from policies.context import LEAST_SAVING, Conditions, Context, DigestWant, TokenCounter, Want
 from policies.keep import Protection, in_force
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
@@ -244,7 +244,7 @@ class Changes:
         if summary_saving(self._folding, folds) <= 0 or not may_put_summary(self._folding, folds, context):
             return False
         put_summary(self._folding, folds)
-        self._summaries.want = None  # it was for the longer history
+        self._summaries.wanting = None  # it was for the longer history
         self.fire(self._folding.run(folds[0]).start, reason, context)
         self._state.reason = reason
         return True
@@ -306,7 +306,6 @@ class Step:
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
-        self._wanting: Policy | None = None  # the one that wants a summary at this step
         self._lossless: list[int] = []  # the blocks for which this step has an offer that loses nothing
         self._summaries = StepSummaries(settings, folding)
         self.changes = Changes(settings, step, folding, pointers, self._summaries)
@@ -365,7 +364,7 @@ class Step:
         if self._newest:
             self._state.use = self._summaries.use()
         if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
-            self._ask()
+            self._summaries.ask(replace(self._context, pressed=self._will_be_full()))
 
     def _seen(self) -> Context:
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
@@ -409,7 +408,7 @@ class Step:
                 if isinstance(item, Replace):
                     self._offer(item, context)
                 elif isinstance(item, Want):
-                    self._wanting = policy
+                    self._summaries.wanting = policy
                 elif isinstance(item, DigestWant):
                     if not self._is_recall_round:
                         self._summaries.want_digest(item)
@@ -467,16 +466,13 @@ class Step:
             if point is not None:
                 self.changes.fire(point, "tail-cut" if point >= last else "checkpoint:paid", self._context)
             if self._settings.aim == "context":
-                self._keep_to_moments()
+                # what the preset names for this moment: a summary, and offers once they make a batch
+                self.changes.adopt("checkpoint:context", self._context)
+                batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
+                if self._ledger.pending(0)[0] >= batch:
+                    self.changes.fire(0, "checkpoint:context", self._context)
             elif self._summaries.pay():
                 self.changes.adopt("checkpoint:summary", self._context)
-
-    def _keep_to_moments(self) -> None:
-        """Carry out what the preset names for this moment: a summary, and offers once they make a batch."""
-        self.changes.adopt("checkpoint:context", self._context)
-        batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
-        if self._ledger.pending(0)[0] >= batch:
-            self.changes.fire(0, "checkpoint:context", self._context)
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark. Where a
@@ -501,13 +497,6 @@ class Step:
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
-
-    def _ask(self) -> None:
-        """Ask for a summary by what is sent: new outputs may be shorter than they were when the policies were asked."""
-        context = replace(self._context, pressed=self._will_be_full())
-        items = self._wanting(self._conversation, context) if self._wanting else ()
-        self._summaries.want = next((item for item in items if isinstance(item, Want)), None)
-        self._summaries.ask(context)
 
     def _will_be_full(self) -> bool:
         """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where

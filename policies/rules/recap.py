@@ -70,14 +70,10 @@ class Recap(ConfiguredPolicy):
         if context.newest:  # of steps that are replayed one after the other, a whole batch is read at once
             _read_ahead(conversation, context, range((gone.stop - 1) // self.batch * self.batch, gone.stop))
         for end in range((gone.start // self.batch + 1) * self.batch, gone.stop + 1, self.batch):
-            turns = range(end - self.batch, end)
-            in_use = _in_use(conversation, context, turns, conversation.ends[gone.stop])
-            yield from self._record_of(conversation, context, turns, in_use)
+            yield from self._record_of(conversation, context, range(end - self.batch, end))
 
-    def _record_of(
-        self, conversation: Conversation, context: Context, turns: range, in_use: frozenset[int]
-    ) -> Iterator[Fold]:
-        for run in turn_runs(conversation, context, turns, in_use):
+    def _record_of(self, conversation: Conversation, context: Context, turns: range) -> Iterator[Fold]:
+        for run in turn_runs(conversation, context, turns, _in_use(conversation, context, turns)):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))
             # in the model's rank a record holds nothing that a tool returned
@@ -94,17 +90,15 @@ class Recap(ConfiguredPolicy):
             identifiers_in(block.text)
 
 
-def _in_use(conversation: Conversation, context: Context, turns: range, window: int) -> frozenset[int]:
-    """The blocks of those turns that show what the model still works with, or to which one of the window refers, which
-    begins with the block `window`: these turns stay. So do those that write much into files, where sight counts."""
+def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
+    """The blocks of those turns that stay: they show what the model still works with or, where sight counts, write much
+    into files."""
     places = range(conversation.ends[turns.start], conversation.ends[turns.stop])
     turn_of = {i: conversation.blocks[i].turn for i in places}
     outputs = [i for i in places if conversation.blocks[i].kind == "result" and context.sizes[i] > _LARGE]
     busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _FEWEST_NAMES)}
-    busy |= {turn_of[i] for i in places if context.used_by.get(i, i) >= window}
-    if context.sight is not None:
-        calls = [i for i in places if conversation.blocks[i].kind == "call" and context.sizes[i] > _LARGE]
-        busy |= {turn_of[i] for i in calls if writes(conversation.blocks[i].tool, conversation.blocks[i].text)}
+    calls = [i for i in places if context.sight and conversation.blocks[i].kind == "call" and context.sizes[i] > _LARGE]
+    busy |= {turn_of[i] for i in calls if writes(conversation.blocks[i].tool, conversation.blocks[i].text)}
     return frozenset(i for i in places if turn_of[i] in busy)
 
 

@@ -225,14 +225,6 @@ def test_without_the_recall_tool_no_turn_becomes_a_record() -> None:
     assert plan(CONVERSATION, setup(RECAP, prices=FREE, recall=False)).edits == ()
 
 
-def test_turns_whose_lines_a_newer_output_refers_to_stay() -> None:
-    """As long as that output is in the window: what was read again may be edited next."""
-    talk = [user("go"), *runs("cat a", LONG), *runs("b", "x"), *runs("cat a again", LONG + "more"), *runs("c", "y")]
-    for policies, stays in (((RECAP,), False), ((Reuse(lines=3, saves=10), RECAP), True)):
-        planned = plan(conversation_of(*talk), setup(*policies, prices=FREE))
-        assert (not records(planned)) == stays
-
-
 @pytest.mark.parametrize("policy", [RECAP, Clip(over=12, keep=1, keep_writes=2)])
 def test_what_was_written_into_a_file_stays_where_sight_counts(policy: Policy) -> None:
     """Models edit what they wrote without reading it again, a hundred turns later, too."""
