@@ -212,7 +212,6 @@ class Context(Conditions):
         keep: Keep,
         when: Sequence[Trigger] = (),
         *,
-        in_sight: bool = False,
         step: int | None = None,
     ) -> range:
         """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
@@ -222,7 +221,7 @@ class Context(Conditions):
         if self.step == 0 or (ahead and (when or not keep)):
             return range(0)
         if not when and isinstance(keep, int):  # nearly always
-            gone = self.turns_gone(keep - ahead, in_sight=in_sight)
+            gone = self.turns_gone(keep - ahead)
             return range(conversation.ends[gone.start], conversation.ends[gone.stop]) if gone else range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
         if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):

@@ -82,8 +82,8 @@ class Preset:
     small_chat_aim: Aim | None = None
     """The aim for chats without tools in small windows, where that is another one."""
     sight: float = 0.0
-    """The share of actions that may need something out of sight: windows of files, written arguments and old turns are
-    as wide as that takes (policies.sight). 0: they are as wide as the policies say."""
+    """The share of actions that may need something out of sight: windows of files and old turns are as wide as that
+    takes (policies.sight), and what was written into files stays. 0: windows are as wide as the policies say."""
     tools: ToolLists = "keep"
 
     def aim_for(self, *, is_chat: bool, window: int) -> Aim:
@@ -163,8 +163,7 @@ PRESETS: Mapping[str, Preset] = {
         sight=_SIGHT,
     ),
     "gentle": Preset(
-        # arguments make up for a little of the prose that stays
-        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _LAST),
         "as coding-agent, but the prose of the assistant and old turns stay whole",
         _EXCERPTS,
         sight=_SIGHT,

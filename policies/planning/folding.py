@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from policies.context import LEAST_SAVING, Context, DigestWant, TokenCounter, Want
+from policies.context import LEAST_SAVING, Context, DigestWant, Policy, TokenCounter, Want
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
@@ -243,7 +243,7 @@ class StepSummaries:
         self._folding = folding
         self.ready: list[Fold] = []
         """The folds of a summary that could be adopted from now on: an offer of its own."""
-        self.want: Want | None = None
+        self.wanting: Policy | None = None  # a summary at this step
         self._stale: tuple[str, str] = "", ""
         """The id of the summary that does not count, and why."""
         self.records: tuple[SummaryRecord, ...] = ()
@@ -291,8 +291,10 @@ class StepSummaries:
     def ask(self, context: Context) -> None:
         """Ask for a summary: with the aim of the context when the policy wants it, else where it will have paid for
         itself, and before the hard mark is reached. It stands with the next request at the earliest, so what counts is
-        the cache as this request leaves it."""
-        want, state, ledger = self.want, self._state, self._state.ledger
+        the cache as this request leaves it, with new outputs as short as they are sent."""
+        items = self.wanting(self._conversation, context) if self.wanting else ()
+        want, state = next((each for each in items if isinstance(each, Want)), None), self._state
+        ledger = state.ledger
         if want:
             first, last = (self._conversation.index[at] for at in (want.first, want.last))
             saving = max(0, ledger.sums[last + 1] - ledger.sums[first] - want.tokens)

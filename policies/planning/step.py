@@ -244,7 +244,7 @@ class Changes:
         if summary_saving(self._folding, folds) <= 0 or not may_put_summary(self._folding, folds, context):
             return False
         put_summary(self._folding, folds)
-        self._summaries.want = None  # it was for the longer history
+        self._summaries.wanting = None  # it was for the longer history
         self.fire(self._folding.run(folds[0]).start, reason, context)
         self._state.reason = reason
         return True
@@ -315,9 +315,9 @@ class Step:
         """Decide this step, or repeat its record. `memory`: of the store now. `decides`: new decisions are allowed."""
         life = life_of(record) if record is not None else self._settings.life if self._newest else FRESH
         cached, self._state.life = self._tokens(), life
-        arrived = _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
+        _arrive(self._ledger, self._conversation, self._settings, self._step, not self._is_recall_round, life)
         reprice(self._ledger, _write_price(self._settings, self._state.life))
-        self._context = self._seen(arrived)
+        self._context = self._seen()
         if self._newest:
             usable = self._summaries.review(memory.summaries)
             self._context = replace(
@@ -364,9 +364,9 @@ class Step:
         if self._newest:
             self._state.use = self._summaries.use()
         if not (self._watch.has_ended or self._settings.only_to_fit or self._is_recall_round):
-            self._summaries.ask(self._context)
+            self._summaries.ask(replace(self._context, pressed=self._will_be_full()))
 
-    def _seen(self, arrived: int) -> Context:
+    def _seen(self) -> Context:
         state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
         toolbox, window, pause = settings.toolbox, settings.budget.window, self._watch.pause
         lasting = in_force(self._conversation, self._step, toolbox, window, pause)
@@ -380,7 +380,7 @@ class Step:
             pause=pause,
             sizes=ledger.sent,
             sums=lambda: ledger.sums,
-            pressed=self._will_be_full(arrived),
+            pressed=self._will_be_full(),
             newest=self._newest,
             peak=state.peak,
             summary=adopted_fold(self._folding),
@@ -408,7 +408,7 @@ class Step:
                 if isinstance(item, Replace):
                     self._offer(item, context)
                 elif isinstance(item, Want):
-                    self._summaries.want = item
+                    self._summaries.wanting = policy
                 elif isinstance(item, DigestWant):
                     if not self._is_recall_round:
                         self._summaries.want_digest(item)
@@ -466,16 +466,13 @@ class Step:
             if point is not None:
                 self.changes.fire(point, "tail-cut" if point >= last else "checkpoint:paid", self._context)
             if self._settings.aim == "context":
-                self._keep_to_moments()
+                # what the preset names for this moment: a summary, and offers once they make a batch
+                self.changes.adopt("checkpoint:context", self._context)
+                batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
+                if self._ledger.pending(0)[0] >= batch:
+                    self.changes.fire(0, "checkpoint:context", self._context)
             elif self._summaries.pay():
                 self.changes.adopt("checkpoint:summary", self._context)
-
-    def _keep_to_moments(self) -> None:
-        """Carry out what the preset names for this moment: a summary, and offers once they make a batch."""
-        self.changes.adopt("checkpoint:context", self._context)
-        batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
-        if self._ledger.pending(0)[0] >= batch:
-            self.changes.fire(0, "checkpoint:context", self._context)
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark. Where a
@@ -501,12 +498,13 @@ class Step:
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
 
-    def _will_be_full(self, arrived: int) -> bool:
+    def _will_be_full(self) -> bool:
         """True where one of the next two requests reaches the hard mark if each grows by as much as this one. Where
         only the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier; not in a
         chat without tools, where it is adopted soon and may cost more than it saves until the mark."""
-        high, tokens = self._settings.budget.high, self._tokens()
-        ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
+        high, tokens, ledger = self._settings.budget.high, self._tokens(), self._ledger
+        arrived = sum(ledger.sent[at] for at in self._conversation.arrived(self._step))
+        ahead = tokens + 2 * max(arrived, ledger.first // (self._step + 1))
         waits = self._settings.aim != "context" and not self._settings.is_chat
         is_near = waits and tokens * self._factor >= _SOON * high
         return is_near or ahead * self._factor > high
@@ -537,8 +535,8 @@ def _write_price(settings: PlanSettings, life: CacheLife) -> float:
 
 def _arrive(
     ledger: Ledger, conversation: Conversation, settings: PlanSettings, step: int, by_client: bool, life: CacheLife
-) -> int:
-    """Enter the blocks that came with a step into the ledger; their tokens."""
+) -> None:
+    """Enter the blocks that came with a step into the ledger."""
     # leading system text counts as head, not as history
     head, places = conversation.head, conversation.arrived(step)
     foldable = settings.exceptions.foldable_system(conversation) if step == 0 else ()
@@ -550,4 +548,3 @@ def _arrive(
     marked = ends_in_entry(settings) or may_mark(settings, step, original)
     expired = {"is_cold": life.is_cold, "would_be_cold": life.would_be_cold}
     ledger.arrive(sizes, ours, by_client=by_client, in_reach=in_reach, marked=marked, **expired)
-    return sum(sizes)

@@ -1,8 +1,8 @@
 """Long arguments of old tool calls become references.
 
 The arguments stay valid JSON with the same keys and types, and the call keeps its id. A value is left out whole, never
-cut, so that no model can copy a cut text into a file. Arguments that write (edits, scripts, heredocs) stay far longer:
-later edits quote them.
+cut, so that no model can copy a cut text into a file. Arguments that write (edits, scripts, heredocs) stay far longer,
+and for good where sight counts: a model edits what it wrote without reading it again, a hundred turns later too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Clip(ConfiguredPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         for blocks, writing in (
             (context.aged(conversation, self.keep, self.when), False),
-            (context.aged(conversation, self.keep_writes, self.when, in_sight=True), True),
+            (range(0) if context.sight else context.aged(conversation, self.keep_writes, self.when), True),
         ):
             for i in unreferenced(context, blocks):
                 block = conversation.blocks[i]

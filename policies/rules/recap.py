@@ -42,7 +42,7 @@ _BESIDE = 0.33
 _CALL_CHARACTERS = 60
 _LINES_AT_EITHER_END = 1_000
 _LARGE = 250
-"""An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
+"""An output or a write with more tokens may keep its turn from becoming a record; a shorter one never does."""
 _RECENT, _FEWEST_NAMES = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
 _SHORTEST_RECORD = 100
@@ -91,11 +91,14 @@ class Recap(ConfiguredPolicy):
 
 
 def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
-    """The blocks of those turns that show what the model still works with: these stay."""
+    """The blocks of those turns that stay: they show what the model still works with or, where sight counts, write much
+    into files."""
     places = range(conversation.ends[turns.start], conversation.ends[turns.stop])
     turn_of = {i: conversation.blocks[i].turn for i in places}
     outputs = [i for i in places if conversation.blocks[i].kind == "result" and context.sizes[i] > _LARGE]
     busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _FEWEST_NAMES)}
+    calls = [i for i in places if context.sight and conversation.blocks[i].kind == "call" and context.sizes[i] > _LARGE]
+    busy |= {turn_of[i] for i in calls if writes(conversation.blocks[i].tool, conversation.blocks[i].text)}
     return frozenset(i for i in places if turn_of[i] in busy)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from policies.context import Aim, Context, Policy, Want
+from policies.context import NO_EXCEPTIONS, Aim, Context, Exceptions, Policy, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import CacheLife, Memory, StepRecord
@@ -322,6 +322,23 @@ def test_wants_are_those_of_the_newest_step() -> None:
     want = Want(anchor_of(conversation, 1), anchor_of(conversation, 2), "long")
     assert plan(conversation, setup(at_step(2, want))).wants == (want,)
     assert plan(conversation, setup(at_step(1, want))).wants == ()
+
+
+def test_a_summary_is_asked_for_by_what_is_sent() -> None:
+    """A new output that is cut before it is first sent brings no hard mark nearer."""
+    conversation = conversation_of(*TALK[:5], *runs("b", LONG))
+    want = Want(anchor_of(conversation, 1), anchor_of(conversation, 2), "long")
+
+    def near_the_mark(_: Conversation, context: Context) -> Iterator[Want]:
+        return iter([want] if context.pressed else [])
+
+    cut = at_step(conversation.steps - 1, Replace(conversation.blocks[-1].anchor, "short", "test"))
+    for exceptions, wants in ((Exceptions(first_sight=True), ()), (NO_EXCEPTIONS, (want,))):
+        planned = plan(
+            conversation,
+            setup(cut, near_the_mark, budget=replace(ROOMY, high=len(LONG)), aim="context", exceptions=exceptions),
+        )
+        assert planned.wants == wants
 
 
 def test_parallel_results_are_cut_one_by_one() -> None:

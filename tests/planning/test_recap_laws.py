@@ -19,16 +19,18 @@ from policies.money.prices import Budget
 from policies.planning.folding import Folding, drop_summary, put_summary
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
+from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.recap import Recap
 from policies.rules.reuse import Reuse
 from policies.text.layout import fold_tokens
 from policies.text.stubs import MARK, refs_named
+from proxy.lab.breakdown import span
 from proxy.lab.provider import ANTHROPIC, PREFIX, find_violation
 from tests import examples
 from tests.kit.forms import plain
 from tests.kit.histories import CHEAP, RECORDING, TOOLS, Json, eagerly, recalling, requests, sessions
-from tests.kit.talk import PREFIX_PRICES, conversation_of, letters, runs, says, setup, user
+from tests.kit.talk import PREFIX_PRICES, call, conversation_of, gives, letters, runs, says, setup, user
 from tests.planning.test_laws import AIMS, BUDGETS, check_law_2, check_law_3, check_law_4, check_law_5, thorough
 from tests.planning.test_laws_apis import ROWS
 
@@ -221,3 +223,17 @@ def test_a_record_has_what_was_named_since_and_no_marks_of_ours() -> None:
 
 def test_without_the_recall_tool_no_turn_becomes_a_record() -> None:
     assert plan(CONVERSATION, setup(RECAP, prices=FREE, recall=False)).edits == ()
+
+
+@pytest.mark.parametrize("policy", [RECAP, Clip(over=12, keep=1, keep_writes=2)])
+def test_what_was_written_into_a_file_stays_where_sight_counts(policy: Policy) -> None:
+    """Models edit what they wrote without reading it again, a hundred turns later, too."""
+    written = [call("w", "write_file", {"path": "a.py", "content": LONG})]
+    talk: list[Json] = [user("go"), {"role": "assistant", "content": None, "tool_calls": written}, gives("ok", "w")]
+    talk += [message for n in range(120) for message in runs(f"step {n}", f"done {n} " * 200)]
+    conversation = conversation_of(*talk)
+    for sight, stays in ((0.0, False), (0.03, True)):
+        planned = plan(conversation, setup(policy, prices=FREE, sight=sight))
+        hidden = {at for edit in planned.edits for at in span(conversation, edit)}
+        assert (1 not in hidden) == stays
+        assert hidden or isinstance(policy, Clip)
