@@ -57,7 +57,8 @@ class DeferralForm:
     counts_found: bool = False
     """True where the result of a search only names the definitions, so that they have to be counted beside it."""
     has_namespaces: bool = False
-    """True where a function that was found is called by a namespace of its own name, which no client hears of."""
+    """True where a function is called by a namespace of its own name once a search has loaded it: no client hears of
+    that, and without it the API refuses the call."""
     refused: Sequence[bytes] = ()
     """The members that an error names where the upstream does not take this form."""
 
@@ -115,18 +116,20 @@ class DeferredTools:
 
     def applied_to(self, request: Request, conversation: Conversation, hits: Sequence[Definition]) -> Request:
         """The request as it is sent where so much was found."""
-        listed = self.list(hits)
-        same = request.tool_list == listed
-        return request if same else with_list(request, listed, self._namespaces(request, conversation))
+        listed, changes = self.list(hits), list(self._namespaces(request, conversation))
+        return with_list(request, listed, changes) if changes or request.tool_list != listed else request
 
     def _namespaces(self, request: Request, conversation: Conversation) -> Iterator[Change]:
-        """What the calls of a history lack of those that the model made."""
-        names = self.names if self.form.has_namespaces else ()
-        for at in conversation.kinds.get("call", ()) if names else ():
-            call = conversation.blocks[at]
-            if call.tool in names and "namespace" not in members(request.raw(call.message)):
-                start = request.spans[call.message][0] + 1
-                yield (start, start), b'"namespace":%s,' % as_json(call.tool)
+        """What the calls of a history lack of those that the model made, once a search had loaded their tools."""
+        names, loaded = self.names, set[str]()
+        for block in conversation.blocks if self.form.has_namespaces else ():
+            if block.tool == SEARCH:
+                found = objects(list_at(decoded(request.raw(block.message)), "tools"))
+                loaded |= names & {text_at(tool, "name") for tool in found}
+            elif block.kind == "call" and block.tool in loaded:
+                start, end = request.spans[block.message]
+                if "namespace" not in members(request.body[start:end]):
+                    yield (start + 1, start + 1), b'"namespace":%s,' % as_json(block.tool)
 
     def hidden(self, hits: Sequence[Definition], count: TokenCounter) -> int:
         """Tokens of definitions that the list lacks where so much was found, the search tool taken off."""

@@ -173,15 +173,15 @@ def search(catalog: Catalog, places: tuple[int, ...], query: str) -> tuple[Defin
 
 
 def beside(catalog: Catalog, places: Sequence[int], hits: Sequence[Definition], room: int) -> tuple[Definition, ...]:
-    """Hits and what stands next to them at these places, as far as it fits into so many tokens and into a share of
-    the list: tools of one server stand together in it, and who needs one of them needs others."""
+    """What stands next to hits at these places, as far as it fits with them into so many tokens and into a share of the
+    list, the nearest first: tools of one server stand together in it, and who needs one of them needs others."""
     room = min(room, sum(catalog.definitions[at].tokens for at in places) // _PARTS)
+    room -= sum(hit.tokens for hit in hits)
     centers, near = [at for at in places if catalog.definitions[at] in hits], list[Definition]()
-    for at in sorted(places, key=lambda at: (min(abs(at - center) for center in centers), at)):
-        room -= catalog.definitions[at].tokens
-        if room < 0:
-            break
-        near.append(catalog.definitions[at])
+    for at in sorted({*places}.difference(centers), key=lambda at: (min(abs(at - each) for each in centers), at)):
+        if (tokens := catalog.definitions[at].tokens) <= room:
+            near.append(catalog.definitions[at])
+            room -= tokens
     return tuple(near)
 
 
