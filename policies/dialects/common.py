@@ -138,6 +138,10 @@ class Reply(Protocol):
         """The text and the calls that the client has received of one choice, and the exchanges behind them."""
 
     @property
+    def calls(self) -> Sequence[str] | None:
+        """The tools that the client is to call, as often as that; None where that is not read."""
+
+    @property
     def over(self) -> Sequence[int]:
         """The choices that have come to their end, by index."""
 

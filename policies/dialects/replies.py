@@ -223,6 +223,8 @@ class Entry(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def name(self) -> str: ...
+    @property
     def is_call(self) -> bool: ...
     @property
     def text(self) -> str: ...
@@ -358,6 +360,13 @@ class RoundsReply(ABC, Generic[C]):
 
     def result(self, choice: int) -> ChoiceResult:
         return self._choices[choice].result if choice in self._choices else ChoiceResult("", (), ())
+
+    @property
+    def calls(self) -> Sequence[str] | None:
+        if self._only_reads:
+            return None
+        entries = [entry for _, choice in sorted(self._choices.items()) for entry in choice.round.entries]
+        return [entry.name for entry in entries if entry.is_call and entry.ours is False]
 
     def resume(self, choice: int) -> None:
         self._usage.close()

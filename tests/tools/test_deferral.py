@@ -16,6 +16,7 @@ from policies.tools.deferral import (
     Terms,
     beside,
     deferred,
+    is_last,
     most_called,
     named_in,
     names_of,
@@ -55,6 +56,14 @@ def test_nothing_is_deferred_where_a_search_costs_more() -> None:
     assert len(deferred(catalog(*NAMES), (), later, 0)) == 6
     for prompt, many in ((int(3_000 * 1.1 / SEARCHES) - 1, 6), (int(3_000 * 1.1 / SEARCHES) + 1, 0)):
         assert len(deferred(catalog(*NAMES), (), Terms(0.1, 1.0, prompt, 1, True), 0)) == many
+
+
+def test_the_last_search_is_one_more_than_was_counted_on_or_costs_too_much() -> None:
+    """In whatever order a list is: what its searches lose is bounded."""
+    short = Terms(read=0.1, write=1.0, prompt=10, requests=1, is_rewritten=True)
+    assert [is_last(searches, 10_000, short) for searches in range(1, 5)] == [False, False, True, True]
+    for prompt, last in ((int(10_000 * 1.1 / 2), False), (int(10_000 * 1.1 / 2) + 1, True)):
+        assert is_last(2, 10_000, Terms(0.1, 1.0, prompt, 1, True)) is last
 
 
 @pytest.mark.parametrize(
