@@ -67,6 +67,8 @@ class ChoiceResult:
     text: str
     call_ids: tuple[str, ...]
     rounds: tuple[RecallRound, ...]
+    tools: tuple[str, ...] = ()
+    """Those that its calls name, as often as that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +138,6 @@ class Reply(Protocol):
 
     def result(self, choice: int, /) -> ChoiceResult:
         """The text and the calls that the client has received of one choice, and the exchanges behind them."""
-
-    @property
-    def calls(self) -> Sequence[str] | None:
-        """The tools that the client is to call, as often as that; None where that is not read."""
 
     @property
     def over(self) -> Sequence[int]:

@@ -310,7 +310,8 @@ class ChoiceRounds(Generic[R]):
     @property
     def result(self) -> ChoiceResult:
         round_ = self.round
-        return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges))
+        tools = tuple(entry.name for entry in round_.entries if entry.is_call and entry.ours is False)
+        return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges), tools)
 
     def end(self, broken: bool, cut: bool) -> RoundEnd:
         """The round is over. `broken`: for another reason than its calls; `cut`: so that a call may be incomplete."""
@@ -360,13 +361,6 @@ class RoundsReply(ABC, Generic[C]):
 
     def result(self, choice: int) -> ChoiceResult:
         return self._choices[choice].result if choice in self._choices else ChoiceResult("", (), ())
-
-    @property
-    def calls(self) -> Sequence[str] | None:
-        if self._only_reads:
-            return None
-        entries = [entry for _, choice in sorted(self._choices.items()) for entry in choice.round.entries]
-        return [entry.name for entry in entries if entry.is_call and entry.ours is False]
 
     def resume(self, choice: int) -> None:
         self._usage.close()

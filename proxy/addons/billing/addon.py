@@ -9,8 +9,9 @@ Laws
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -178,16 +179,16 @@ class Billing(Addon):
         sizes_of = tool_sizes if len(tools) <= _LARGEST_KEPT else tool_sizes.__wrapped__
         sizes = await in_thread(sizes_of, tools, count) if len(tools) > LARGE_LIST else sizes_of(tools, count)
         prices, dollars = self._prices(bill.labels.model, rounds[0].request.client_request.upstream), 0.0
-        whole = None if any(each.usage for each in rounds) else bill.sums
-        for each in rounds if whole is None else rounds[-1:]:
-            definitions = _in_prompt(sizes, each.request.planned or planned)
+        whole = Usage(bill.sums.prompt, bill.sums.cached, bill.sums.written, 0)
+        pairs = [(each.request, each.usage) for each in rounds if each.usage] or [(rounds[-1].request, whole)]
+        for request, usage in pairs:
+            definitions = _in_prompt(sizes, request.planned or planned)
             total = sum(size for _, size in definitions)
-            usage = Usage(whole.prompt, whole.cached, whole.written, 0) if whole is not None else each.usage
-            tokens = round(total * planned.context.calibration.ratio)
-            dollars += head_price(tokens, [usage] if usage else (), prices)
-        calls = reply.calls if reply is not None else None
-        called = map(tool_label, (new_calls(received.conversation) if calls is None else calls)[:_CALLS])
-        calls = tuple(name for name in called if name in sizes)
+            dollars += head_price(round(total * planned.context.calibration.ratio), [usage], prices)
+        names: Iterable[str] = new_calls(received.conversation)
+        if reply is not None and rounds[0].request.notes.recalls:  # else it is not read
+            names = (name for choice in reply.over for name in reply.result(choice).tools)
+        calls = tuple(name for name in map(tool_label, islice(names, _CALLS)) if name in sizes)
         return ToolUse(definitions=definitions, calls=calls, each=dollars / max(1, total))
 
     def _count(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> None:
@@ -212,8 +213,7 @@ def _in_prompt(sizes: Mapping[str, int], planned: PlannedRequest) -> tuple[tuple
     """The definitions that a request has in its prompt: of those that are deferred, what its searches have found."""
     context, absent = planned.context, set[str]()
     if (deferred := context.tools.tools) is not None:
-        found = {each.name for each in deferred.found_in(context.conversation)}
-        absent = {*map(tool_label, deferred.names - found)}
+        absent = {*map(tool_label, deferred.names - {each.name for each in deferred.found_in(context.conversation)})}
     return tuple((name, size) for name, size in sizes.items() if size and name not in absent)
 
 
