@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, TypeVar
 from zlib import crc32
@@ -168,13 +168,12 @@ def _tool_sums(uses: Sequence[tuple[RequestBill, ToolUse]], day: str) -> Sequenc
     for bill, use in uses:
         lists[bill.labels.tenant, bill.labels.owner, use.definitions].append(use)
     for (tenant, owner, definitions), same in lists.items():
-        labels = Labels(tenant=tenant, owner=owner, model="", preset="", api="")
+        labels = partial(Labels, tenant=tenant, owner=owner, model="", preset="", api="")
         count, each = len(same), sum(use.each for use in same)
         for name, size in definitions:
-            of_it = BillSums(requests=count, sent=count * size, paid=each * size)
-            sums[structs.replace(labels, tool=name)].append(of_it)
+            sums[labels(tool=name)].append(BillSums(requests=count, sent=count * size, paid=each * size))
         for name, calls in Counter(name for use in same for name in use.calls).items():
-            sums[structs.replace(labels, tool=name)].append(BillSums(calls=calls))
+            sums[labels(tool=name)].append(BillSums(calls=calls))
     return [DaySum(day, name, "", added_up(some)) for name, some in sums.items()]
 
 
