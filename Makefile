@@ -11,7 +11,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day recorded-day fuzz figures curve pauses windows
+.PHONY: setup demo presets reference serve test test-fast test-lowest lab-test laws redis-test deploy-test page-test image-test model-test clients-test neighbours-test lint lock audit bench bench-peers judges attack soak day recorded-day fuzz figures figures-peers curve pauses windows
 
 setup: $(READY)
 
@@ -44,6 +44,12 @@ GROUP_PRICES ?= gpt-6.1-sol claude-opus-5-5 claude-fable-5-2 gpt-5.4
 figures: PRICES = gpt-5.4 claude-opus-5-5
 figures: $(READY)
 	$(BIN)/python -m tests.long.figures $(SESSIONS) $(GROUP_PRICES:%=--prices %) $(PRICES:%=--preset-prices %) $(CHAIN:%=--chain %) $(KINDS:%=--group %)
+
+# The table of tests/README.md: what other proxies that compact pay and leave in sight, beside Narrows, over sessions in
+# chat completions: make figures-peers SESSIONS="one.json other.json" KINDS="name=glob" PEERS="distil-llm"
+figures-peers: PRICES = gpt-5.4 gpt-6.1-sol
+figures-peers: $(READY)
+	$(BIN)/python -m tests.long.figures.peers $(SESSIONS) $(PRICES:%=--prices %) $(KINDS:%=--group %) $(PEERS:%=--peer %)
 
 # The reference pages of the manual, from the code: settings, commands, headers, metrics, errors.
 reference: $(READY)

@@ -213,10 +213,7 @@ def _matches(text: bytes, regex: re2._Regexp) -> Iterator[str]:
         if last - first <= 4 * _AROUND:
             begin, end, at = first, last, last + 1
         else:
-            begin, end = (
-                max(first, start - _AROUND),
-                min(last, match.end() + _AROUND, start + 2 * _AROUND),
-            )
+            begin, end = (max(first, start - _AROUND), min(last, match.end() + _AROUND, start + 2 * _AROUND))
             at = max(end + 1, match.end())
         begin, end = _aligned(text, begin), _aligned(text, end)
         yield f"{number}: {text[begin:end].decode('utf-8', 'surrogatepass')}"

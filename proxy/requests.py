@@ -181,9 +181,8 @@ class Notes(Struct, frozen=True):
     it."""
 
     record: StepRecord | None = None
-    recalls: bool = False
-    """True where its reply is read for recall calls to be answered here, or for a summary: one that goes as its client
-    wrote it may be compacted yet."""
+    is_read: bool = False
+    """True where its reply is read: for recall calls, a summary, or an error in the place of a reply."""
     supersedes: bool = False
     """True where it takes the place of one that its upstream refused."""
     left_out: bool = False
@@ -227,7 +226,8 @@ class UpstreamRequest(Struct, frozen=True):
     @property
     def may_change(self) -> bool:
         """True where it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
-        return not self.client_request.is_dry or self.notes.recalls or self.notes.arm == "holdout"
+        is_held_out, planned = self.notes.arm == "holdout", self.planned
+        return planned is not None and (is_held_out or not planned.context.client_request.is_dry)
 
 
 class ReplyRound(Struct, frozen=True):

@@ -162,10 +162,6 @@ def decoded(raw: bytes, encoding: str, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _none_at_once(_: bytes) -> None:
-    """Every event is shown by itself."""
-
-
 class Copy:
     """Shows a reply to a reader, decoded: an event at a time, or the whole of a JSON reply. Whole events are offered to
     `receive` first, all at once: only where it returns None they are shown one by one.
@@ -180,7 +176,7 @@ class Copy:
         kind: str,
         encoding: str,
         limit: int,
-        receive: Callable[[bytes], object | None] = _none_at_once,
+        receive: Callable[[bytes], object | None] = lambda _: None,
     ) -> None:
         self._show = show
         self._receive = receive

@@ -17,12 +17,7 @@ from policies.money.prices import Usage as Usage
 
 DEFAULT = OPENAI_CHAT.name
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect
-    for dialect in (
-        OPENAI_CHAT,
-        OPENAI_RESPONSES,
-        ANTHROPIC_MESSAGES,
-    )
+    dialect.name: dialect for dialect in (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC_MESSAGES)
 }
 
 

@@ -17,8 +17,9 @@ from policies.model.memory import FRESH, CacheLife, Sent, StepRecord
 from policies.model.summary_record import NO_USE, SummaryUse
 
 SHED = "checkpoint:shed"
-LIST_AT = 16
-"""Where, in the digest of a head, the part begins that tells lists of the same tools apart."""
+LIST_AT, OF_CLIENT_AT = 16, 32
+"""Where, in the digest of a head, the parts begin that tell lists of the same tools apart, and that are of the client's
+own bytes alone: releases before 0.3 wrote no such part."""
 _STRIDE = 64
 """Digests between two places at which the hash of a chain is remembered."""
 
@@ -115,13 +116,13 @@ def sent_record(
 
 def untouched(sent: Sent) -> Sent:
     """The record of a request that was sent as the client wrote it: one digest of it all."""
-    digest = sha256(f"{sent.head}{sent.received_digest}".encode()).hexdigest()[:32]
+    digest = sha256(f"{sent.head[:OF_CLIENT_AT]}{sent.received_digest}".encode()).hexdigest()[:32]
     return Sent(messages=0, digest=digest, tail=0, tail_digest="", received=0, received_digest="", head="", settings="")
 
 
-def untouched_before(conversation: Conversation, chains: Chains, now: Sent, stored: Sent) -> Sent | None:
-    """The last request of this history as sent; `stored`: of the one before, or of this; `now`: this one as sent."""
-    for step, count in ((conversation.steps - 2, 0), (conversation.steps - 1, chains.received)):
+def untouched_before(conversation: Conversation, chains: Chains, now: Sent, stored: Sent, last: int) -> Sent | None:
+    """The last request of this history as sent; `stored`: of the step `last`, or of this; `now`: this one as sent."""
+    for step, count in ((last, 0), (conversation.steps - 1, chains.received)):
         count, tail = count or _received(conversation, step), _received(conversation, step - 1)
         digest = chains.received_digest(count)
         sent = replace(now, messages=count, digest=digest, received=count, received_digest=digest, use=NO_USE)
@@ -139,14 +140,14 @@ def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, c
     last record of this conversation, tells whether the client's own history has changed."""
     before = previous.sent if previous else None
     last = before or (newest.sent if newest else None)
-    if last and (
-        last.head[:LIST_AT] != now.head[:LIST_AT] or chains.received_digest(last.received) != last.received_digest
-    ):
+    part = slice(OF_CLIENT_AT, None) if last and last.head[OF_CLIENT_AT:] else slice(LIST_AT)
+    if last and (last.head[part] != now.head[part] or chains.received_digest(last.received) != last.received_digest):
         return "client-changed"
     if before is None:
         return reason if reason == SHED else "checkpoint:replayed"
-    if before.head != now.head:
-        return reason if reason.startswith("checkpoint:") else "checkpoint:tools"
+    if not now.head.startswith(before.head):
+        ours = "checkpoint:tools" if before.head[:LIST_AT] == now.head[:LIST_AT] else "checkpoint:config"
+        return reason if reason.startswith("checkpoint:") else ours
     if chains.sent_digest(before.messages) == before.digest:
         return "extended"
     if reason == "tail-cut" and chains.sent_digest(before.tail) == before.tail_digest:

@@ -20,7 +20,7 @@ from proxy.addons.pages.answers import moment
 from proxy.addons.pages.summaries import provenance, statuses_in
 from proxy.console.arguments import AsJson
 from proxy.console.output import console, print_json, printable, refusing
-from proxy.console.read_store import StoreConfig, StoreSettings, StoreUrl, read_store, settings_of
+from proxy.console.read_store import StoreConfig, StoreSettings, StoreTenant, StoreUrl, read_store, settings_of
 from proxy.drawing.figures import counted, money
 from proxy.memory import Event, Key, Store, conversation_id
 
@@ -162,9 +162,7 @@ def audit(
     ] = "",
     store: StoreUrl = "",
     config: StoreConfig = None,
-    tenant: Annotated[
-        str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
-    ] = "",
+    tenant: StoreTenant = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many events.")] = 50,
     text: Annotated[bool, typer.Option("--text", help="Show the texts of the summaries, too.")] = False,
     as_json: AsJson = False,

@@ -29,6 +29,9 @@ StoreUrl = Annotated[
 StoreConfig = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file that names the store.")
 ]
+StoreTenant = Annotated[
+    str, typer.Option("--tenant", metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
+]
 _PATIENCE = 10.0
 
 

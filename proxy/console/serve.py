@@ -92,19 +92,12 @@ async def _serve(settings: Settings, read: Callable[[], Settings]) -> None:
     reloader = Reloader(app, read)
     app.controls.reload = reloader.reload
     stop, hurry = asyncio.Event(), asyncio.Event()
-
-    def signalled() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    def hung_up() -> None:
-        (stop.set if terminal_is_gone() else reloader.want)()
-
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
-            loop.add_signal_handler(number, signalled)
+            loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     with suppress(NotImplementedError, AttributeError):
-        loop.add_signal_handler(signal.SIGHUP, hung_up)
+        loop.add_signal_handler(signal.SIGHUP, lambda: (stop.set if terminal_is_gone() else reloader.want)())
     announce(settings, app.base_url, app.telemetry)
     await _work_until(stop, reloader.follow())
     await _finish(app, hurry)

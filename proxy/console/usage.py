@@ -13,7 +13,7 @@ from rich.text import Text
 
 from proxy.console.arguments import AsJson, offers
 from proxy.console.output import console, plain_table, print_json, printable, refusing
-from proxy.console.read_store import KeySettings, StoreConfig, StoreUrl, key_names, read_store, settings_of
+from proxy.console.read_store import KeySettings, StoreConfig, StoreTenant, StoreUrl, key_names, read_store, settings_of
 from proxy.drawing.figures import dollars, pauses_in_words, percent, short
 from proxy.memory import Store
 from proxy.usage.report import BY, SINCE, TOOL_COLUMNS, UsageQuery, UsageReport, UsageRow, as_csv, read_usage
@@ -34,9 +34,7 @@ def usage(
     ] = SINCE,
     store: StoreUrl = "",
     config: StoreConfig = None,
-    tenant: Annotated[
-        str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
-    ] = "",
+    tenant: StoreTenant = "",
     as_json: AsJson = False,
     as_table: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, for a spreadsheet.")] = False,
 ) -> None:

@@ -23,7 +23,7 @@ REASONS: Mapping[str, str] = {
     "checkpoint:replayed": "it is no longer known what was sent before, so the history is planned again",
     "checkpoint:shed": "there was no time to plan, so earlier edits stay and nothing new is decided",
     "checkpoint:tools": "definitions of tools were found, or are no longer deferred, and the history follows them",
-    "checkpoint:config": "the settings are not those of the request before",
+    "checkpoint:config": "the settings, or the release, are not those of the request before",
     "checkpoint:failed-open": "planning failed, so the request is sent as the client wrote it",
 }
 """Why a request is sent as it is sent."""

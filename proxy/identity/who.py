@@ -183,10 +183,6 @@ def _reload(who: Identity, _: Settings) -> Grant | None:
     return Grant() if "admin" in who.tokens or (who.is_here and not who.credential) else None
 
 
-def _metrics(who: Identity, _: Settings) -> Grant | None:
-    return Grant() if "metrics" in who.tokens or who.is_here else None
-
-
 _SENDER = "{} are visible to the credential that sent them and, without one, from this machine by address."
 GUARDS: Mapping[Action, Guard] = {
     "conversations": Guard(
@@ -203,7 +199,10 @@ GUARDS: Mapping[Action, Guard] = {
     "originals": Guard(_of_its_own, _SENDER.format("Originals")),
     "artifacts": Guard(_of_its_own, _SENDER.format("Artifacts")),
     "summarize": Guard(_of_its_own, "To order a summary, send your credential, or ask from this machine."),
-    "metrics": Guard(_metrics, "Metrics need the `metrics_token`, or a request from this machine by address."),
+    "metrics": Guard(
+        lambda who, _: Grant() if "metrics" in who.tokens or who.is_here else None,
+        "Metrics need the `metrics_token`, or a request from this machine by address.",
+    ),
     "reload": Guard(
         _reload,
         "A reload needs the `admin_token`, or a request from this machine, by address and without a credential.",

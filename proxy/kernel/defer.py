@@ -21,15 +21,7 @@ from cachetools import TTLCache
 from msgspec import structs
 
 from policies.dialects import DIALECTS
-from policies.dialects.deferring import (
-    DeferralForm,
-    DeferredTools,
-    catalog_of,
-    decided,
-    forced,
-    list_digest,
-    searches,
-)
+from policies.dialects.deferring import DeferralForm, DeferredTools, catalog_of, decided, forced, list_digest, searches
 from policies.model.conversation import Conversation, new_calls
 from policies.model.edits import Insert
 from policies.model.memory import StepRecord

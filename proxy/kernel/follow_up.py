@@ -57,21 +57,14 @@ class FollowUp:
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         client_request, record = upstream_request.client_request, upstream_request.notes.record
         context, writer = planned.context, self._writer
-        is_sent = not client_request.is_dry and record is not None
         writer.own(context.live, client_request.sender.owner)
-        if record is None or not is_sent:
+        if record is None or client_request.is_dry:
             return
         if planned.is_quiet:
             writer.note_sent(context.live, context.conversation, record, is_quiet=True)
         else:
-            writer.remember(
-                context.live,
-                context.fingerprint,
-                context.conversation,
-                None if planned.plan.shed else planned.plan.state,
-                record,
-                supersedes=upstream_request.notes.supersedes,
-            )
+            state, instead = None if planned.plan.shed else planned.plan.state, upstream_request.notes.supersedes
+            writer.remember(context.live, context.fingerprint, context.conversation, state, record, supersedes=instead)
         for of_list in self.compactor.deferral.of_first(context) if self.compactor.deferral is not None else ():
             writer.note(context.live.key, of_list)
         first, _ = upstream_request.notes.continues or (None, 0)
@@ -103,11 +96,10 @@ class FollowUp:
     ) -> UpstreamRequest:
         """A later round where planning fails: what the client sent and the exchange of the reply, nothing shortened."""
         client_request, context = upstream_request.client_request, first.context
-        tools, sent = context.tools.tools, context.received
+        tools, sent, understanding = context.tools.tools, context.received, self.compactor.understanding
         sent = with_tools(sent, tools) if tools is not None else sent
-        restored, _, answers = await self.compactor.understanding.restored(
-            client_request, context.live, sent, context.exchanges, in_progress
-        )
+        reading = understanding.restored(client_request, context.live, sent, context.exchanges, in_progress)
+        restored, _, answers = await reading
         dialect, request = context.dialect, restored.request
         tool = dialect.recall.tool(request, self.settings.recall == "always")
         consent = dialect.consent(request) if self.settings.drop_bound_thinking else None
@@ -145,11 +137,9 @@ class FollowUp:
         """Learn that its upstream takes no deferred definitions. The request with all of them, for its reply from the
         beginning; None where that fails."""
         client_request, learned = upstream_request.client_request, self.compactor.learned
-        learned.note_refused_tools(upstream_request, True)
+        learned.note_refused("tools", upstream_request)
         try:
-            planned = await self.compactor.plan(client_request)
-            prepared = self.compactor.compacted(planned) if planned else self.compactor.unread(client_request)
-            whole = await prepared
+            whole = await self.compactor.prepare(client_request)
         except Exception as error:  # law 6: the client gets the upstream's error then
             self.telemetry.log.error("failed_open", error=type(error).__name__, exc_info=True)
             return None
@@ -160,9 +150,8 @@ class FollowUp:
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
         on. None where that does not make it smaller."""
-        planned = await self.compactor.plan(structs.replace(upstream_request.client_request, is_dry=False))
-        compacted = await self.compactor.compacted(planned) if planned is not None else None
-        if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
+        compacted = await self.compactor.prepare(structs.replace(upstream_request.client_request, is_dry=False))
+        if compacted.planned is None or compacted.tokens_sent >= upstream_request.tokens_sent:
             return None
         arm = upstream_request.notes.arm
         return retried(upstream_request, in_arm(compacted, "left") if arm == "holdout" else compacted.noting(arm=arm))
@@ -171,11 +160,13 @@ class FollowUp:
         """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
         reply."""
         result, planned = reply.result(choice), upstream_request.planned
-        if not upstream_request.notes.recalls or planned is None:
+        if not upstream_request.notes.is_read or planned is None:
             return
         context, summaries = planned.context, self.parser.summaries
-        if summaries is not None and asks_for_summary(context.received.conversation):
-            await summaries.note(context.key, result.text, planned.previous)
+        if summaries is not None and asks_for_summary(planned):
+            await summaries.note(planned, result.text, self.compactor.clock())
+        if context.client_request.is_dry:  # nobody has looked for the exchanges in its history
+            return
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
@@ -194,8 +185,3 @@ class FollowUp:
             if sign := self.compactor.learned.caches.note(upstream_request, reply.usage):
                 model, upstream = planned.context.request.model, upstream_request.client_request.upstream
                 self.telemetry.log.warning("cache_differs", sign=sign, model=model, upstream=upstream)
-
-    def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
-        """The upstream took the request without our marks, and not with them: this model gets none any more."""
-        self.telemetry.log.warning("marks_refused", field=upstream_request.marks)
-        self.compactor.learned.note_refused_marks(upstream_request)

@@ -273,10 +273,10 @@ class Flow:
 
     async def _chat(self, upstream_request: UpstreamRequest) -> web.StreamResponse:
         exchange, responder, send = self._exchange, self._responder, self._send
-        rounds = self._parts.settings.recall_rounds if upstream_request.notes.recalls else None
+        rounds = self._parts.settings.recall_rounds if upstream_request.notes.is_read else None
         reader = DIALECTS[upstream_request.client_request.dialect].reply(rounds, _ours(upstream_request))
         reply = exchange.reader = _watched(reader, exchange)
-        send.is_read = responder.has_begun or upstream_request.notes.recalls or exchange.usage_option is not None
+        send.is_read = responder.has_begun or upstream_request.notes.is_read or exchange.usage_option is not None
         if send.is_read:
             loop = RecallLoop(self._parts.follow_up, send, upstream_request, reply, exchange.trace, exchange.rounds)
             return await self._chat_in_rounds(loop)

@@ -22,7 +22,7 @@ from policies.keep import digest_of
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.planning.plan import is_quiet, no_plan, plan
-from policies.planning.prefix import last_use, life_of, outcome, sent_record, untouched_before
+from policies.planning.prefix import Chains, last_use, life_of, outcome, sent_record, untouched_before
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import Preset
 from policies.render import Rendering, render
@@ -127,7 +127,7 @@ class Planner:
             if previous is not None:
                 plan_settings = self._after_pause(plan_settings, previous, context.lifetime)
             context = structs.replace(context, plan_settings=plan_settings)
-        return await self._planned(context, plan_state, memory)
+        return await self._planned(context, plan_state, with_untouched(context, plan_state, memory))
 
     def _after_pause(self, settings: PlanSettings, previous: StepRecord, lifetime: float) -> PlanSettings:
         """The settings with the cache's life now: `lifetime` is that of an entry with nothing done, in seconds."""
@@ -276,6 +276,28 @@ def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memor
 # --- what is remembered and said of it ---
 
 
+def with_untouched(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> Memory:
+    """`memory`, with a record of the steps before the first that has one, where those were sent as their client wrote
+    them: nothing is decided for them afterwards, whatever another release or other settings would have."""
+    conversation, stored, first = (
+        context.conversation,
+        memory.steps.get(UNTOUCHED),
+        plan_state.step if plan_state else 0,
+    )
+    ends = [conversation.end_anchor(step) for step in range(first, conversation.steps - 1)]
+    count = next((at for at, anchor in enumerate(ends) if anchor in memory.steps), len(ends))
+    if not count or stored is None or stored.sent is None:
+        return memory
+    chains = Chains(conversation.messages, {})
+    now = sent_record(conversation, chains, context.head, context.fingerprint)
+    sent = untouched_before(conversation, chains, now, stored.sent, first + count - 1)
+    if sent is None:
+        return memory
+    keep, recall = digest_of(context.plan_settings.keep), context.plan_settings.recall
+    record = StepRecord(ends[count - 1], sent=sent, at=stored.at, recall=recall, shed=count, keep=keep)
+    return replace(memory, steps={**memory.steps, record.anchor: record})
+
+
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:
     context, result = planned.context, planned.plan
     anchor = context.conversation.end_anchor(context.conversation.steps - 1)
@@ -306,7 +328,9 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
         return "first"
     previous, chains, untouched = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
     if previous is None and untouched is not None and untouched.sent is not None:
-        before = untouched_before(context.conversation, chains, record.sent, untouched.sent)
+        before = untouched_before(
+            context.conversation, chains, record.sent, untouched.sent, context.conversation.steps - 2
+        )
         previous = None if before is None else StepRecord(context.conversation.previous_anchor, sent=before)
     word = outcome(previous, newest, record.sent, chains, planned.plan.reason)
     is_new = untouched is not None and not newest and not any(step.sent for step in planned.memory.steps.values())

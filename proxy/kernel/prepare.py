@@ -22,13 +22,13 @@ import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from msgspec import structs
 
 from policies.dialects import TooManyError
 from policies.laws import protected_users
-from policies.model.conversation import Conversation
 from policies.model.memory import FRESH, StepRecord
 from policies.model.summary_record import NO_USE
 from policies.money.bills import Arm
@@ -77,7 +77,7 @@ class Compactor:
         self.clock = clock
         self.learned = learned = Learned(settings, clock)
         assembler = Assembler(settings, price_book, learned)
-        prices, refuses, called = price_book.prices, learned.refuses_tools, CalledTools(store, clock)
+        prices, refuses, called = price_book.prices, partial(learned.refuses, "tools"), CalledTools(store, clock)
         deferral = ToolDeferral(settings, store, telemetry, called, prices, refuses)
         self.deferral = deferral if may_defer(settings) else None
         self.understanding = Understanding(parser, store, assembler, price_book, learned, self.deferral)
@@ -101,7 +101,7 @@ class Compactor:
         self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
     ) -> UpstreamRequest:
         """Let background writers have their turn, claim what the history alone does not decide, remember."""
-        if first is None and asks_for_summary(planned.context.received.conversation) and not self.needs_room(planned):
+        if first is None and asks_for_summary(planned) and not self.needs_room(planned):
             return _passing(self, planned)
         deferral = self.deferral if first is None and planned.context.tools.record is not None else None
         if deferral is not None and not await deferral.settle(planned.context, await self.is_verified(planned)):
@@ -153,7 +153,7 @@ class Compactor:
             marks=_marks_of(planned),
             notes=Notes(
                 record=record,
-                recalls=context.tool is not None or context.tools.tools is not None,
+                is_read=context.tool is not None or context.tools.tools is not None or asks_for_summary(planned),
                 left_out=left_out,
                 supersedes=supersedes,
                 may_overflow=self.learned.may_overflow(context, planned.tokens_sent),
@@ -223,9 +223,8 @@ class Compactor:
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}
-        return UpstreamRequest(
-            client_request, client_request.body, headers, planned=planned, notes=Notes(record=record)
-        )
+        notes = Notes(record=record, is_read=asks_for_summary(planned))
+        return UpstreamRequest(client_request, client_request.body, headers, planned=planned, notes=notes)
 
 
 def _marks_of(planned: PlannedRequest) -> MarkStyle:
@@ -243,8 +242,9 @@ def _has_texts_of_models(planned: PlannedRequest) -> bool:
     return is_written or preset.summarizes or preset.digests is not None
 
 
-def asks_for_summary(conversation: Conversation) -> bool:
+def asks_for_summary(planned: PlannedRequest) -> bool:
     """True where its client asks for a summary of it, to go on with that in its place."""
+    conversation = planned.context.received.conversation
     new = [conversation.blocks[at] for at in conversation.arrived(conversation.steps - 1)]
     if any(block.kind == "opaque" and TRIGGER in block.text[:WITHIN] for block in new):
         return True
@@ -394,11 +394,13 @@ def retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamReque
 
 def _passing(compactor: Compactor, planned: PlannedRequest) -> UpstreamRequest:
     """A request for a summary as its client wrote it, read because of the answer. It leaves no step behind, so what
-    follows in this history says `checkpoint:replayed`."""
+    follows in this history says `checkpoint:replayed`: it is compared with this request, and with no other."""
     client_request = structs.replace(planned.context.client_request, is_dry=True)
-    headers = {**compactor.record_and_headers(planned)[1], "x-narrows-mode": "observed", "x-narrows-prefix": "bypassed"}
+    record, headers = compactor.record_and_headers(planned)
+    planned.context.live.newest = record
+    headers |= {"x-narrows-mode": "observed", "x-narrows-prefix": "bypassed"}
     may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
-    notes = Notes(may_overflow=may_overflow, recalls=True)
+    notes = Notes(record=record, may_overflow=may_overflow, is_read=True)
     return UpstreamRequest(client_request, client_request.body, headers, planned=planned, notes=notes)
 
 
@@ -550,7 +552,7 @@ def holding_out(compactor: Compactor, holdout: Holdout) -> Prepare:
             headers = compactor.record_and_headers(planned)[1]
             return UpstreamRequest(client_request, client_request.body, {**headers, **_OBSERVED})
         may_overflow = compactor.learned.may_overflow(planned.context, planned.tokens_received)
-        is_read = may_overflow or asks_for_summary(planned.context.received.conversation)
-        return in_arm(compactor.observed(planned), "holdout").noting(may_overflow=may_overflow, recalls=is_read)
+        is_read = may_overflow or asks_for_summary(planned)
+        return in_arm(compactor.observed(planned), "holdout").noting(may_overflow=may_overflow, is_read=is_read)
 
     return compact

@@ -196,9 +196,10 @@ async def settled(
         _report(telemetry, "failed" if is_refused else "retried", first, too_long.request, changed)
         sent = too_long if is_refused else sent
     if deferring is not None and sent.reply.status >= 400:
-        follow_up.compactor.learned.note_refused_tools(deferring, False)
+        follow_up.compactor.learned.note_refused("tools", deferring, False)
     if marked is not None and sent.reply.status < 400:
-        follow_up.learn_refused_marks(marked)
+        telemetry.log.warning("marks_refused", field=marked.marks)
+        follow_up.compactor.learned.note_refused("marks", marked)
     return sent
 
 
@@ -229,8 +230,7 @@ async def _refuses_tools(sent: SentRequest) -> bool:
 
 async def _overflow_of(sent: SentRequest) -> Overflow | None:
     request, reply = sent
-    is_ours = request.planned is not None and request.may_change
-    if not is_ours or reply.status not in STATUSES or reply.received_encoding not in READABLE:
+    if not request.may_change or reply.status not in STATUSES or reply.received_encoding not in READABLE:
         return None
     if reply.status != 200:
         return overflow_in(reply.status, await error_of(reply))

@@ -19,13 +19,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import takewhile
+from typing import Literal
 
 from cachetools import LRUCache, TTLCache
 from msgspec import structs
 
 from policies.assemble import PlanOptions, assemble
-from policies.dialects import DIALECTS, Consent
+from policies.dialects import DIALECTS, Consent, Request
 from policies.dialects.overflow import LearnedWindow, Overflow
 from policies.keep import joined
 from policies.model.conversation import Conversation, Message, converse
@@ -57,6 +59,7 @@ from proxy.requests import WHOLE, ClientRequest, PlannedRequest, RequestContext,
 from proxy.summaries.background import policy_of
 from proxy.upstreams.price_book import PriceBook
 
+_RELEASE = version("narrows")
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
 _NEW_BYTES = 50_000
@@ -201,18 +204,23 @@ class RequestParser:
         tenant: str,
         named: str | None = None,
         *,
+        owner: str = "",
         restored: bool = False,
         is_accepted: bool = True,
     ) -> ParsedRequest | None:
         """The request and its conversation; None where the body is not one of the dialect's. What a header has `named`
         continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind.
-        `is_accepted`: its credential was accepted. Raises TooManyError where the body holds more than a limit."""
+        `owner`: whose summaries it may begin with. `is_accepted`: its credential was accepted. Raises TooManyError
+        where the body holds more than a limit."""
         kind = (dialect, tenant, named, restored)
         branch, is_extended = await self._find(kind, body)
         earlier = None if branch is None else branch.parsed
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
         async with self._turn(new, is_accepted):
             parsed = await self._parsed(kind, body, earlier, new)
+        is_unnamed = parsed is not None and not (named or parsed.request.conversation)
+        if parsed and is_unnamed and owner and self.summaries and (text := taken_over(parsed.conversation)):
+            parsed = await self.summaries.placed(parsed, dialect, owner, text)
         if parsed is not None and (is_accepted or parsed.size <= _UNPROVEN_BYTES):
             self._conversations.put(kind, parsed, branch, earlier.conversation if earlier else None)
         return parsed
@@ -224,6 +232,7 @@ class RequestParser:
             client_request.body if restored is None else restored,
             client_request.sender.tenant,
             client_request.conversation,
+            owner=client_request.sender.owner,
             restored=restored is not None,
             is_accepted=client_request.is_accepted,
         )
@@ -251,10 +260,8 @@ class RequestParser:
         """The request, which begins like an `earlier` one; so many bytes of it are `new`. It is held to the limits; but
         what is put back was bounded where it was made: a round of recalls is not to fail at the last message."""
         before, dialect, bounded = earlier.request if earlier else None, DIALECTS[kind[0]], not kind[3]
-        if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
-            request = await in_thread(dialect.split, body, before, bounded)
-        else:
-            request = dialect.split(body, before, bounded)
+        is_large, split = len(body) > _HUGE_BYTES or new > _NEW_BYTES, (body, before, bounded)
+        request = await in_thread(dialect.split, *split) if is_large else dialect.split(*split)
         if request is None:
             return None
         count = await self.counter(request.model)
@@ -272,14 +279,7 @@ class RequestParser:
             conversation = await in_thread(converse, messages)
         else:
             conversation = converse(messages, conversation, len(shared))
-        name = kind[2] or request.conversation
-        key = _key(kind[0], kind[1], name, conversation)
-        if not name and self.summaries is not None and (summary := taken_over(conversation)):
-            if earlier and earlier.key != key and earlier.conversation.end_anchor(0) == conversation.end_anchor(0):
-                key = earlier.key
-            else:
-                key = await self.summaries.continued(key, summary)
-        return ParsedRequest(request, count, conversation, key)
+        return ParsedRequest(request, count, conversation, _key(kind, request, conversation))
 
     async def _find(self, kind: _Kind, body: bytes) -> tuple[Branch | None, bool]:
         """The earlier request that the body has most in common with, as it is used; and whether the body extends it."""
@@ -359,7 +359,7 @@ class Assembler:
         return (
             *(client_request.is_dry, options.preset, options.aim, options.context_tokens),
             *(options.keep, options.stale, reserve, learned, upstream),
-            *(self._learned.refuses_marks(upstream, request.model), self._price_book.version),
+            *(self._learned.refuses("marks", upstream, request.model), self._price_book.version),
             self._learned.caches.ignores_lifetimes(request.model, upstream),
             *(request.body[:start], request.body[end:], request.model, parsed.count),
             *("call" in conversation.kinds, conversation.is_text_protocol, *(message.raw for message in leading)),
@@ -377,10 +377,11 @@ class Assembler:
             budget = learned.budget(options.limits, settings.prices, reserve, has_floor=has_floor)
             settings = replace(settings, learned=budget)
         tools = parsed.tools.whole if parsed.tools else request.tool_list
-        before_messages = (tools, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
-        head = sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32]
+        model, ours = request.model.encode(), (plan_input.tool[1] if plan_input.tool else b"")
+        head = _digest(model, tools, ours, request.instructions)
         if parsed.tools:  # another list of the same tools
-            head = head[:LIST_AT] + sha256(request.tool_list).hexdigest()[:LIST_AT]
+            head = head[:LIST_AT] + _digest(request.tool_list)[:LIST_AT]
+        head += _digest(model, tools, request.instructions)[:LIST_AT]
         stale = client_request.options.stale.over(options.preset.writing.stale).over(self._stale)
         return Assembly(
             settings=settings,
@@ -397,7 +398,7 @@ class Assembler:
     def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
         settings, upstream = self._settings, client_request.upstream
         row = self._rows.get(upstream)
-        is_refused = self._learned.refuses_marks(upstream, model)
+        is_refused = self._learned.refuses("marks", upstream, model)
         stays = client_request.is_dry or is_refused or self._learned.caches.ignores_lifetimes(model, upstream)
         return PlanOptions(
             preset=self._presets[client_request.options.preset or settings.preset],
@@ -425,11 +426,15 @@ def taken_over(conversation: Conversation) -> str:
     return ""
 
 
-def _key(dialect: str, tenant: str, name: str | None, conversation: Conversation) -> Key:
+def _key(kind: _Kind, request: Request, conversation: Conversation) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
-    beginning = f"{dialect}\0{conversation.end_anchor(0)}"
-    return Key(tenant, conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
+    name, beginning = kind[2] or request.conversation, f"{kind[0]}\0{conversation.end_anchor(0)}"
+    return Key(kind[1], conversation_id(name) if name else sha256(beginning.encode()).hexdigest()[:32])
+
+
+def _digest(*parts: bytes) -> str:
+    return sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
@@ -437,11 +442,10 @@ def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
     values = (*prices, settings.marks, settings.slots, settings.marks_end, settings.head, settings.text_protocol)
     tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
     ways = (client_request.dialect, settings.recall, settings.exchanges, settings.only_to_fit)
-    preset, keep = described(settings.policies), (settings.keep,) if settings.keep else ()
-    sight = (settings.sight,) if settings.sight else ()
-    effect = "observe" if client_request.is_dry else "on"
-    parts = (values, ways, settings.exceptions, tools, preset, effect, *keep, *sight)
-    return sha256(repr(parts).encode()).hexdigest()[:32]
+    preset, effect = described(settings.policies), "observe" if client_request.is_dry else "on"
+    chosen = filter(None, (settings.keep, settings.sight))
+    parts = (_RELEASE, values, ways, settings.exceptions, tools, preset, effect, *chosen)
+    return _digest(repr(parts).encode())
 
 
 # --- what upstreams have shown: how large a model's window is, where a prompt was too long; which models take no cache
@@ -459,6 +463,9 @@ _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
 
 
+_Refused = Literal["marks", "tools"]
+
+
 class Learned:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._calibrates = settings.calibrate
@@ -467,8 +474,7 @@ class Learned:
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, _SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
-        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
-        self._refused_tools: LRUCache[tuple[str, str], bool] = LRUCache(_MODELS)
+        self._refused: LRUCache[tuple[_Refused, str, str], bool] = LRUCache(2 * _MODELS)
 
     def window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(_served_by(client_request, model)) if self._windows else None
@@ -476,22 +482,15 @@ class Learned:
     def calibration(self, live: LiveConversation, model: str) -> Calibration:
         return live.calibration or Calibration(self._ratios.get(model, 1.0))
 
-    def refuses_marks(self, upstream: str, model: str) -> bool:
-        return (upstream, model) in self._refused_marks
+    def refuses(self, what: _Refused, upstream: str, model: str) -> bool:
+        return self._refused.get((what, upstream, model), False)
 
-    def note_refused_marks(self, upstream_request: UpstreamRequest) -> None:
+    def note_refused(self, what: _Refused, upstream_request: UpstreamRequest, is_refused: bool = True) -> None:
+        """An upstream does not take marks of ours or deferred definitions for this model; or it has refused what goes
+        without these as well."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
-        self._refused_marks[upstream_request.client_request.upstream, model] = True
-
-    def refuses_tools(self, upstream: str, model: str) -> bool:
-        return self._refused_tools.get((upstream, model), False)
-
-    def note_refused_tools(self, upstream_request: UpstreamRequest, is_refused: bool) -> None:
-        """An upstream does not take deferred definitions for this model, or has refused the whole list as well."""
-        assert upstream_request.planned is not None
-        model = upstream_request.planned.context.request.model
-        self._refused_tools[upstream_request.client_request.upstream, model] = is_refused
+        self._refused[what, upstream_request.client_request.upstream, model] = is_refused
 
     def note_overflow(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
         """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""

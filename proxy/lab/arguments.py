@@ -68,8 +68,7 @@ CredentialEnv = Annotated[
     str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
 ]
 Html = Annotated[
-    str | None,
-    typer.Option("--html", metavar="FILE", help="Write a page, too: one file that needs nothing else."),
+    str | None, typer.Option("--html", metavar="FILE", help="Write a page, too: one file that needs nothing else.")
 ]
 
 

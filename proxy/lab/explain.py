@@ -31,6 +31,7 @@ from policies.model.parameters import Trigger, is_large
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.catalog import prices_for
 from policies.money.prices import BudgetLimits, Prices, Usage
+from policies.planning.step import may_mark
 from policies.presets import Preset
 from policies.recall import original, read
 from policies.rules.digest import Digest
@@ -204,13 +205,13 @@ def explained(
     sizes = break_down(result.conversation, plan.edits, settings.count, before, tool - hidden, order)
     tokens = BeforeAfter(before, settings.head + plan.after)
     warm = warm_tokens(result, sizes.messages, tokens)
-    bills = input_bills(settings.prices, tokens, warm, result.input.lifetime, _is_cached(result, body))
+    paid = paid_prices(result, body, tokens)
     effects = {pattern: _effect(result, pattern) for pattern in settings.keep}
     return Explanation(
         model=json.loads(body)["model"],
         prices=settings.prices.model,
         prices_known=settings.prices.listed,
-        notes=[*_notes_on_keep(effects), *notes_on(settings.prices)],
+        notes=[*_notes_on_keep(effects), *paid.notes(), *notes_on(settings.prices)],
         preset=preset,
         aim=settings.aim,
         requests_in_history=result.conversation.steps,
@@ -219,10 +220,10 @@ def explained(
         tokens=tokens,
         tokens_of_recall_tool=tool,
         deferred={each.name: each.tokens for each in list_.deferred} if list_ else {},
-        input_bill_of_this_request=bills,
+        input_bill_of_this_request=input_bills(paid, tokens, warm, result.input.lifetime),
         messages=sizes.messages,
         kinds=sizes.kinds,
-        new=arrivals(result, sizes, tokens),
+        new=arrivals(result, sizes, tokens, paid),
         requests_to_come=remaining(result.conversation.steps),
         layers=sizes.layers,
         idle_policies=[name for name in order if all(layer.after != name for layer in sizes.layers)],
@@ -253,16 +254,39 @@ def _place(history: str, path: Sequence[str | int]) -> str:
     return history + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def input_bills(
-    prices: Prices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float, is_cached: bool
-) -> Mapping[str, InputBill]:
+@dataclass(frozen=True, slots=True)
+class PaidPrices:
+    """The prices at which a cache is billed, and plain input each time where nothing is cached: of the request as its
+    client wrote it, as it is sent, and as it is sent again."""
+
+    before: Prices
+    after: Prices
+    again: Prices
+
+    def notes(self) -> Iterator[str]:
+        if self.before != self.again:
+            yield "before: its client marks nothing for a cache, so all of it is plain input each time."
+
+
+def paid_prices(result: Compacted, body: bytes, tokens: BeforeAfter) -> PaidPrices:
+    """A provider that caches only what is marked bills the rest as plain input; marks of ours begin with the second
+    request."""
+    settings, api = result.settings, DIALECTS[result.dialect]
+    request, prices = api.split(body), settings.prices
+    marks = request is not None and api.marks.style(request, result.conversation.messages)
+    is_cached = bool(marks) or settings.marks_end or not prices.breakpoints
+    plain, ours = replace(prices, read=1.0, write=1.0), may_mark(settings, 1, tokens.after)
+    caches = (is_cached, is_cached or bool(result.plan.marks), is_cached or ours)
+    return PaidPrices(*(prices if cached else plain for cached in caches))
+
+
+def input_bills(paid: PaidPrices, tokens: BeforeAfter, warm: BeforeAfter, lifetime: float) -> Mapping[str, InputBill]:
     """The cost of this input where the provider has nothing of it in its cache, and where it has all; sent right behind
-    the request before it, when so much is `warm`, and in ten minutes, which a cache outlives or does not. `is_cached`:
-    so is what the client wrote; without a mark of the client's it is plain input each time."""
+    the request before it, when so much is `warm`, and in ten minutes, which a cache outlives or does not."""
+    prices = paid.after
 
     def bill(cached: BeforeAfter, writes: int = prices.breakpoints) -> InputBill:
-        unedited = prices if is_cached else replace(prices, read=1.0, write=1.0)
-        sides = ((unedited, tokens.before, cached.before), (prices, tokens.after, cached.after))
+        sides = ((paid.before, tokens.before, cached.before), (prices, tokens.after, cached.after))
         costs = (each.cost(Usage(size, read, (size - read) * writes, 0)).input for each, size, read in sides)
         return InputBill(*(cost if prices.listed else None for cost in costs))
 
@@ -270,13 +294,6 @@ def input_bills(
     later = warm if lifetime >= _LATER else nothing
     ends = {"nothing_cached": bill(nothing, 0), "all_cached": bill(tokens)}
     return {**ends, "now": bill(warm), "in_ten_minutes": bill(later)}
-
-
-def _is_cached(result: Compacted, body: bytes) -> bool:
-    """True where the provider caches the body as its client wrote it."""
-    request, api = DIALECTS[result.dialect].split(body), DIALECTS[result.dialect]
-    marks = request is not None and api.marks.style(request, result.conversation.messages)
-    return bool(marks) or result.settings.marks_end or not result.settings.prices.breakpoints
 
 
 def warm_tokens(result: Compacted, messages: Sequence[MessageSize], tokens: BeforeAfter) -> BeforeAfter:
@@ -298,10 +315,10 @@ def remaining(requests: int) -> int:
     return min(requests, _MOST_TO_COME)
 
 
-def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter) -> Mapping[str, Arrival]:
-    """What is new in a request, by kind: outputs by that of their tool. It is written to the cache, where the provider
-    has a price for that, and read from there in the requests to come."""
-    conversation, settings, prices = result.conversation, result.settings, result.settings.prices
+def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter, paid: PaidPrices) -> Mapping[str, Arrival]:
+    """What is new in a request, by kind: outputs by that of their tool. What is cached is written, where the provider
+    has a price for that, and read in the requests to come."""
+    conversation, settings = result.conversation, result.settings
     blocks, head = conversation.blocks, breakdown.messages[0]
     sizes = {TOOLS: head.tokens} if conversation.steps == 1 and head.message is None else {}
     for at in conversation.arrived(conversation.steps - 1):
@@ -311,15 +328,16 @@ def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter) -> Ma
         some, more = sizes.get(kind, BeforeAfter(0, 0)), breakdown.blocks[at]
         sizes[kind] = BeforeAfter(some.before + more.before, some.after + more.after)
 
-    price = prices.cost(Usage(tokens.after, 0, 0, 0)).input / max(1, tokens.after)  # of so long a prompt
+    def bill(size: BeforeAfter, before: float, after: float) -> InputBill:
+        costs = (size.before * before * price, size.after * after * price)
+        return InputBill(*(cost if paid.after.listed else None for cost in costs))
 
-    def bill(size: BeforeAfter, rate: float) -> InputBill:
-        return InputBill(*(side * rate * price if prices.listed else None for side in (size.before, size.after)))
-
-    write = prices.write if prices.breakpoints else 1.0
-    rest = remaining(conversation.steps) * (prices.read if tokens.after >= settings.cache.least else 1.0)
+    price = settings.prices.cost(Usage(tokens.after, 0, 0, 0)).input / max(1, tokens.after)  # of so long a prompt
+    first = [each.write if each.breakpoints else 1.0 for each in (paid.before, paid.after)]
+    reads = [each.read if tokens.after >= settings.cache.least else 1.0 for each in (paid.before, paid.again)]
+    rest = [remaining(conversation.steps) * read for read in reads]
     largest = sorted(sizes.items(), key=lambda item: -item[1].before)
-    return {kind: Arrival(size, bill(size, write), bill(size, rest)) for kind, size in largest}
+    return {kind: Arrival(size, bill(size, *first), bill(size, *rest)) for kind, size in largest}
 
 
 def original_text(body: bytes, ref: str) -> str | None:

@@ -307,11 +307,7 @@ def _prefix(report: Report) -> Markup:
         heads = ("request", "outcome", term("written again", "given up"), term("sent"), "without Narrows")
         summary = f"{counted(len(breaks), 'request')} that did not begin with all of the one before"
         changes = folded(summary, table(heads, breaks, "breaks"), len(breaks))
-    return together(
-        element("figure", drawn, element("figcaption", caption)),
-        charts.legend_of_prefixes(words),
-        changes,
-    )
+    return together(element("figure", drawn, element("figcaption", caption)), charts.legend_of_prefixes(words), changes)
 
 
 # --- one request: policy by policy, message by message, and what is left out of it ---

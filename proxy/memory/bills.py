@@ -214,12 +214,7 @@ def day_of(at: float) -> str:
 def row_of(bill: RequestBill) -> ConversationRow:
     """The row of a conversation with this bill alone."""
     return ConversationRow(
-        conversation=bill.conversation,
-        labels=bill.labels,
-        arm=bill.arm,
-        first_at=bill.at,
-        at=bill.at,
-        sums=bill.sums,
+        conversation=bill.conversation, labels=bill.labels, arm=bill.arm, first_at=bill.at, at=bill.at, sums=bill.sums
     )
 
 

@@ -444,7 +444,7 @@ class StoreWriter:
         if supersedes:
             self._write_behind("supersede", live.key, methodcaller("claim", live.key, record, supersedes=True), record)
         else:
-            self._remember(live.key, record)
+            self.note(live.key, record)
         if plan_state is not None:
             self._take_snapshot(live, (fingerprint, record.anchor), conversation, plan_state)
 
@@ -453,14 +453,9 @@ class StoreWriter:
     ) -> None:
         """Note what was sent; where nothing was decided for it, write a digest of it."""
         if is_quiet and record.sent is not None:
-            self._remember(live.key, StepRecord(UNTOUCHED, sent=untouched(record.sent), at=record.at), UNTOUCHED)
+            self.note(live.key, StepRecord(UNTOUCHED, sent=untouched(record.sent), at=record.at), UNTOUCHED)
         foreign = self._store.announcements.foreign() if record.recall else None
         live.add_sent(conversation, SentStep(record, foreign))
-
-    def note(self, key: Key, record: StepRecord) -> None:
-        """Write a record of no step: the definitions of tools that a conversation begins with, or the last conversation
-        of a beginning."""
-        self._remember(key, record)
 
     def own(self, live: LiveConversation, owner: str) -> None:
         """This owner has sent the conversation: its bills alone do not say so where others send the same."""
@@ -476,7 +471,7 @@ class StoreWriter:
         sent = replace(last.sent, received=record.sent.received, received_digest=record.sent.received_digest)
         record = replace(record, sent=sent, at=last.at)
         live.change_record(fingerprint, record)
-        self._remember(live.key, record)
+        self.note(live.key, record)
 
     def warmed(self, key: Key, fingerprint: str, record: StepRecord, at: float, *, is_quiet: bool) -> None:
         """The request of a step was sent again, at this time: the provider's cache is as old as that."""
@@ -486,7 +481,7 @@ class StoreWriter:
         if (live := self._store.conversations.get(key)) is not None:
             live.change_record(fingerprint, record)
         if not is_quiet:  # else none is stored
-            self._remember(key, record)
+            self.note(key, record)
 
     def _take_snapshot(
         self, live: LiveConversation, place: Place, conversation: Conversation, plan_state: PlanState
@@ -513,7 +508,9 @@ class StoreWriter:
 
         self._write_behind("snapshot", live.key, write)
 
-    def _remember(self, key: Key, record: StepRecord, name: str = "") -> None:
+    def note(self, key: Key, record: StepRecord, name: str = "") -> None:
+        """Write a record, also one of no step: the definitions of tools that a conversation begins with, or the last
+        conversation of a beginning."""
         self._store.writes.put(PendingWrite(key, self._remember_all, record=record, together=True, name=name))
 
     async def _remember_all(self, row: Sequence[PendingWrite]) -> None:

@@ -288,6 +288,8 @@ class LiveConversation:
     from."""
     tools: dict[str, str] = field(default_factory=dict)
     """What was decided of its lists of tools, by their digests."""
+    continues: dict[str, str] = field(default_factory=dict)
+    """By owner, the conversation in whose place its history stands: another where it begins with a summary of that."""
     reserve: int | None = None
     """Tokens that the newest request allowed for the answer."""
     calibration: Calibration | None = None
@@ -417,10 +419,8 @@ def note_first(live: LiveConversation, event: str) -> bool:
 
 def fits(state: PlanState, conversation: Conversation, anchor: str) -> bool:
     """True where this is the state of an earlier step of the history, which ends at this anchor."""
-    if not 0 < state.step < conversation.steps:
-        return False
-    end = conversation.ends[state.step - 1]
-    return len(state.ledger.sent) == end and conversation.end_anchor(state.step - 1) == anchor
+    is_earlier, last = 0 < state.step < conversation.steps, state.step - 1
+    return is_earlier and len(state.ledger.sent) == conversation.ends[last] and conversation.end_anchor(last) == anchor
 
 
 def restored_weight(restored: Mapping[tuple[object, ...], RestoredMessages]) -> int:
@@ -436,7 +436,7 @@ def weight_of(live: LiveConversation) -> int:
     states = [step.plan_state for step in live.steps.values()]
     newest = next(reversed(live.exchanges.values()), {})
     rounds = (each for some in newest.values() for insert in some for each in insert.rounds)
-    names = len(live.owners) + len(live.exchanges) + len(live.snapshots)
+    names = len(live.owners) + len(live.exchanges) + len(live.snapshots) + len(live.continues)
     names += len(live.failed_jobs) + len(live.digest_lookups) + len(live.noted)
     return (
         _BARE
@@ -563,8 +563,8 @@ class Conversations:
                 if any(record.conversation == conversation for record in records):
                     del shared.recent_records[name]
         for shelf in (self._awake, self._resting):
-            for key in [*shelf.by_key]:
-                if key.tenant == tenant and conversation in (None, key.conversation):
+            for key, live in [*shelf.by_key.items()]:
+                if key.tenant == tenant and conversation in (None, key.conversation, *live.continues.values()):
                     self._remove(shelf, key)
 
     async def _pack(self) -> None:

@@ -48,7 +48,7 @@ ARTIFACTS = TextKind("artifact", bounded_by="tenant", by_name=True)
 MESSAGES = TextKind("message", bounded_by="conversation")
 COMPRESSED = TextKind("compressed", bounded_by="tenant", by_name=True)
 RESERVATIONS = TextKind("reservation", bounded_by="tenant")
-CLIENT_SUMMARIES = TextKind("client_summary", by_name=True)
+CLIENT_SUMMARIES = TextKind("client_summary", bounded_by="tenant", by_name=True)
 _KINDS = (ORIGINALS, ARTIFACTS, MESSAGES, COMPRESSED, RESERVATIONS, CLIENT_SUMMARIES)
 TEXT_KINDS = {kind.name: kind for kind in _KINDS}
 """Texts behind references, the outputs of tools, the log of a conversation, what hashes of the compress API stand

@@ -47,15 +47,7 @@ from proxy.memory.cached import CachedStore
 from proxy.memory.conversation import LiveConversation, note_first, put_newest
 from proxy.requests import PlannedRequest, RequestContext
 from proxy.summaries.endpoints import ModelRequest
-from proxy.summaries.jobs import (
-    DIGEST_PROMPTS,
-    DigestJob,
-    Place,
-    SummaryJob,
-    SummaryPrompt,
-    digest_place,
-    prompt_of,
-)
+from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, SummaryPrompt, digest_place, prompt_of
 from proxy.summaries.maker import State, SummaryMaker
 from proxy.summaries.payments import EVERYTHING, Payment, Payments
 from proxy.summaries.summarizer import Summarizer, criteria_for

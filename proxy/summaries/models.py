@@ -113,20 +113,13 @@ def siblings(model: str, prices: Callable[[str], Prices]) -> tuple[str, ...]:
     vendor, slash, name = model.rpartition("/")
     names = next((names for family, names in _FAMILIES if family.fullmatch(name)), ())
     spelt = (vendor + slash + _dotted(name, vendor, each) for each in names)
-    return tuple(sibling for sibling in spelt if _costs_less(prices(sibling), prices(model)))
+    own, rows = prices(model), [(each, prices(each)) for each in spelt]
+    if not (own.listed or own.assumed):  # a model of no family is what a person called so: nothing is known of it
+        return ()
+    return tuple(each for each, row in rows if row.listed and row.input < own.input and row.output <= own.output)
 
 
 def _dotted(model: str, vendor: str, sibling: str) -> str:
     """A sibling of Claude as OpenRouter spells it (`claude-haiku-4.5`), where the model is spelt so."""
     is_dotted = re.search(r"\d\.\d", model) or (vendor and not re.search(r"\d-\d", model))
     return re.sub(r"(\d)-(\d)$", r"\1.\2", sibling) if is_dotted and sibling.startswith("claude-") else sibling
-
-
-def _costs_less(sibling: Prices, model: Prices) -> bool:
-    """A model of no family is what a person called so: nothing is known of its siblings."""
-    return (
-        sibling.listed
-        and (model.listed or bool(model.assumed))
-        and sibling.input < model.input
-        and sibling.output <= model.output
-    )

@@ -178,7 +178,8 @@ def _words(line: Mapping[str, Any]) -> Iterator[str]:
     is_chat = line["route"] == "chat"
     yield f"{line['route']} {line.get('model', '' if is_chat else line['method'])}".rstrip()
     if line.get("before") or line.get("after"):
-        yield " -> ".join(dict.fromkeys(_thousands(line[name]) for name in ("before", "after")))
+        tokens = (line[name] for name in ("before", "after"))
+        yield " -> ".join(dict.fromkeys(str(each) if each < 1_000 else f"{each / 1_000:.1f}k" for each in tokens))
     if "prefix" in line:
         yield line["prefix"]
     if line.get("mode") == "observed":  # the tokens behind the arrow are those that would have been sent
@@ -195,10 +196,6 @@ def _words(line: Mapping[str, Any]) -> Iterator[str]:
         yield f"status {line['status']}"
     if "trouble" in line:
         yield line["trouble"]
-
-
-def _thousands(tokens: int) -> str:
-    return str(tokens) if tokens < 1_000 else f"{tokens / 1_000:.1f}k"
 
 
 def _money(paid: float, saved: float) -> str:

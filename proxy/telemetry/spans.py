@@ -137,12 +137,7 @@ class RequestSpans:
             return
         if usage is not None:
             client.set_attributes(
-                {
-                    INPUT: usage.prompt,
-                    OUTPUT: usage.completion,
-                    CACHE_READ: usage.cached,
-                    CACHE_WRITTEN: usage.written,
-                }
+                {INPUT: usage.prompt, OUTPUT: usage.completion, CACHE_READ: usage.cached, CACHE_WRITTEN: usage.written}
             )
         client.end()
 

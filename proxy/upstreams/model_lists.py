@@ -53,16 +53,13 @@ class Reach(NamedTuple):
         row = row_for(self.upstreams.rows, self.rules, self.access, api, model, spends=self.spends)
         return self.upstreams.by_name[row.name]
 
-    def _api_of(self, model: str) -> str:
-        """The first of the APIs in which this model is served; the first one where none is."""
-        return next((api for api in self.apis if self._serves(api, model) is not None), self.apis[0])
-
     def relayed(self, api: str, model: str, rest: str) -> Upstream:
         """Where a request that is relayed goes. `model`: the one that it names; `rest`: its target, after /v1, which
         may be about a model. Raises ApiError."""
         if about := model_in(rest):
             check_model(self.access, about)
-            return self.upstream_of(self._api_of(about), about)
+            served = (api for api in self.apis if self._serves(api, about) is not None)
+            return self.upstream_of(next(served, self.apis[0]), about)
         return self.upstream_of(api, model)
 
     def lists(self, method: str, rest: str) -> Sequence[Upstream]:

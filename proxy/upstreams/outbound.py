@@ -63,7 +63,8 @@ class Outbound:
         way, _, query = rest.partition("?")
         if self.row.query or self.row.has_key:
             replaced = {*map(str.lower, self.row.query), *(_PARAMETERS if self.row.has_key else ())}
-            fields = [each for each in query.split("&") if each and _name_in(each) not in replaced]
+            names = {each: unquote_plus(each.partition("=")[0]).lower() for each in query.split("&")}
+            fields = [each for each in query.split("&") if each and names[each] not in replaced]
             query = "&".join((*fields, *filter(None, [urlencode(self.row.query)])))
         return (path + way or "/") + (f"?{query}" if query else "")
 
@@ -122,10 +123,6 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return state.st_mtime_ns, state.st_size, state.st_ino
-
-
-def _name_in(field: str) -> str:
-    return unquote_plus(field.partition("=")[0]).lower()
 
 
 # --- whether the URL of an upstream is that of its API, as far as the URL itself and the first answers tell ---

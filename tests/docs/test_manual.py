@@ -109,6 +109,8 @@ def test_no_page_names_a_metric_or_a_header_that_is_not_there(page: Path) -> Non
     assert set(NAMES.findall(PAGES[page])) <= {*NAMES.findall(reference), "narrows_recall", "narrows_summary"}
 
 
-@pytest.mark.parametrize("client", sorted({re.sub(" (in front|behind)$", "", client.name) for client in CLIENTS}))
+@pytest.mark.parametrize(
+    "client", sorted({re.sub(" (in front|behind|with MCP adapters)$", "", client.name) for client in CLIENTS})
+)
 def test_every_client_that_is_tried_is_in_the_table(client: str) -> None:
     assert re.search(rf"^\| {client}\b", section("proxy/console/README.md", "Clients"), re.MULTILINE)

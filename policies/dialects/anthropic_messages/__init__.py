@@ -66,10 +66,7 @@ ANTHROPIC_MESSAGES = Dialect(
     ),
     ping=ping,
     recall=RecallForm(
-        tool=exchange.recall_tool,
-        put_back=exchange.put_back,
-        called=exchange.called,
-        next_round=exchange.next_round,
+        tool=exchange.recall_tool, put_back=exchange.put_back, called=exchange.called, next_round=exchange.next_round
     ),
     deferral=exchange.DEFERRAL,
     usage=reply.USAGE,

@@ -467,7 +467,7 @@ def _add_call(call: Json, piece: Json) -> None:
 
 OPTION = b"stream_options"
 _USAGE_CHUNK_MEMBERS = frozenset(
-    {"id", "object", "created", "model", "service_tier", "system_fingerprint", "choices", "usage"},
+    {"id", "object", "created", "model", "service_tier", "system_fingerprint", "choices", "usage"}
 )
 
 

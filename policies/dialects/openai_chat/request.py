@@ -247,10 +247,7 @@ def writing_bodies(model: str, instructions: str, text: str, most: int) -> Seque
     """Where the name of a model does not say which limit it takes, its refusal does."""
     request = {
         "model": model,
-        "messages": [
-            {"role": "system", "content": instructions},
-            {"role": "user", "content": text},
-        ],
+        "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": text}],
     }
     plain = {**request, "max_tokens": limit(most, model)}
     thinks = {**request, "max_completion_tokens": limit(most, model, thinks=True)}

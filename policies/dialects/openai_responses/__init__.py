@@ -36,10 +36,7 @@ OPENAI_RESPONSES = Dialect(
     ),
     ping=ping,
     recall=RecallForm(
-        tool=exchange.recall_tool,
-        put_back=exchange.put_back,
-        called=exchange.called,
-        next_round=exchange.next_round,
+        tool=exchange.recall_tool, put_back=exchange.put_back, called=exchange.called, next_round=exchange.next_round
     ),
     deferral=exchange.DEFERRAL,
     usage=reply.USAGE,

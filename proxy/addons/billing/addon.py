@@ -59,7 +59,6 @@ _LARGEST_KEPT = 4 * LARGE_LIST
 """Bytes of a list that is kept as what its sizes are remembered by."""
 _CALLS = 1_000
 """Calls of one reply that are counted."""
-_UNKNOWN = Prices()
 
 
 class Billing(Addon):
@@ -125,7 +124,7 @@ class Billing(Addon):
         bill = RequestBill(
             id=uuid4().hex,
             at=self._clock(),
-            labels=_bounded(labels),
+            labels=structs.replace(labels, model=well_formed(labels.model[:_LONGEST])),
             conversation=key.conversation,
             prefix="",
             mode=mode,
@@ -144,19 +143,17 @@ class Billing(Addon):
         client_request, planned, headers = first.client_request, first.planned, first.headers
         conversation = planned.context.conversation if planned is not None else None
         model = planned.context.request.model if planned is not None else first.model or ""
-        prices = self._prices(model, client_request.upstream) if model else _UNKNOWN
+        prices = self._prices(model, client_request.upstream) if model else Prices()
         return RequestBill(
             id=id,
             at=self._clock(),
-            labels=_bounded(
-                Labels(
-                    tenant=client_request.sender.tenant,
-                    owner=client_request.sender.owner,
-                    model=model,
-                    preset=client_request.options.preset or self._preset,
-                    api=client_request.dialect,
-                    key=client_request.sender.key.name if client_request.sender.key is not None else "",
-                )
+            labels=Labels(
+                tenant=client_request.sender.tenant,
+                owner=client_request.sender.owner,
+                model=well_formed(model[:_LONGEST]),
+                preset=client_request.options.preset or self._preset,
+                api=client_request.dialect,
+                key=client_request.sender.key.name if client_request.sender.key is not None else "",
             ),
             conversation=planned.context.key.conversation if planned is not None else "",
             prefix=headers.get("x-narrows-prefix", ""),
@@ -186,7 +183,7 @@ class Billing(Addon):
             total = sum(size for _, size in definitions)
             dollars += head_price(round(total * planned.context.calibration.ratio), [usage], prices)
         names: Iterable[str] = new_calls(received.conversation)
-        if reply is not None and rounds[0].request.notes.recalls:  # else it is not read
+        if reply is not None and rounds[0].request.notes.is_read:
             names = (name for choice in reply.over for name in reply.result(choice).tools)
         calls = tuple(name for name in map(tool_label, islice(names, _CALLS)) if name in sizes)
         return ToolUse(definitions=definitions, calls=calls, each=dollars / max(1, total))
@@ -200,7 +197,8 @@ class Billing(Addon):
 
     def _write(self, bill: RequestBill, tools: ToolUse | None = None) -> None:
         key, record = Key(bill.labels.tenant, bill.conversation), (bill, tools)
-        pending = PendingWrite(key, self._write_all, record=record, together=True, without_conversation=_of_nobody)
+        pending = PendingWrite(key, self._write_all, record=record, together=True)
+        pending.without_conversation = lambda each: (structs.replace(each[0], conversation=""), each[1])
         self._writes.put(pending)
 
     async def _write_all(self, row: Sequence[PendingWrite]) -> None:
@@ -215,14 +213,6 @@ def _in_prompt(sizes: Mapping[str, int], planned: PlannedRequest) -> tuple[tuple
     if (deferred := context.tools.tools) is not None:
         absent = {*map(tool_label, deferred.names - {each.name for each in deferred.found_in(context.conversation)})}
     return tuple((name, size) for name, size in sizes.items() if size and name not in absent)
-
-
-def _of_nobody(record: tuple[RequestBill, ToolUse | None]) -> tuple[RequestBill, ToolUse | None]:
-    return structs.replace(record[0], conversation=""), record[1]
-
-
-def _bounded(labels: Labels) -> Labels:
-    return structs.replace(labels, model=well_formed(labels.model[:_LONGEST]))
 
 
 # --- from a request, its plan and the provider's usage to what it cost, and would have cost with nothing done ---
@@ -335,10 +325,13 @@ def _measured(
     context, size, life = planned.context, upstream_request.tokens_sent, _life(upstream_request, planned)
     calibration = context.calibration if reported is None else context.calibration.learn(size, reported.prompt)
     tokens = calibration.estimate(size) if reported is None else reported.prompt
-    scale, terms = _Scale(tokens, size, calibration.ratio), _terms(planned, life, prices)
+    scale, settings = _Scale(tokens, size, calibration.ratio), context.plan_settings
+    has_entries = settings.prices.breakpoints
+    terms = CacheTerms(
+        settings.cache, prices, not life.would_be_cold, has_entries and settings.prices.write > prices.write
+    )
     before, expected = _sent_before(upstream_request, planned, scale)
-    is_cached = context.plan_settings.prices.breakpoints or not prices.breakpoints
-    likely = Prompt(tokens, expected, tokens if is_cached else 0)
+    likely = Prompt(tokens, expected, tokens if has_entries or not prices.breakpoints else 0)
     is_longer = terms.is_longer or life.is_longer
     usage = reported or usage_without(likely, replace(terms, is_warm=not life.is_cold, is_longer=is_longer))
     prefix = upstream_request.headers["x-narrows-prefix"]
@@ -349,15 +342,16 @@ def _measured(
     is_rewritten, is_bridged = expected < before or prefix not in _UNBROKEN, life.would_be_cold and not life.is_cold
     # what a ping or a longer lifetime has kept says nothing of a cache that neither has kept
     evidence = None if is_bridged else Evidence(before, usage.cached, is_rewritten, added)
-    if reported is not None and is_unedited and not is_bridged:
+    if reported is not None and is_unedited and not is_bridged and prefix != "bypassed":
         foretold = usage_without(_as_written(planned, size, scale, prices), terms)
     if is_unedited and not is_bridged and upstream_request.body is upstream_request.client_request.body:
         return _Measures(usage, usage, usage, by_rules, 0, foretold, before=before)
-    rewritten = _rewritten(prefix, before, expected, usage.cached)
+    is_told = prefix in (*_UNBROKEN, "checkpoint:cold")
+    rewritten = 0 if is_told else max(0, before - expected or expected - usage.cached)
     baseline = marked = usage_without(prompt, terms, evidence)
-    least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
+    least = max(settings.budget.floor, settings.cache.least)
     step = context.received.conversation.steps - 1
-    if context.plan_settings.marks and step > 0 and prompt.tokens >= least:
+    if settings.marks and step > 0 and prompt.tokens >= least and prefix != "bypassed":
         was_marked = step > 1 and prompt.before >= least
         marked = usage_without(with_marks(prompt, was_marked=was_marked), terms, evidence)
     return _Measures(usage, baseline, marked, by_rules, rewritten, foretold, before=before)
@@ -365,18 +359,16 @@ def _measured(
 
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
     """True where it went as the client wrote it but for the recall tool, behind others of its kind."""
-    is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
-    is_unedited = not (
-        planned.plan.edits or planned.plan.marks or planned.context.exchanges or planned.context.tools.tools
-    )
-    return upstream_request.client_request.is_dry or (is_unedited and is_behind_others)
-
-
-def _terms(planned: PlannedRequest, life: CacheLife, prices: Prices) -> CacheTerms:
-    """Those with nothing done."""
-    settings = planned.context.plan_settings
-    is_longer = settings.prices.breakpoints and settings.prices.write > prices.write
-    return CacheTerms(settings.cache, prices, not life.would_be_cold, is_longer)
+    context, plan = planned.context, planned.plan
+    if not upstream_request.client_request.is_dry:
+        is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
+        return is_behind_others and not (plan.edits or plan.marks or context.exchanges or context.tools.tools)
+    sent = planned.previous.sent if planned.previous is not None else None
+    if context.client_request.is_dry or sent is None or sent.head != context.head:
+        return True
+    # a client's request for a summary passes: it stands behind others of its kind where the one before went so, too
+    is_whole = (sent.messages, sent.digest) == (sent.received, sent.received_digest)
+    return is_whole and not (context.tool or context.exchanges or context.tools.tools)
 
 
 def _life(upstream_request: UpstreamRequest, planned: PlannedRequest) -> CacheLife:
@@ -424,13 +416,6 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
     cached_end = ledger.cached_before(end if state.changed is None else min(end, state.changed))
     is_found = cached_end > 0 or not planned.context.plan_settings.prices.breakpoints
     return scale(head + ledger_sums[end]), scale(head + ledger_sums[cached_end]) if is_found else 0
-
-
-def _rewritten(prefix: str, before: int, expected: int, cached: int) -> int:
-    """Tokens that were in the cache and were written again, because what stood before them had changed."""
-    if prefix in (*_UNBROKEN, "checkpoint:cold"):
-        return 0
-    return max(0, before - expected or expected - cached)
 
 
 async def start(services: Services) -> Billing | None:

@@ -1,8 +1,8 @@
 """Requests and tokens of the last minute by the name of a key, in the Redis of the store, counted by the scripts of the
 library `limits`; and the dollars of a day, in the store's purses, so that all of it is one round trip.
 
-Law: whoever shares the Redis counts together, each request in one round trip. The window of requests is by the clocks
-of those who count, which should agree to a second or so.
+Law: whoever shares the Redis counts together, each request in one round trip. The window of requests is by its clock,
+to a second or so: how far that of who counts is ahead is looked up with each beat.
 """
 
 import sys
@@ -19,7 +19,7 @@ from proxy.addons.limits.windows import WindowUse, window_tokens
 from proxy.config.rules import KeyRow
 from proxy.memory import PURSE_SECONDS, Purse, StoreTrouble
 from proxy.memory.redis.connection import Command, Keys, RedisConnection, Script, ScriptCommand, address
-from proxy.memory.redis.scripts import TAKE
+from proxy.memory.redis.scripts import AHEAD, TAKE
 from proxy.memory.serialization import name_bytes
 
 _NO_LIMIT = 2**53
@@ -34,7 +34,7 @@ class SharedWindows:
         where = address(url)
         self._prefix, self._keys = f"{where.prefix}:limits", Keys(where.prefix)
         self._connection = RedisConnection(where, patience)
-        self._clock = clock
+        self._clock, self._ahead = clock, 0
         self._own_name = token_hex(8)
         self.replicas = 1
 
@@ -49,7 +49,9 @@ class SharedWindows:
 
     async def beat(self) -> None:
         """Be one of those who were seen in the last minute, and count them. Raises StoreTrouble."""
-        now, seen = self._clock(), f"{self._prefix}:seen"
+        seen = f"{self._prefix}:seen"
+        (self._ahead,) = await self._connection.trip(AHEAD.on([seen], self._clock()))
+        now = self._clock() - self._ahead
         *_, replicas = await self._connection.trip(
             ("ZREMRANGEBYSCORE", seen, "-inf", now - _SEEN),
             ("ZADD", seen, now, self._own_name),
@@ -60,7 +62,7 @@ class SharedWindows:
 
     async def admit(self, key: KeyRow, purse: Purse) -> tuple[WindowUse, bool]:
         """As in memory, but one that is refused for its tokens has counted; and true where the purse is used up."""
-        now, seconds, commands = self._clock(), windows.MINUTE, list[Command]()
+        now, seconds, commands = self._clock() - self._ahead, windows.MINUTE, list[Command]()
         if key.rpm is not None:
             requests = [self._name(key.name, "requests")]
             commands.append(_ACQUIRE.on(requests, now, key.rpm, seconds, 1))

@@ -68,11 +68,7 @@ class Sample:
 
 class Shadows(Addon):
     def __init__(
-        self,
-        services: Services,
-        store: Store,
-        audit_log: AuditLog,
-        random: Callable[[], float] = random.random,
+        self, services: Services, store: Store, audit_log: AuditLog, random: Callable[[], float] = random.random
     ) -> None:
         settings = services.settings
         self._services, self._store, self._audit_log, self._random = services, store, audit_log, random

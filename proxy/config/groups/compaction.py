@@ -253,8 +253,7 @@ class SummariesGroup(Configured):
         description="client-key uses the client's credential only if it is a plain API key; client-any uses any",
     )
     summary_allow: tuple[Annotated[str, Field(pattern=r"^(\*|[0-9a-fA-F]{64})$")], ...] = Field(
-        default=(),
-        description="the SHA-256 of the credentials for which Narrows spends a key of its own; * for all",
+        default=(), description="the SHA-256 of the credentials for which Narrows spends a key of its own; * for all"
     )
     summary_budget: SummaryBudget = Field(
         default=SummaryBudget(),

@@ -39,8 +39,7 @@ Rate = Annotated[
     typer.Option(min=0, metavar="R", show_default=False, help="Requests a second, answered or not; or --concurrency."),
 ]
 Concurrency = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", show_default=False, help="Requests that are on their way at once; or --rate."),
+    int, typer.Option(min=0, metavar="N", show_default=False, help="Requests that are on their way at once; or --rate.")
 ]
 AsRecorded = Annotated[
     bool, typer.Option("--as-recorded", help="Or send each request when it was sent in its recording.")
@@ -225,10 +224,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def measure(
-    plan: LoadPlan,
-    processes: int,
-    advance: Callable[[], None],
-    target: AbstractAsyncContextManager[str] | None = None,
+    plan: LoadPlan, processes: int, advance: Callable[[], None], target: AbstractAsyncContextManager[str] | None = None
 ) -> LoadReport:
     """Run the load, on a `target` where one is to be started; Ctrl-C ends it early. Raises ValueError where it cannot
     begin."""

@@ -27,15 +27,7 @@ from policies.money.bills import Arm, BillSums, ConversationRow
 from proxy.memory import records, serialization
 from proxy.memory.decisions import StoreTrouble
 from proxy.memory.records import AT_ONCE, Change, DaySum, Kind, Rows, TextKind, TextRow, portions
-from proxy.memory.redis.connection import (
-    Argument,
-    Command,
-    Keys,
-    RedisPart,
-    framed,
-    open_row,
-    seal_row,
-)
+from proxy.memory.redis.connection import Argument, Command, Keys, RedisPart, framed, open_row, seal_row
 from proxy.memory.redis.scripts import GUARDED, INDEX, NOTE, NOTE_EVENT
 from proxy.memory.serialization import Codec, Names, UnreadableRecordError, name_bytes, row_bytes
 

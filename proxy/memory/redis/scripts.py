@@ -30,6 +30,20 @@ end
 """Renews the time to live of a conversation, and deletes a few steps that were not used for as long: many clients
 may share its name without end."""
 
+_AHEAD = """
+local function ahead(now)
+    local time = redis.pcall('TIME')
+    local seconds = math.floor(now - (time[1] or now) - (time[2] or 0) / 1000000 + 0.5)
+    return math.abs(seconds) > 1 and math.abs(seconds) < 3600 and seconds or 0
+end
+local function shifted(at, seconds)
+    return seconds ~= 0 and tonumber(at or '') and string.format('%.17g', at + seconds) or at
+end
+"""
+"""How far a caller's clock is ahead of the server's, by which its times are stored and read: so clocks of replicas need
+not agree. In whole seconds, so that a time comes back as it was written: less is the way here, and an hour is a clock
+that no other replica goes by."""
+
 _JOINED = """
 local function joined(row, name, record, most, id)
     local entries, at = {}, 1
@@ -60,9 +74,14 @@ end
 """
 """`unsealed` in Lua: the body of a row, or nothing where it is not whole."""
 
+AHEAD = Script("-- KEYS: any. ARGV: now" + _AHEAD + "return ahead(ARGV[1])")
+
 READ = Script(
-    """-- KEYS: steps, ages, summaries. ARGV: now, lengths of the anchors, the anchors
+    "-- KEYS: steps, ages, summaries. ARGV: now, lengths of the anchors, the anchors"
+    + _AHEAD
+    + """
 redis.call('ZADD', KEYS[2], 'XX', ARGV[1], '')
+local skew = ahead(ARGV[1])
 local names, few = {}, redis.call('HLEN', KEYS[3]) <= #ARGV[2]
 if few then
     for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do names[field] = true end
@@ -76,6 +95,7 @@ for i = 1, #ARGV[2] / 4 do
     local anchor = string.sub(ARGV[3], at, at + length - 1)
     at = at + length
     local row = redis.call('HMGET', KEYS[1], 'd' .. anchor, 's' .. anchor, 't' .. anchor, 'i' .. anchor)
+    row[3] = shifted(row[3], skew)
     row[5] = there('c' .. anchor) and redis.call('HGET', KEYS[3], 'c' .. anchor)
     if row[1] or row[4] or row[5] or there('h' .. anchor) then
         redis.call('ZADD', KEYS[2], 'XX', ARGV[1], anchor)
@@ -93,24 +113,41 @@ one after the other: thousands of small replies would take Python longer than a 
 write, so that a server that can only be read is not taken for a sound one."""
 
 CLAIM = Script(
-    """-- KEYS: those of a conversation. ARGV: ttl, now, anchor, decision, sent or nothing, at
-local decision, sent, at = 'd' .. ARGV[3], 's' .. ARGV[3], 't' .. ARGV[3]
+    "-- KEYS: those of a conversation. ARGV: ttl, now, anchor, decision, sent or nothing, at"
+    + _AHEAD
+    + """
+local decision, sent, at, skew = 'd' .. ARGV[3], 's' .. ARGV[3], 't' .. ARGV[3], ahead(ARGV[2])
+local moment = shifted(ARGV[6], -skew)
 redis.call('HSETNX', KEYS[1], decision, ARGV[4])
 if ARGV[5] ~= '' then
     redis.call('HSET', KEYS[1], sent, ARGV[5])
     local newest = redis.call('HGET', KEYS[1], 'n') or ''
-    if ARGV[3] ~= '*' and (tonumber(redis.call('HGET', KEYS[1], 't' .. newest) or '') or 0) <= tonumber(ARGV[6]) then
+    if ARGV[3] ~= '*' and (tonumber(redis.call('HGET', KEYS[1], 't' .. newest) or '') or 0) <= tonumber(moment) then
         redis.call('HSET', KEYS[1], 'n', ARGV[3])
     end
 end
 local before = tonumber(redis.call('HGET', KEYS[1], at) or '')
-if not before or before < tonumber(ARGV[6]) then
-    redis.call('HSET', KEYS[1], at, ARGV[6])
+if not before or before < tonumber(moment) then
+    redis.call('HSET', KEYS[1], at, moment)
 end
 """
     + _USED
-    + "return redis.call('HMGET', KEYS[1], decision, sent, at)"
+    + """
+local row = redis.call('HMGET', KEYS[1], decision, sent, at)
+row[3] = shifted(row[3], skew)
+return row"""
 )
+
+NEWEST = Script(
+    "-- KEYS: steps. ARGV: now"
+    + _AHEAD
+    + """
+local anchor = redis.call('HGET', KEYS[1], 'n')
+if not anchor then return {false, false, false, false} end
+local row = redis.call('HMGET', KEYS[1], 'd' .. anchor, 's' .. anchor, 't' .. anchor)
+return {anchor, row[1], row[2], shifted(row[3], ahead(ARGV[1]))}"""
+)
+"""Answers with the step that was sent last: its anchor, decision, request and time."""
 
 INSERT = Script(
     "-- KEYS: those of a conversation. ARGV: ttl, now, anchor, reply, record, most"

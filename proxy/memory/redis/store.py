@@ -125,12 +125,10 @@ class RedisDecisionStore(RedisPart, ClaimedSteps):
 
     async def newest_step(self, key: Key) -> StepRecord | None:
         names = names_of(key)
-        steps = self._keys.conversation(*names).steps
-        (anchor,) = await self._connection.trip(("HGET", steps, "n"))
-        if (name := self._codec.read(serialization.name, anchor)) is None:
-            return None
-        (row,) = await self._connection.trip(("HMGET", steps, b"d" + anchor, b"s" + anchor, b"t" + anchor))
-        return self._codec.step(names, name, *row)
+        command = scripts.NEWEST.on([self._keys.conversation(*names).steps], self._clock())
+        ((anchor, *row),) = await self._connection.trip(command)
+        name = self._codec.read(serialization.name, anchor)
+        return None if name is None else self._codec.step(names, name, *row)
 
     async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
         names = names_of(key)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -452,3 +453,21 @@ async def test_of_a_share_of_a_limit_nothing_is_told(
         assert not [each for each in families["narrows_refused"].samples if each.value]
         assert (counted.counts.refusals, counted.counts.running) == ({}, {})
         assert not limits or isinstance(await outcome(counted, key), Admitted)
+
+
+@pytest.mark.parametrize("skew", [90.0, -90.0])
+async def test_replicas_whose_clocks_are_apart_count_the_same_minute(redis_url: str, skew: float) -> None:
+    url, key = f"{redis_url}?prefix={uuid4().hex}", row(rpm=4)
+    one, other = (SharedWindows(url, 5.0, lambda ahead=ahead: time.time() + ahead) for ahead in (skew, 0.0))
+    for shared in (one, other):
+        await shared.open()
+        await shared.beat()
+    await one.beat()
+    assert (one.replicas, other.replicas) == (2, 2)
+    admitted = [(await (one, other)[at % 2].admit(key, Purse()))[0] for at in range(4)]
+    assert [use.is_within for use in admitted] == [True] * 4
+    for shared in (one, other):
+        refused, _ = await shared.admit(key, Purse())
+        assert (refused.is_within, refused.requests) == (False, 4)
+        assert refused.request_wait <= 60
+        await shared.close()

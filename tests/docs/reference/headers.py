@@ -133,8 +133,8 @@ CHECKPOINTS: Sequence[tuple[str, str]] = (
     ("cold", "the provider's cache has expired anyway"),
     (
         "config",
-        "preset, aim, prices, budget or `keep` patterns changed, or another release of Narrows sends records and "
-        "summaries in other roles",
+        "preset, aim, prices, budget or `keep` patterns changed, or another release of Narrows sends records, "
+        "summaries or its tool otherwise",
     ),
     ("tools", "a search has found tools, or others of the same tools are deferred"),
     ("recall", "a recall exchange could not be put back, because the client returned another reply"),

@@ -135,8 +135,11 @@ def promises(heard: Iterable[Heard], requests: Sequence[Received]) -> Iterable[s
         print(f"{number + 1:7} {usage.prompt:7} {usage.cached:7} {due:7}  {line}", flush=True)
         if usage.cached <= due - STEP:
             yield f"request {number + 1}: {prefix} was declared, {usage.cached} were cached, {due} owed"
+        marked = usage.cached + usage.written
         # what a further round adds behind the marks is written by the next request
-        before = replace(usage, prompt=usage.cached + usage.written) if not reply and usage.written else usage
+        before = replace(usage, prompt=marked) if not reply and usage.written else usage
+        if not marked and received.dialect == "anthropic_messages":
+            before = None  # a first request gets no mark of Narrows: nothing says that there is a second
 
 
 def refused(requests: Iterable[Received]) -> Iterable[str]:

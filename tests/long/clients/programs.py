@@ -87,8 +87,9 @@ def opencode(client: Client, home: Path, base_url: str) -> Mapping[str, str]:
     return {"OPENCODE_CONFIG": str(home / "opencode.json"), **folders, **off}
 
 
-MANY = function("many_archive_issue", identifier="7", reason="It is old.")
-"""A call of one of the tools of another server."""
+def of_server(prefix: str = "") -> Json:
+    """A call of one of the tools of another server, whose names may have a prefix."""
+    return function(f"{prefix}archive_issue", identifier="7", reason="It is old.")
 
 
 def opencode_bash(command: str) -> Json:

@@ -13,6 +13,7 @@ OPENAI, NPM_OPENAI = Package("pypi", ["openai"]), Package("npm", ["openai"])
 ANTHROPIC, NPM_ANTHROPIC = Package("pypi", ["anthropic"]), Package("npm", ["@anthropic-ai/sdk"])
 AI_SDK = Package("npm", ["ai", "@ai-sdk/openai-compatible", "zod"])
 LANGCHAIN = Package("pypi", ["langchain", "langchain-openai", "langchain-anthropic"])
+LANGCHAIN_MCP = Package("pypi", ["langchain-mcp-adapters", *LANGCHAIN.names])
 LANGGRAPH = Package("pypi", ["langgraph", "langchain-openai"])
 DEEPAGENTS = Package("pypi", ["deepagents", "langchain-openai"])
 PYDANTIC_AI = Package("pypi", ["pydantic-ai-slim[openai,anthropic]"])
@@ -39,6 +40,9 @@ PORTKEYS = {
     "x-portkey-forward-headers": "x-narrows-conversation",
 }
 
+LangchainMcp = partial(
+    Client, "LangChain with MCP adapters", package=LANGCHAIN_MCP, words=("python", "langchain_mcp.py")
+)
 Opencode = partial(
     Client,
     "opencode",
@@ -63,6 +67,9 @@ _CLIENTS = (
     Client("LangChain", CHAT, LANGCHAIN, LANGCHAIN_SCRIPT),
     Client("LangChain", RESPONSES, LANGCHAIN, LANGCHAIN_SCRIPT, streams=False),
     Client("LangChain", MESSAGES, LANGCHAIN, LANGCHAIN_SCRIPT, model=CLAUDE),
+    LangchainMcp(CHAT),
+    LangchainMcp(RESPONSES, streams=False),
+    LangchainMcp(MESSAGES, model=CLAUDE),
     Client("LangGraph", CHAT, LANGGRAPH, ("python", "langgraph_graph.py"), streams=False),
     Client("deepagents", CHAT, DEEPAGENTS, ("python", "deep_agent.py")),
     Client("pydantic-ai", CHAT, PYDANTIC_AI, PYDANTIC_SCRIPT),
@@ -146,8 +153,8 @@ _CLIENTS = (
     ),
 )
 _SCRIPTS = ("OpenAI SDK, Python", "Anthropic SDK, Python", "LangChain", "pydantic-ai", "OpenAI Agents")
-_DEFER = (*_SCRIPTS, "Codex", "opencode", "Claude Code")
-_LATER = {"opencode": [programs.MANY]}
+_DEFER = (*_SCRIPTS, "LangChain with MCP adapters", "Codex", "opencode", "Claude Code")
+_LATER = {"opencode": [programs.of_server("many_")], "LangChain with MCP adapters": [programs.of_server()]}
 CLIENTS = (
     *_CLIENTS,
     *(replace(each, defers=True, later=_LATER.get(each.name, ())) for each in _CLIENTS if each.name in _DEFER),

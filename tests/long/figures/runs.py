@@ -33,6 +33,7 @@ _DRAWING = (
     "tests/long/figures/__main__.py",
     "tests/long/figures/windows.py",
     "tests/long/figures/curve.py",
+    "tests/long/figures/peers.py",
     "tests/long/figures/picture.py",
     "proxy/console/",
     "proxy/lab/replay/display.py",
@@ -137,10 +138,10 @@ def run_job(job: Job) -> list[Run]:
     except Exception as error:
         error.add_note(f"in the run of {job.name}")
         raise
-    return [_figures(reports[preset], job.session.group) for preset in job.presets]
+    return [figures_of(reports[preset], job.session.group) for preset in job.presets]
 
 
-def _figures(report: Report, kind: str) -> Run:
+def figures_of(report: Report, kind: str) -> Run:
     used = report.used_by_later_turns
     return Run(
         session=report.session,

@@ -15,6 +15,7 @@ from policies.assemble import PlanOptions, assemble
 from policies.context import Summarizing
 from policies.dialects import DIALECTS, Request
 from policies.model.conversation import Conversation, Part
+from policies.model.edits import Edit
 from policies.model.summary_record import Criteria
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
@@ -39,7 +40,7 @@ _OWNER = "session"
 
 
 @dataclass(frozen=True, slots=True)
-class _RecordedRequest:
+class RecordedRequest:
     """A request as the client sent it, its usage without Narrows, and what the model answers."""
 
     request: Request
@@ -47,7 +48,10 @@ class _RecordedRequest:
     prompt: ProviderPrompt
     baseline: Usage
     marks_alone: Usage
+    say: Say
+    """The reply of the model."""
     answer: Sequence[Part]
+    """The same as parts."""
 
 
 class SimulatedProvider:
@@ -66,20 +70,41 @@ class SimulatedProvider:
 
 
 @dataclass
-class _Lane:
-    """One preset on its way through a session."""
+class Lane:
+    """Whatever stands between client and provider, on its way through a session."""
 
-    preset: str
     report: Report
+    digests: list[bytes] = field(default_factory=list, init=False)
+    """Of the blocks of the prompt before."""
+
+    def bill(
+        self, recorded: RecordedRequest, prompt: ProviderPrompt, edits: Sequence[Edit], provider: SimulatedProvider
+    ) -> None:
+        """Enter a request as it was sent, and count what was in sight with these edits."""
+        report, completion = self.report, recorded.baseline.completion
+        report.requests += 1
+        report.baseline.add(recorded.baseline)
+        report.marks_alone.add(recorded.marks_alone)
+        report.bill.add(replace(provider.charge(report.preset, prompt), completion=completion))
+        report.compare_bills()
+        digests = [block.digest for block in prompt.blocks]
+        report.prefix_changes += digests[: len(self.digests)] != self.digests
+        self.digests = digests
+        tally(recorded.conversation, edits, recorded.answer, report.used_by_later_turns)
+        report.needs.add(recorded.conversation, edits, recorded.answer)
+
+
+@dataclass
+class _Preset(Lane):
+    """One preset of Narrows."""
+
     options: PlanOptions
     state: PlanState | None = None
-    digests: list[bytes] = field(default_factory=list)
-    """Of the blocks of the prompt before."""
     asks_a_model: bool = False
 
-    def send(self, recorded: _RecordedRequest, provider: SimulatedProvider, dialect: str, count: Counter) -> None:
-        """Plan a request, bill it, and count what was in sight."""
-        api, report = DIALECTS[dialect], self.report
+    def send(self, recorded: RecordedRequest, provider: SimulatedProvider, dialect: str, count: Counter) -> None:
+        """Plan a request, and enter it."""
+        api = DIALECTS[dialect]
         planned = assemble(api, recorded.request, recorded.conversation, count, self.options)
         result = plan(recorded.conversation, planned.settings, None, self.state)
         self.state = result.state
@@ -88,17 +113,7 @@ class _Lane:
         marks, tool, consent = planned.settings.marks, planned.tool, planned.consent
         sent = body_of(api, recorded.request, result, rendering, marks=marks, tool=tool, consent=consent)
         prompt = recorded.prompt if sent is recorded.request.body else provider.read(orjson.loads(sent))
-        completion = recorded.baseline.completion
-        report.requests += 1
-        report.baseline.add(recorded.baseline)
-        report.marks_alone.add(recorded.marks_alone)
-        report.bill.add(replace(provider.charge(self.preset, prompt), completion=completion))
-        report.compare_bills()
-        digests = [block.digest for block in prompt.blocks]
-        report.prefix_changes += digests[: len(self.digests)] != self.digests
-        self.digests = digests
-        tally(recorded.conversation, result.edits, recorded.answer, report.used_by_later_turns)
-        report.needs.add(recorded.conversation, result.edits, recorded.answer)
+        self.bill(recorded, prompt, result.edits, provider)
 
 
 def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str, Report]:
@@ -106,13 +121,13 @@ def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str,
     prices, count = prices_for(model), Counter(encoding_for(model))
     provider = SimulatedProvider(session.dialect, model, prices, count)
     lanes = [
-        _Lane(preset, _report(session, preset, model, prices), _options(session, preset, prices)) for preset in presets
+        _Preset(report_for(session, preset, model, prices), _options(session, preset, prices)) for preset in presets
     ]
-    for recorded in _recorded_requests(session, prices, provider, count):
+    for recorded in recorded_requests(session, prices, provider, count):
         for lane in lanes:
             lane.send(recorded, provider, session.dialect, count)
         lanes = [lane for lane in lanes if not lane.asks_a_model]
-    return {lane.preset: lane.report for lane in lanes}
+    return {lane.report.preset: lane.report for lane in lanes}
 
 
 def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
@@ -130,15 +145,15 @@ def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
     )
 
 
-def _report(session: Session, preset: str, model: str, prices: Prices) -> Report:
+def report_for(session: Session, preset: str, model: str, prices: Prices) -> Report:
     report = Report(session.name, model, SessionBill(prices), SessionBill(prices), preset=preset, kind=session.group)
     report.changes = session.changes
     return report
 
 
-def _recorded_requests(
+def recorded_requests(
     session: Session, prices: Prices, provider: SimulatedProvider, count: Counter
-) -> Iterator[_RecordedRequest]:
+) -> Iterator[RecordedRequest]:
     """Every request of the session, in order."""
     reader, bodies = RequestReader(session.dialect, count), requests(session, provider.model, provider.marks)
     marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
@@ -153,4 +168,4 @@ def _recorded_requests(
         texts = (say.content or "", *say.thinking, *(text for call in say.calls for text in call_texts(call)))
         completion = sum(map(count, texts))
         usage, marked = (replace(each, completion=completion) for each in (usage, marked))
-        yield _RecordedRequest(request, conversation, prompt, usage, marked, answer)
+        yield RecordedRequest(request, conversation, prompt, usage, marked, say, answer)

@@ -1,22 +1,10 @@
-"""LangChain's agent, by its packages for OpenAI and Anthropic."""
+"""LangChain's agent with functions as its tools."""
 
-from common import API, BASE_URL, FUNCTIONS, KEY, MODEL, MOST_STEPS, STREAM, TASKS
+from common import FUNCTIONS, MOST_STEPS, TASKS
 from langchain.agents import create_agent
-from langchain_anthropic import ChatAnthropic
-from langchain_openai import ChatOpenAI
+from langchain_models import model
 from langgraph.checkpoint.memory import InMemorySaver
 
-OPENAI = {"model": MODEL, "base_url": BASE_URL, "api_key": KEY, "max_retries": 0, "streaming": STREAM}
-if API == "openai_chat":
-    model = ChatOpenAI(**OPENAI, stream_usage=True)
-elif API == "openai_responses":
-    include = ["reasoning.encrypted_content"]
-    model = ChatOpenAI(**OPENAI, use_responses_api=True, store=False, include=include, output_version="responses/v1")
-else:
-    thinking = {"type": "enabled", "budget_tokens": 1024}
-    base_url = BASE_URL.removesuffix("/v1")
-    options = {"model": MODEL, "base_url": base_url, "api_key": KEY, "max_retries": 0, "streaming": STREAM}
-    model = ChatAnthropic(**options, max_tokens=4096, thinking=thinking)
 agent = create_agent(model, tools=FUNCTIONS, checkpointer=InMemorySaver())
 for task in TASKS:
     config = {"configurable": {"thread_id": "1"}, "recursion_limit": 2 * MOST_STEPS}
