@@ -67,6 +67,8 @@ class ChoiceResult:
     text: str
     call_ids: tuple[str, ...]
     rounds: tuple[RecallRound, ...]
+    tools: tuple[str, ...] = ()
+    """Those that its calls name, as often as that."""
 
 
 @dataclass(frozen=True, slots=True)

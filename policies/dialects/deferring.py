@@ -16,7 +16,7 @@ from msgspec import structs
 
 from policies.context import TokenCounter
 from policies.dialects.common import Request, as_json, decoded, list_at, object_at, objects, text_at
-from policies.model.conversation import Conversation
+from policies.model.conversation import Block, Conversation
 from policies.model.rawjson import Change, Span, UnreadableError, items, members, spliced
 from policies.money.prices import Prices
 from policies.recall import FINDS, QUERY, RecallAnswer, found_tools
@@ -27,7 +27,7 @@ from policies.tools.deferral import (
     Terms,
     beside,
     deferred,
-    exceeds,
+    is_last,
     named_in,
     names_of,
     unambiguous,
@@ -57,7 +57,8 @@ class DeferralForm:
     counts_found: bool = False
     """True where the result of a search only names the definitions, so that they have to be counted beside it."""
     has_namespaces: bool = False
-    """True where a function that was found is called by a namespace of its own name, which no client hears of."""
+    """True where a function is called by a namespace of its own name once a search has loaded it: no client hears of
+    that, and without it the API refuses the call."""
     refused: Sequence[bytes] = ()
     """The members that an error names where the upstream does not take this form."""
 
@@ -93,17 +94,15 @@ class DeferredTools:
 
     def found_in(self, conversation: Conversation) -> tuple[Definition, ...]:
         """What the searches of a history have found, in this order. Where each has all of the prompt written anew, it
-        brings neighbours in as many tokens, that fewer follow; and where as many again would cost more than all
-        the definitions, it brings all of these."""
+        brings neighbours in as many tokens, that fewer follow; the last that pays brings all that is left."""
         hits, times, every = dict[Definition, None](), 0, self.deferred
-        for at in conversation.kinds.get("call", ()):
-            call = conversation.blocks[at]
-            new = self.answer(call.text, False).tools if call.tool == SEARCH else ()
+        for at, block in enumerate(conversation.blocks):
+            new = self._found_by(block)
             if self.form.finds_in_list and (first := [each for each in new if each not in hits]):
                 times += 1
-                terms = Terms(*self.prices, conversation.client_tokens[at], call.turn + 1, True)
+                terms = Terms(*self.prices, conversation.client_tokens[at], block.turn + 1, True)
                 new += beside(self.catalog, self.places, first, terms.prompt)
-                new += every if exceeds(sum(each.tokens for each in every), terms, times) else ()
+                new += every if is_last(times, sum(each.tokens for each in every), terms) else ()
             hits |= dict.fromkeys(new)
         return tuple(hits)
 
@@ -115,18 +114,30 @@ class DeferredTools:
 
     def applied_to(self, request: Request, conversation: Conversation, hits: Sequence[Definition]) -> Request:
         """The request as it is sent where so much was found."""
-        listed = self.list(hits)
-        same = request.tool_list == listed
-        return request if same else with_list(request, listed, self._namespaces(request, conversation))
+        listed, changes = self.list(hits), list(self._namespaces(request, conversation))
+        return with_list(request, listed, changes) if changes or request.tool_list != listed else request
 
     def _namespaces(self, request: Request, conversation: Conversation) -> Iterator[Change]:
-        """What the calls of a history lack of those that the model made."""
-        names = self.names if self.form.has_namespaces else ()
-        for at in conversation.kinds.get("call", ()) if names else ():
-            call = conversation.blocks[at]
-            if call.tool in names and "namespace" not in members(request.raw(call.message)):
-                start = request.spans[call.message][0] + 1
-                yield (start, start), b'"namespace":%s,' % as_json(call.tool)
+        """What the calls of a history lack of those that the model made, once a search had loaded their tools."""
+        loaded = set[str]()
+        for block in conversation.blocks if self.form.has_namespaces else ():
+            loaded |= {each.name for each in self._found_by(block)}
+            if block.kind == "call" and block.tool in loaded:
+                start, end = request.spans[block.message]
+                if "namespace" not in members(request.body[start:end]):
+                    yield (start + 1, start + 1), b'"namespace":%s,' % as_json(block.tool)
+
+    def _found_by(self, block: Block) -> tuple[Definition, ...]:
+        """What a block of a history has found: a call that searches, or an item that says what it loads."""
+        if block.tool != SEARCH or block.kind not in ("call", "opaque"):
+            return ()
+        if block.kind == "call":
+            return self.answer(block.text, False).tools
+        loaded = {
+            text_at(tool, "name")
+            for tool in objects(list_at(decoded(block.text.encode("utf-8", "surrogatepass")), "tools"))
+        }
+        return tuple(each for each in self.deferred if each.name in loaded)
 
     def hidden(self, hits: Sequence[Definition], count: TokenCounter) -> int:
         """Tokens of definitions that the list lacks where so much was found, the search tool taken off."""

@@ -223,6 +223,8 @@ class Entry(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def name(self) -> str: ...
+    @property
     def is_call(self) -> bool: ...
     @property
     def text(self) -> str: ...
@@ -308,7 +310,8 @@ class ChoiceRounds(Generic[R]):
     @property
     def result(self) -> ChoiceResult:
         round_ = self.round
-        return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges))
+        tools = tuple(entry.name for entry in round_.entries if entry.is_call and entry.ours is False)
+        return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges), tools)
 
     def end(self, broken: bool, cut: bool) -> RoundEnd:
         """The round is over. `broken`: for another reason than its calls; `cut`: so that a call may be incomplete."""

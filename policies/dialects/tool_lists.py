@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from policies.context import TokenCounter
 from policies.dialects.common import Added, Request, as_json, decoded, objects
+from policies.dialects.replies import document
 from policies.model.conversation import Message
 from policies.model.rawjson import UnreadableError, items
 from policies.model.tokens import OTHER, tool_label
@@ -105,7 +106,8 @@ def tool_sizes(tools: bytes, count: TokenCounter) -> Mapping[str, int]:
     """The tokens of each tool's definition, 0 where it is deferred. Names come from clients: they are cut, and those
     beyond the first _MOST_SIZES are OTHER."""
     sizes: dict[str, int] = {}
-    for tool in islice(_flat(decoded(tools), _MOST_NESTED), _MOST_TOOLS):
+    entries = (document(b'{"tools":%s}' % tools) or {}).get("tools")  # which reads halves of surrogate pairs, too
+    for tool in islice(_flat(entries, _MOST_NESTED), _MOST_TOOLS):
         name = tool_label(_spec(tool).name)
         name = name if name in sizes or len(sizes) < _MOST_SIZES else OTHER
         is_deferred = tool.get("defer_loading") is True

@@ -10,7 +10,7 @@ Laws
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -119,13 +119,16 @@ def _pays(hidden: int, terms: Terms) -> bool:
     searches may be twice as long by then."""
     lasts = terms.write + terms.requests * terms.read
     if terms.is_rewritten:
-        return not exceeds(hidden, replace(terms, prompt=2 * terms.prompt), SEARCHES)
+        return SEARCHES * 2 * terms.prompt * terms.write <= hidden * lasts
     return (hidden - _FOUND) * lasts > terms.prompt * terms.read + _ANSWER
 
 
-def exceeds(hidden: int, terms: Terms, searches: int) -> bool:
-    """True where so many searches, each of which has all of the prompt written anew, cost more than the definitions."""
-    return searches * terms.prompt * terms.write > hidden * (terms.write + terms.requests * terms.read)
+def is_last(searches: int, hidden: int, terms: Terms) -> bool:
+    """True where a search that has all of the prompt written anew brings all that is left: it is one more than was
+    counted on, or as many at this prompt cost more than the definitions by now. So what a list loses is bounded,
+    whatever its order: the prompts of so few searches, written anew."""
+    lasts = terms.write + terms.requests * terms.read
+    return searches > SEARCHES or searches * terms.prompt * terms.write > hidden * lasts
 
 
 def most_called(counts: Mapping[str, int]) -> dict[str, int]:
@@ -173,15 +176,15 @@ def search(catalog: Catalog, places: tuple[int, ...], query: str) -> tuple[Defin
 
 
 def beside(catalog: Catalog, places: Sequence[int], hits: Sequence[Definition], room: int) -> tuple[Definition, ...]:
-    """Hits and what stands next to them at these places, as far as it fits into so many tokens and into a share of
-    the list: tools of one server stand together in it, and who needs one of them needs others."""
+    """What stands next to hits at these places, as far as it fits with them into so many tokens and into a share of the
+    list, the nearest first: tools of one server stand together in it, and who needs one of them needs others."""
     room = min(room, sum(catalog.definitions[at].tokens for at in places) // _PARTS)
+    room -= sum(hit.tokens for hit in hits)
     centers, near = [at for at in places if catalog.definitions[at] in hits], list[Definition]()
-    for at in sorted(places, key=lambda at: (min(abs(at - center) for center in centers), at)):
-        room -= catalog.definitions[at].tokens
-        if room < 0:
-            break
-        near.append(catalog.definitions[at])
+    for at in sorted({*places}.difference(centers), key=lambda at: (min(abs(at - each) for each in centers), at)):
+        if (tokens := catalog.definitions[at].tokens) <= room:
+            near.append(catalog.definitions[at])
+            room -= tokens
     return tuple(near)
 
 

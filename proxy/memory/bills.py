@@ -10,9 +10,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import attrgetter
 from typing import Any, TypeVar
+from zlib import crc32
 
 from msgspec import structs
 
@@ -20,7 +21,7 @@ from policies.model.tokens import OTHER
 from policies.money.bills import BillSums, ConversationRow, DayRow, Labels, RequestBill, ToolUse, arm_of
 from proxy.memory import serialization
 from proxy.memory.decisions import Key
-from proxy.memory.records import ADDED, BILL, DAY, TOTAL, Change, DaySum, Kind, RecordStore, Rows, portions
+from proxy.memory.records import ADDED, BILL, DAY, DAY_LENGTH, TOTAL, Change, DaySum, Kind, RecordStore, Rows, portions
 from proxy.memory.serialization import name_bytes, names_of
 
 BILLS = 1_000
@@ -29,8 +30,9 @@ _SURPLUS = 100
 """After so many requests a conversation that had more of them is looked at for bills that are too many."""
 DAY_ROWS = 2_000
 """Rows of one tenant and day; from then on the model and the owner of a new row are OTHER."""
-_OF_TOOLS = " tools"
-"""Ends the name of the place where the tools of a day stand, so that their names take no room of other labels."""
+TOOL_PARTS, TOOL_ROWS = 64, 500
+"""Parts of a day among which the tools of its owners are spread, and rows of one: whoever fills one leaves the others,
+and what is no tool, their room."""
 
 T = TypeVar("T")
 Values = Mapping[Kind, Mapping[bytes, object]]
@@ -62,13 +64,14 @@ class BillStore:
                 await self._records.change([Change(tenant, conversation, {BILL: None}, _without_oldest)])
 
     async def add_tools(self, uses: Sequence[tuple[RequestBill, ToolUse]]) -> None:
-        """Add the tools of requests to the sums of their day: those of the same list are one sum first."""
-        lists = defaultdict[Any, dict[bytes, tuple[RequestBill, ToolUse]]](dict)
-        for bill, use in uses:
-            tenant, day = name_bytes(bill.labels.tenant), day_of(bill.at) + _OF_TOOLS
-            lists[tenant, day.encode(), bill.labels.owner, use.definitions][name_bytes(bill.id)] = bill, use
-        for (tenant, day, *_), by_id in lists.items():
-            await self._records.change([_to_day(tenant, day, by_id, _tool_sums)])
+        """Add the tools of requests to the sums of their day, in the part of its owner."""
+        for some in portions(uses):
+            days = defaultdict[tuple[bytes, bytes], dict[bytes, tuple[RequestBill, ToolUse]]](dict)
+            for bill, use in some:
+                part = crc32(bill.labels.owner.encode()) % TOOL_PARTS
+                day = f"{day_of(bill.at)} tools {part:02}".encode()
+                days[name_bytes(bill.labels.tenant), day][name_bytes(bill.id)] = bill, use
+            await self._records.change([_to_day(*place, by_id, _tool_sums, TOOL_ROWS) for place, by_id in days.items()])
 
     async def day_rows(
         self, since: str, tenant: str | None = None, owner: str | None = None, *, of_tools: bool = False
@@ -77,10 +80,8 @@ class BillStore:
         order of days, with the outcomes of the prefix side by side; or those of tools."""
         of_tenant = None if tenant is None else name_bytes(tenant)
         rows: dict[tuple[str, Labels], DayRow] = {}
-        for each in await self._records.search(DAY, of_tenant, owner, since=since):
-            day = each.day.removesuffix(_OF_TOOLS)
-            if (day != each.day) != of_tools:
-                continue
+        for each in await self._records.search(DAY, of_tenant, owner, since=since, of_tools=of_tools):
+            day = each.day[:DAY_LENGTH]
             row = rows.get((day, each.labels)) or DayRow(day=day, labels=each.labels, sums=BillSums())
             requests, rewritten = row.prefixes.get(each.prefix, (0, 0))
             outcome = (requests + each.sums.requests, rewritten + each.sums.rewritten)
@@ -113,7 +114,11 @@ class BillStore:
 
 
 def _to_day(
-    tenant: bytes, day: bytes, by_id: Mapping[bytes, T], sums_of: Callable[[Sequence[T], str], Sequence[DaySum]]
+    tenant: bytes,
+    day: bytes,
+    by_id: Mapping[bytes, T],
+    sums_of: Callable[[Sequence[T], str], Sequence[DaySum]],
+    most: int = DAY_ROWS,
 ) -> Change:
     """Add what these ids name to the sums of their day, those of the same labels together."""
 
@@ -127,7 +132,7 @@ def _to_day(
         if not new:
             return {}
         stored: dict[bytes, DaySum] = {}
-        room = 0 if there[DAY].keys() >= names.keys() else DAY_ROWS - there[DAY].count()
+        room = 0 if there[DAY].keys() >= names.keys() else most - there[DAY].count()
         for name, row in rows_of(new.values()).items():
             if name not in there[DAY]:
                 room -= 1
@@ -158,13 +163,18 @@ def _day_sums(bills: Sequence[RequestBill], day: str) -> Sequence[DaySum]:
 
 
 def _tool_sums(uses: Sequence[tuple[RequestBill, ToolUse]], day: str) -> Sequence[DaySum]:
-    """Of requests of one owner with the same definitions."""
-    count, each, (bill, first) = len(uses), sum(use.each for _, use in uses), uses[0]
-    sums = {name: BillSums(requests=count, sent=count * size, paid=each * size) for name, size in first.definitions}
-    for name, calls in Counter(name for _, use in uses for name in use.calls).items():
-        sums[name] = sums.get(name, BillSums()) + BillSums(calls=calls)
-    labels = Labels(tenant=bill.labels.tenant, owner=bill.labels.owner, model="", preset="", api="")
-    return [DaySum(day, structs.replace(labels, tool=name), "", of_it) for name, of_it in sums.items()]
+    """Those of the same owner and list are one sum first: many requests bring the same."""
+    lists, sums = defaultdict[Any, list[ToolUse]](list), defaultdict[Labels, list[BillSums]](list)
+    for bill, use in uses:
+        lists[bill.labels.tenant, bill.labels.owner, use.definitions].append(use)
+    for (tenant, owner, definitions), same in lists.items():
+        labels = partial(Labels, tenant=tenant, owner=owner, model="", preset="", api="")
+        count, each = len(same), sum(use.each for use in same)
+        for name, size in definitions:
+            sums[labels(tool=name)].append(BillSums(requests=count, sent=count * size, paid=each * size))
+        for name, calls in Counter(name for use in same for name in use.calls).items():
+            sums[labels(tool=name)].append(BillSums(calls=calls))
+    return [DaySum(day, name, "", added_up(some)) for name, some in sums.items()]
 
 
 def _to_conversation(

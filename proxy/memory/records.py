@@ -64,6 +64,8 @@ SPENT = Kind("spent")
 """The SummaryCost of a conversation's summaries of one kind, by that."""
 DAY = Kind("day")
 """A DaySum, by its labels. Its place is a day (as in 2026-01-31); it stays for DAYS days, or as long as its tenant."""
+DAY_LENGTH = 10
+"""Of the name of a day. The places in which its tools stand have more behind it."""
 ADDED = Kind("added")
 """The ids of bills that were added to a day, for an hour at least; without a value."""
 KEY = Kind("key")
@@ -156,10 +158,11 @@ class RecordStore(Protocol):
         since: str = "",
         before: float | None = None,
         most: int | None = None,
+        of_tools: bool = False,
     ) -> Sequence[Any]:
-        """Sums of a tenant or of all, of an owner or of all: of DAY those of this day and later ones, of TOTAL the
-        newest that are older than `before`. In Redis, where `most` are wanted of an owner, these are looked for among
-        the newest 20,000 conversations of the tenant."""
+        """Sums of a tenant or of all, of an owner or of all: of DAY those of this day and later ones, of tools alone or
+        of all else, of TOTAL the newest that are older than `before`. In Redis, where `most` are wanted of an owner,
+        these are looked for among the newest 20,000 conversations of the tenant."""
 
     async def drop_oldest(self, kind: TextKind, tenant: bytes, place: bytes, limit: int) -> int:
         """Delete some of the oldest texts of a bounded kind, where they are more bytes than the limit. How many went; 0

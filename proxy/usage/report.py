@@ -27,7 +27,7 @@ from policies.money.bills import (
 )
 from proxy.config.units import seconds
 from proxy.memory import DAY_ROWS, DAYS, BillStore
-from proxy.memory.bills import day_of
+from proxy.memory.bills import TOOL_ROWS, day_of
 
 By = Literal["tenant", "credential", "model", "preset", "day", "conversation", "tool"]
 BY: tuple[By, ...] = get_args(By)
@@ -105,6 +105,7 @@ class UsageReport:
     def notes(self) -> Sequence[str]:
         """Notes on the figures."""
         sums, idle = self.total.sums, [row.sums.paid for row in self.rows if not row.sums.calls]
+        most = TOOL_ROWS if self.by == "tool" else DAY_ROWS
         notes = (
             (
                 sums.checked,
@@ -121,7 +122,7 @@ class UsageReport:
                 f"Only observed, or held out: {sums.observed:,} prompt tokens, of which {sums.observed_sent:,} would"
                 " have been sent.",
             ),
-            (self._has_other, f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day."),
+            (self._has_other, f"`{OTHER}` is what came after {most:,} combinations of labels on a day."),
             (self.by == "conversation", "Each conversation is counted whole, from its first request on."),
             (
                 self.by == "tool",

@@ -223,14 +223,16 @@ def test_a_request_with_another_list_is_the_same_but_for_that(api: Api) -> None:
 
 
 def test_a_call_of_what_was_deferred_gets_its_namespace_back() -> None:
-    """A call that has one keeps it, and whether an item has it changes nothing in what is remembered of it."""
+    """One that stands before the search lacks none; a call that has one keeps it, and whether an item has it changes
+    nothing in what is remembered of it."""
     api, dialect = APIS["openai_responses"], DIALECTS["openai_responses"]
     calls: list[Json] = [
         {"type": "function_call", "call_id": name, "name": name, "arguments": "{}", **fields}
         for name, fields in (("two", {}), ("one", {}), ("two", {"namespace": "two"}), ("two", {}))
     ]
-    body = {**api.body([ASK], tools=TOOLS[:1]), "input": [*calls, {"role": "user", "content": "Go."}]}
-    request = dialect.split(json.dumps(body).encode())
+    search = {"execution": "client", "type": "tool_search_output", "call_id": "s", "tools": [{"name": "two"}]}
+    body = {**api.body([ASK], tools=TOOLS[:1]), "input": [calls[0], search, *calls, {"role": "user", "content": "Go."}]}
+    request = dialect.split(json.dumps(body, separators=(",", ":")).encode())
     assert request is not None
     conversation = converse([dialect.read(request.raw(at), COUNT) for at in range(len(request.spans))])
     one, two = (b'{"type":"function","name":"%s"}' % name for name in (b"one", b"two"))
@@ -239,9 +241,9 @@ def test_a_call_of_what_was_deferred_gets_its_namespace_back() -> None:
     tools = DeferredTools(form(api.dialect), catalog, (1,), whole, (0.1, 1.0))
     sent = tools.applied_to(request, conversation, ())
     history = [json.loads(sent.raw(at)) for at in range(len(sent.spans))]
-    assert [each.get("namespace") for each in history] == ["two", None, "two", "two", None]
+    assert [each.get("namespace") for each in history] == [None, None, "two", None, "two", "two", None]
     assert dialect.split(sent.body) == sent
-    assert [dialect.read(sent.raw(at), COUNT).digest for at in (0, 3)] == [digest_of(calls[0])] * 2
+    assert [dialect.read(sent.raw(at), COUNT).digest for at in (0, 5)] == [digest_of(calls[0])] * 2
     assert digest_of({**calls[0], "namespace": "theirs"}) != digest_of(calls[0])
 
 

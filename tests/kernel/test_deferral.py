@@ -91,6 +91,7 @@ async def test_a_search_is_answered_and_what_it_found_is_called(
     assert names_sent(second, api) == names_sent(third, api) == [OURS[api.dialect], *brought, RECALL]
     assert found_in(third) == ([] if brought else [FOUND])
     assert first.json["tools"] == second.json["tools"] or bool(brought)
+    assert (b'"namespace":"export_shipment"' in third.body) == (api.dialect == "openai_responses")
     assert third.usage is not None
     assert third.usage.cached > 0 or api.dialect == "anthropic_messages"
 
@@ -147,6 +148,7 @@ async def test_a_deferred_tool_that_is_called_without_a_search(stage: Stage, spe
     stage.provider.answer = always(DONE)
     assert (await ask(speaker, heard.message(), RESULT)).prefix == "extended"
     assert [each.violation for each in stage.provider.requests] == [None] * 3
+    assert b"namespace" not in stage.provider.requests[-1].body
 
 
 async def test_without_the_setting_every_byte_of_the_list_is_sent(stage: Stage, api: Api) -> None:

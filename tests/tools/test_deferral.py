@@ -16,6 +16,7 @@ from policies.tools.deferral import (
     Terms,
     beside,
     deferred,
+    is_last,
     most_called,
     named_in,
     names_of,
@@ -55,6 +56,14 @@ def test_nothing_is_deferred_where_a_search_costs_more() -> None:
     assert len(deferred(catalog(*NAMES), (), later, 0)) == 6
     for prompt, many in ((int(3_000 * 1.1 / SEARCHES) - 1, 6), (int(3_000 * 1.1 / SEARCHES) + 1, 0)):
         assert len(deferred(catalog(*NAMES), (), Terms(0.1, 1.0, prompt, 1, True), 0)) == many
+
+
+def test_the_last_search_is_one_more_than_was_counted_on_or_costs_too_much() -> None:
+    """In whatever order a list is: what its searches lose is bounded."""
+    short = Terms(read=0.1, write=1.0, prompt=10, requests=1, is_rewritten=True)
+    assert [is_last(searches, 10_000, short) for searches in range(1, 5)] == [False, False, True, True]
+    for prompt, last in ((int(10_000 * 1.1 / 2), False), (int(10_000 * 1.1 / 2) + 1, True)):
+        assert is_last(2, 10_000, Terms(0.1, 1.0, prompt, 1, True)) is last
 
 
 @pytest.mark.parametrize(
@@ -122,12 +131,19 @@ def test_the_model_is_told_as_many_names_as_there_is_room_for() -> None:
 
 def test_what_stands_next_to_a_hit_comes_with_it_the_nearest_first() -> None:
     some = catalog(*(f"n{at}" for at in range(20)), tokens=100)
-    hits = [some.definitions[5]]
 
-    def names(room: int, places: Sequence[int] = range(20)) -> list[str]:
-        return [each.name for each in beside(some, places, hits, room)]
+    def names(room: int, places: Sequence[int] = range(20), hits: Sequence[int] = (5,)) -> list[str]:
+        return [each.name for each in beside(some, places, [some.definitions[at] for at in hits], room)]
 
     assert names(99) == []
-    assert names(399) == ["n5", "n4", "n6"]
-    assert names(400, [5, *range(8, 19)]) == ["n5", "n8", "n9"]
-    assert names(10_000) == ["n5", "n4", "n6", "n3", "n7"]
+    assert names(399) == ["n4", "n6"]
+    assert names(400, [5, *range(8, 19)]) == ["n8", "n9"]
+    assert names(10_000) == ["n4", "n6", "n3", "n7"]
+    assert names(399, hits=(5, 6)) == ["n4"]
+
+
+def test_a_neighbour_that_does_not_fit_keeps_no_other_out() -> None:
+    sizes = [("a", 100), ("huge", 900), ("hit", 100), ("b", 100), ("c", 100), *((f"far{n}", 900) for n in range(9))]
+    some = Catalog(tuple(Definition(name.encode(), tokens, name) for name, tokens in sizes), "digest", False)
+    near = beside(some, range(len(sizes)), [some.definitions[2]], 450)
+    assert [each.name for each in near] == ["b", "a", "c"]

@@ -38,6 +38,7 @@ class ContentBlock:
         self.index = index
         self.is_call = start.get("type") == "tool_use"
         self.id = str(start.get("id") or "")
+        self.name = text_at(start, "name")
         self.ours: bool | None = self.is_call and start.get("name") in ours
         self._start = start
         self._pieces: dict[str, list[str]] = {}

@@ -50,22 +50,24 @@ class ChatCall:
         self.ours: bool | None = None
         """None while the name may yet become that of a tool of ours."""
         self._ours = ours
-        self._name = ""
+        self.name = ""
         self._pieces: list[object] = []
 
     def receive(self, entry: object) -> None:
         self._pieces.append(entry)
         self.id = self.id or text_at(entry, "id")
-        if self.ours is not None:
+        if self.ours:
             return
-        self._name += name_of(entry)
-        if self._name in self._ours:
+        self.name += name_of(entry)
+        if self.ours is False:
+            return
+        if self.name in self._ours:
             self.ours = True
         elif (
             not isinstance(entry, dict)
             or not isinstance(entry.get("function", {}), dict | None)
             or entry.get("type") not in (None, "", "function")
-            or not any(name.startswith(self._name) for name in self._ours)
+            or not any(name.startswith(self.name) for name in self._ours)
         ):
             self.ours = False
 
@@ -94,7 +96,7 @@ class ChatCall:
             **{key: value for key, value in whole.items() if key != "index"},
             "id": self.id or derived_id(place, arguments),
             "type": "function",
-            "function": {**function, "name": self._name, "arguments": arguments},
+            "function": {**function, "name": self.name, "arguments": arguments},
         }
         return as_json(call).decode()
 

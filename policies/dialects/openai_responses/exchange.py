@@ -144,8 +144,8 @@ def next_round(body: bytes, tokens: int) -> bytes:
 # "Only gpt-5.4 and later models support tool_search"; with `execution: "client"` the model emits a `tool_search_call`,
 # and the tools in its `tool_search_output` are "injected at the end of the context window". Of a function that is
 # declared with `defer_loading` "the model still sees the function name and description", so ours are not declared: a
-# search that the client executes may return tools that the request has not. A function that was loaded is called by a
-# namespace of its own name, and without that its call is refused in the history (OpenAI guide, "Tool search")
+# search that the client executes may return tools that the request has not. Once a function is loaded it is called
+# by a namespace of its own name, and refused without; a call that stands before is not (OpenAI guide, "Tool search")
 
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?![\d.])")
 

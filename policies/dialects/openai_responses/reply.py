@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from policies.dialects.common import RECALL_ALONE, Ours, as_json, decoded, object_at, objects, text_at
-from policies.dialects.openai_responses.request import CALLS, called, texts_of, type_of
+from policies.dialects.openai_responses.request import CALLS, TOOL_NAMES, called, texts_of, type_of
 from policies.dialects.replies import (
     ChoiceRounds,
     Json,
@@ -70,6 +70,10 @@ class OutputItem:
     @property
     def id(self) -> str:
         return str(self.item.get("call_id") or "")
+
+    @property
+    def name(self) -> str:
+        return text_at(self.item, "name") or TOOL_NAMES.get(type_of(self.item), "")
 
     @property
     def is_call(self) -> bool:

@@ -54,7 +54,7 @@ CALLS: Mapping[str, str] = {
     "apply_patch_call": "operation",
 }
 """The calls that a client answers and whose arguments can be read, and where these stand."""
-_TOOL_NAMES: Mapping[str, str] = {"shell_call": "shell", "apply_patch_call": "apply_patch"}
+TOOL_NAMES: Mapping[str, str] = {"shell_call": "shell", "apply_patch_call": "apply_patch"}
 AS_JSON = frozenset({"action", "operation"})
 """Arguments that are JSON, and not text."""
 _ANSWERS = frozenset({"function_call_output", "custom_tool_call_output", "apply_patch_call_output"})
@@ -170,7 +170,7 @@ def _arguments(item: Item, kind: str) -> str | None:
 
 def _call(item: Item, kind: str, count: TokenCounter) -> Part:
     field, text = CALLS[kind], _arguments(item, kind)
-    tool = _TOOL_NAMES.get(kind) or text_at(item, "name")
+    tool = TOOL_NAMES.get(kind) or text_at(item, "name")
     if text is None:
         return _opaque(item.get(field), (field,), count)
     opens = text_at(item.get("caller"), "caller_id")  # a program that runs at the provider, and goes on with the output

@@ -9,13 +9,15 @@ Laws
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from msgspec import structs
 
+from policies.dialects import Reply
 from policies.dialects.tool_lists import tool_sizes
 from policies.model.conversation import Conversation, new_calls
 from policies.model.memory import FRESH, CacheLife
@@ -53,6 +55,8 @@ _INTERVAL = 2.0
 """Seconds from one time that all are written to the next."""
 _LONGEST = 100
 """Characters of the name of a model, which comes from clients."""
+_LARGEST_KEPT = 4 * LARGE_LIST
+"""Bytes of a list that is kept as what its sizes are remembered by."""
 _CALLS = 1_000
 """Calls of one reply that are counted."""
 
@@ -89,7 +93,7 @@ class Billing(Addon):
             self._count(bill, rounds)
             exchange.bill, tools = bill, None
             try:
-                tools = await self._tool_use(bill, rounds)
+                tools = await self._tool_use(bill, rounds, exchange.reader)
             finally:
                 self._write(bill, tools)
         except Exception as error:  # the client has its reply
@@ -161,22 +165,27 @@ class Billing(Addon):
             anchor=conversation.end_anchor(conversation.steps - 1) if conversation is not None else "",
         )
 
-    async def _tool_use(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> ToolUse | None:
-        """None where it brings no tools, or could not be read. A list that was seen before costs a look-up."""
+    async def _tool_use(self, bill: RequestBill, rounds: Sequence[ReplyRound], reply: Reply | None) -> ToolUse | None:
+        """None where it brings no tools, or could not be read. A list that was seen before costs a look-up. The
+        definitions of its last round share what those of all rounds cost."""
         planned = rounds[0].request.planned
         if planned is None or not planned.context.received.request.brings_tools:
             return None
-        received, deferred = planned.context.received, planned.context.tools.tools
+        received = planned.context.received
         tools, count = received.request.tool_list, received.count
-        sizes = await in_thread(tool_sizes, tools, count) if len(tools) > LARGE_LIST else tool_sizes(tools, count)
-        absent = {*map(tool_label, deferred.names)} if deferred is not None else ()
-        definitions = tuple((name, size) for name, size in sizes.items() if size and name not in absent)
-        calls = tuple(name for name in map(tool_label, new_calls(received.conversation)[:_CALLS]) if name in sizes)
-        total = sum(size for _, size in definitions)
-        reported = [each.usage for each in rounds if each.usage is not None]
-        usages = reported or [Usage(bill.sums.prompt, bill.sums.cached, bill.sums.written, 0)]
-        prices = self._prices(bill.labels.model, rounds[0].request.client_request.upstream)
-        dollars = head_price(round(total * planned.context.calibration.ratio), usages, prices)
+        sizes_of = tool_sizes if len(tools) <= _LARGEST_KEPT else tool_sizes.__wrapped__
+        sizes = await in_thread(sizes_of, tools, count) if len(tools) > LARGE_LIST else sizes_of(tools, count)
+        prices, dollars = self._prices(bill.labels.model, rounds[0].request.client_request.upstream), 0.0
+        whole = Usage(bill.sums.prompt, bill.sums.cached, bill.sums.written, 0)
+        pairs = [(each.request, each.usage) for each in rounds if each.usage] or [(rounds[-1].request, whole)]
+        for request, usage in pairs:
+            definitions = _in_prompt(sizes, request.planned or planned)
+            total = sum(size for _, size in definitions)
+            dollars += head_price(round(total * planned.context.calibration.ratio), [usage], prices)
+        names: Iterable[str] = new_calls(received.conversation)
+        if reply is not None and rounds[0].request.notes.is_read:
+            names = (name for choice in reply.over for name in reply.result(choice).tools)
+        calls = tuple(name for name in map(tool_label, islice(names, _CALLS)) if name in sizes)
         return ToolUse(definitions=definitions, calls=calls, each=dollars / max(1, total))
 
     def _count(self, bill: RequestBill, rounds: Sequence[ReplyRound]) -> None:
@@ -196,6 +205,14 @@ class Billing(Addon):
         pairs: list[Any] = [pending.record for pending in row]
         await self._store.add_bills([bill for bill, _ in pairs])
         await self._store.add_tools([pair for pair in pairs if pair[1] is not None])
+
+
+def _in_prompt(sizes: Mapping[str, int], planned: PlannedRequest) -> tuple[tuple[str, int], ...]:
+    """The definitions that a request has in its prompt: of those that are deferred, what its searches have found."""
+    context, absent = planned.context, set[str]()
+    if (deferred := context.tools.tools) is not None:
+        absent = {*map(tool_label, deferred.names - {each.name for each in deferred.found_in(context.conversation)})}
+    return tuple((name, size) for name, size in sizes.items() if size and name not in absent)
 
 
 # --- from a request, its plan and the provider's usage to what it cost, and would have cost with nothing done ---

@@ -459,6 +459,7 @@ class RedisRecordStore(RedisPart):
         since: str = "",
         before: float | None = None,
         most: int | None = None,
+        of_tools: bool = False,
     ) -> Sequence[Any]:
         index = self._keys.billed_tenants if kind == records.DAY else self._keys.tenants
         tenants = (await self._trip(("ZRANGE", index, 0, -1)))[0] if tenant is None else [tenant]
@@ -469,7 +470,10 @@ class RedisRecordStore(RedisPart):
         while page and (most is None or (len(rows) < most and looked_at < _LOOKED_AT)):
             page = await self._newest(kind, tenants, page[-1][0], _ALL if kind == records.DAY else at_once)
             looked_at += len(page)
-            for some in portions(place for _, place in page if place[1] >= since.encode()):
+            late = [place for _, place in page if place[1] >= since.encode()]
+            if kind == records.DAY:
+                late = [place for place in late if (len(place[1]) > records.DAY_LENGTH) == of_tools]
+            for some in portions(late):
                 layouts = [self._layout(kind, *place) for place in some]
                 replies = await self._trip(*(layout.reads(names)[0] for layout in layouts))
                 rows += await asyncio.to_thread(_sums, owner, names, list(zip(layouts, replies, strict=True)))

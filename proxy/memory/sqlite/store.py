@@ -43,6 +43,7 @@ from proxy.memory.records import (
     ADDED_SECONDS,
     BILL,
     DAY,
+    DAY_LENGTH,
     DAYS,
     KEY,
     OWNER,
@@ -214,12 +215,14 @@ class SqliteRecordStore(SqlitePart):
         since: str = "",
         before: float | None = None,
         most: int | None = None,
+        of_tools: bool = False,
     ) -> Sequence[Any]:
         terms = {
             "tenant = ?": tenant,
             "about = ?": None if owner is None else owner.encode(),
             "conversation >= ?": APART + since.encode() if since else None,
             "used < ?": before,
+            f"(length(conversation) > {len(APART) + DAY_LENGTH}) = ?": of_tools if kind == DAY else None,
         }
         wanted = {term: value for term, value in terms.items() if value is not None}
         values = (*wanted.values(), -1 if most is None else most)

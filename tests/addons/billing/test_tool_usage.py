@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,22 @@ from policies.model.tokens import OTHER
 from policies.money.bills import BillSums, ToolUse, head_price
 from policies.money.prices import Prices, Usage
 from proxy.lab.provider import Say
-from proxy.memory import DAY_ROWS, Store
-from proxy.memory.bills import day_of
+from proxy.memory import Store
+from proxy.memory.bills import TOOL_PARTS, TOOL_ROWS, day_of
+from proxy.memory.records import DAY as DAYS
+from proxy.memory.records import Change
 from tests.addons.billing.test_a_day import read_json
 from tests.addons.pages.test_conversations import MINE, opened, started
 from tests.addons.pages.test_live_pages import HTML, checked, figures
 from tests.console.test_audit import filled
 from tests.console.test_cli import told
+from tests.kernel.test_deferral import EXPORT, FOUND, RESULT
 from tests.kit.apis import Api
-from tests.kit.deferring import ASK, MODELS, accepted, always, catalog
+from tests.kit.deferring import ASK, DONE, MODELS, accepted, always, catalog, finding
+from tests.kit.deferring import TOOLS as EVERY
 from tests.kit.drawn import HOSTILE
 from tests.kit.histories import Json
-from tests.kit.recalling import call
+from tests.kit.recalling import BOTH, call
 from tests.kit.speaking import speaking
 from tests.kit.stage import Stage
 from tests.kit.visiting import NOBODY, bearer, page
@@ -39,7 +44,7 @@ from tests.memory.test_store_bills import DAY, bill
 pytestmark = pytest.mark.usefixtures("patient")
 TOOLS = catalog(["issue"])
 PRICES = Prices(input=10.0, read=0.1, write=1.25, breakpoints=True, listed=True, longer=2.0)
-MODEL_PRICES = [{"model": name, "input": 10.0, "output": 20.0, "read": 0.1, "write": 1.0} for name in MODELS.values()]
+PRICED = {name: {"input": 10.0, "output": 20.0, "read": 0.1, "write": 1.0} for name in MODELS.values()}
 USE = ToolUse(definitions=(("grep", 100), ("read", 50)), calls=("read", "read", "late"), each=2e-6)
 CALLED = [{"role": "tool", "tool_call_id": id, "content": "made"} for id in ("c1", "c2")]
 FORMS: dict[str, tuple[list[Json], list[str]]] = {
@@ -93,6 +98,55 @@ async def test_requests_calls_and_cost_add_up_over_replicas_on_each_api(
     assert 0 < report["total"]["cost_usd_estimate"] < by_day["total"]["paid_usd"]
 
 
+async def tool_rows(stage: Stage) -> dict[str, BillSums]:
+    async with opened(f"sqlite:///{stage.path}") as store:
+        return {row.labels.tool: row.sums for row in await store.day_rows("2026-01-01", of_tools=True)}
+
+
+async def test_definitions_that_a_search_has_found_are_counted_and_cost(stage: Stage, api: Api) -> None:
+    """From the round on in which they were found; in chat completions their neighbours and what else it brings, too."""
+    app = await stage.start(tools="defer", preset="lossless", models=PRICED)
+    stage.provider.answer = finding("export the shipment", EXPORT)
+    async with speaking(api, app.base_url) as speaker:
+        await accepted(speaker)
+        fields = {"tools": EVERY, "model": MODELS[api.dialect]}
+        heard = await speaker.hear([ASK], **fields)
+        stage.provider.answer = always(DONE)
+        await speaker.hear([ASK, heard.message(), RESULT], **fields)
+    await app.close(1)
+    rows = await tool_rows(stage)
+    assert {*FOUND} <= rows.keys()
+    assert {rows[name].requests for name in FOUND} == {2}
+    assert all(rows[name].sent > 100 and rows[name].paid > 0 for name in FOUND)
+    assert len(rows) < 20
+
+
+@BOTH
+async def test_calls_are_counted_with_the_reply_that_makes_them(stage: Stage, api: Api, stream: bool) -> None:
+    """The last ones of a conversation, too; and once, whatever history shows them again."""
+    app = await stage.start(preset="lossless", recall="always")
+    stage.provider.answer = always(Say("I do.", [call(id, "list_issue", identifier="x") for id in ("c1", "c2")]))
+    async with speaking(api, app.base_url) as speaker:
+        await accepted(speaker)
+        fields = {"tools": TOOLS, "model": MODELS[api.dialect]}
+        heard = await speaker.hear([ASK], stream, **fields)
+        await speaker.hear([ASK, heard.message(), *CALLED], stream, **fields)
+    await app.close(1)
+    assert {name: each.calls for name, each in (await tool_rows(stage)).items() if each.calls} == {"list_issue": 4}
+
+
+async def test_a_very_large_list_is_not_kept_for_its_sizes(stage: Stage) -> None:
+    app = await stage.start(preset="lossless")
+    before = tool_sizes.cache_info().currsize
+    large = [{**each, "function": {**each["function"], "description": "x" * 60_000}} for each in TOOLS]
+    assert (await stage.ask(app, [ASK], tools=large)).status == 200
+    assert tool_sizes.cache_info().currsize == before
+    await stage.ask(app, [ASK], tools=[{**TOOLS[0], "x": uuid4().hex}])
+    assert tool_sizes.cache_info().currsize == min(before + 1, tool_sizes.cache_info().maxsize or 0)
+    await app.close(1)
+    assert {each.requests for name, each in (await tool_rows(stage)).items() if name != "create_issue"} == {1}
+
+
 def test_a_list_holds_functions_groups_and_hosted_tools(api: Api) -> None:
     more, names = FORMS[api.dialect]
     listed = api.body([ASK], tools=TOOLS)["tools"] + more
@@ -103,6 +157,8 @@ def test_a_list_holds_functions_groups_and_hosted_tools(api: Api) -> None:
     assert sizes["create_issue"] == len(json.dumps(listed[0], separators=(",", ":")))
     assert [name for name, size in sizes.items() if not size] == ["later"]
     assert tool_sizes(b"nothing", len) == {}
+    broken = body[:-1] + b',{"type":"function","name":"half \\ud83d","description":"\\udc00"}]'
+    assert [*tool_sizes(broken, len)] == [*sizes, "half \ufffd"]
 
 
 def test_a_list_that_was_seen_is_not_counted_again_and_names_are_bounded() -> None:
@@ -162,12 +218,39 @@ async def test_a_write_that_is_repeated_counts_once_and_owners_and_tenants_stand
     assert await rows_of(store, tenant="t0") == {}
 
 
+async def test_tools_are_written_at_once_and_read_by_whoever_asks_for_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    change = store._records.change
+
+    async def counted(changes: Sequence[Change]) -> None:
+        made.append(len(changes))
+        await change(changes)
+
+    monkeypatch.setattr(store._records, "change", counted)
+    lists = [structs.replace(USE, definitions=((f"n{n}", 1),)) for n in range(30)]
+    await store.add_tools([(bill(n, owner=f"o{n % 3}"), use) for n, use in enumerate(lists)])
+    assert made == [3]
+    await store.add_bills([bill(99)])
+    assert [len(await store._records.search(DAYS, None, None, since=DAY, of_tools=each)) for each in (False, True)] == [
+        1,
+        30 + 2 * 3,
+    ]
+
+
 async def test_a_million_names_do_not_grow_the_store(store: Store) -> None:
+    """Of one owner, whose names take the place of nobody else's; and of many."""
     for n in range(6):
         some = tuple((f"n{number}", 1) for number in range(500 * n, 500 * n + 500))
         await store.add_tools([(bill(n), ToolUse(definitions=some))])
     rows = await rows_of(store)
-    assert (len(rows), rows[OTHER].requests) == (DAY_ROWS + 1, 1_000)
+    assert (len(rows), rows[OTHER].requests) == (TOOL_ROWS + 1, 2_500)
+    await store.add_tools([(bill(7, owner=MINE), USE)])
+    assert (await rows_of(store, owner=MINE)).keys() == {"grep", "read", "late"}
+    owners = [bill(8 + n, owner=f"o{n}") for n in range(900)]
+    await store.add_tools([(each, ToolUse(definitions=tuple((f"m{n}", 1) for n in range(40)))) for each in owners])
+    assert len(await store.day_rows(DAY, of_tools=True)) <= TOOL_PARTS * (TOOL_ROWS + 1)
     await store.add_bills([bill(n, model=f"m{n}") for n in range(3)])
     assert {row.labels.model for row in await store.day_rows(DAY)} == {"m0", "m1", "m2"}
 

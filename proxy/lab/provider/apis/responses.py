@@ -530,6 +530,8 @@ def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
     """The items of a reply. Where the model thought, the first item after that needs the reasoning before it."""
     say, name, tools = reply.say, reply.id(""), reply.request.get("tools") or ()
     kinds, names = {tool["type"] for tool in tools}, {tool.get("name") for tool in tools}
+    history = reply.request.get("input")
+    namespaces = searches.loaded_by(*history) - names if isinstance(history, list) else set()
     summarized = bool(mapping(reply.request.get("reasoning")).get("summary"))
     for at, thought in enumerate(say.thinking):
         summary = [{"type": "summary_text", "text": thought}] if summarized else []
@@ -546,8 +548,7 @@ def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
         if tool == SEARCH and "tool_search" in kinds:
             yield searches.search_call(f"tsc_{name}{at:02x}{needs}", call["id"], text)
             continue
-        # a function that a search has loaded is called by a namespace of its own name
-        loaded = {"namespace": tool} if "tool_search" in kinds and tool not in names else {}
+        loaded = {"namespace": tool} if tool in namespaces else {}
         kind, short = ("function_call", "fc") if call["type"] == "function" else ("custom_tool_call", "ctc")
         head = {"id": f"{short}_{name}{at:02x}{needs}", "type": kind, "status": "completed"}
         yield {**head, "call_id": call["id"], "name": tool, **loaded, CALLS[kind]: text}

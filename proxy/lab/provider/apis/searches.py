@@ -33,7 +33,8 @@ def check_search_tool(tool: Json, model: str, at: str) -> Violations:
 
 def check_searches(body: Json, _: CacheRule) -> Violations:
     """Deferred tools and a search belong together, but for one that the client executes: that may load what the list
-    has not. A function that was loaded is in a namespace of its own name, and not in the default one."""
+    has not. From then on a function that was loaded is in a namespace of its own name, and not in the default one; a
+    call that stands before is taken as it is."""
     tools: list[Json] = [*(body.get("tools") or ())]
     searches = [tool for tool in tools if tool["type"] == "tool_search"]
     deferred = any(each.get("defer_loading") for tool in tools for each in [tool, *(tool.get("tools") or ())])
@@ -46,13 +47,18 @@ def check_searches(body: Json, _: CacheRule) -> Violations:
         yield Violation(f"Invalid Value: 'tools.tool_search'. {why}", "tools")
     default, loaded = {tool.get("name") for tool in tools if not tool.get("defer_loading")}, set[str]()
     for at, item in enumerate(body["input"] if isinstance(body.get("input"), list) else ()):
-        if item.get("type") == "tool_search_output":
-            loaded |= {str(tool.get("name")) for tool in item["tools"] if tool.get("type") == "function"}
+        loaded |= loaded_by(item)
         name = item.get("name")
         if item.get("type") == "function_call" and name in loaded - default and not item.get("namespace"):
             why = f"Missing namespace for function_call '{name}'. It does not exist in the default namespace."
             again = "Round-trip the model's function_call item with its namespace field included."
             yield Violation(f"{why} {again}", f"input[{at}].namespace")
+
+
+def loaded_by(*items: Json) -> set[str]:
+    """The functions that these items have loaded."""
+    tools = [tool for item in items if item.get("type") == "tool_search_output" for tool in item["tools"]]
+    return {str(tool.get("name")) for tool in tools if tool.get("type") == "function"}
 
 
 def check_search_item(item: Json, at: str) -> Violations:
