@@ -18,8 +18,7 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
     people want left as it is are never edited. The newest turn is not edited before the model has answered it, except
     outputs where the edit is `lossless` (everything stays in sight: it stands above in the request, or had no meaning)
     or the preset says so; recalled text only by `collapse`. Neither holds where the request does not fit otherwise.
-    Prose and arguments are edited where the recall tool can bring them back, or where a text protocol is to be
-    shortened."""
+    Prose and arguments are edited where the recall tool can bring them back, or a text protocol is to be shortened."""
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE or context.protection.keeps(conversation, at):
         return False

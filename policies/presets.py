@@ -1,7 +1,6 @@
 """Named lists of policies with their parameters: what may go, and when each policy wants it.
 
-The order is severity, cheapest first. Figures come from measurements on recorded sessions; the README says how to
-repeat them.
+The order is severity, cheapest first. Figures are measured on recorded sessions; the README says how to repeat them.
 """
 
 from collections.abc import Iterable, Mapping

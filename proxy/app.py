@@ -127,8 +127,7 @@ class App:
         self._listener.pre_shutdown()
 
     async def drain(self, grace: float) -> None:
-        """Not ready from now on; what runs has `grace` seconds to finish; then they are ended, and say so to their
-        clients."""
+        """Not ready from now on; what runs has `grace` seconds to finish, then it ends, and its clients are told."""
         self._is_closing, self.controls.ready = True, False
         generations = (self._generation, *self._leaving)
         self._generation.leave()

@@ -65,8 +65,7 @@ class Lasting:
     """Seconds since 1970, by which caches of providers expire; a replay has a clock of its own. One that runs by itself
     says in its `speed` how many of its seconds pass in one."""
     patience: float | None = None
-    """Seconds that requests wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan
-    less then."""
+    """Seconds that requests wait for the store, where nobody is in a hurry: a late loop is no reason to plan less."""
     leaving: "dict[Generation, asyncio.Task[None]]" = field(default_factory=dict)
     """Generations whose last requests still run, and what lets go of each then."""
 
@@ -250,8 +249,7 @@ def check_fixed(before: Settings, after: Settings, names: Sequence[str]) -> None
 
 
 async def check_settings(settings: Settings) -> None:
-    """Raises ConfigurationError where a Narrows with these settings could not start. Nobody is asked, and nothing is
-    written."""
+    """Raises ConfigurationError where no Narrows could start with these settings. Asks nobody, and writes nothing."""
     telemetry = Telemetry("critical", "json", io.StringIO())
     await (await Upstreams.open(settings, telemetry)).close()
     await Summarizer(settings, CredentialStates()).close()

@@ -94,8 +94,7 @@ class ClientRequest(Struct, frozen=True):
     """True where anything new may be decided for it. Where there is too much to do it may not: then the edits that
     stand are put back, and nothing else is done."""
     is_dry: bool = False
-    """True where it is planned for what would become of it: it goes as the client wrote it, and nobody else learns of
-    the plan."""
+    """True where it is planned to see what becomes of it: it goes as it came, and nobody else learns of the plan."""
 
 
 class ToolDecision(NamedTuple):
@@ -177,8 +176,7 @@ class PlannedRequest(Struct, frozen=True):
 
 
 class Notes(Struct, frozen=True):
-    """Facts of a request that count once its upstream answers: for its record, its bill, and the request that follows
-    it."""
+    """Facts that count once its upstream answers: for its record, its bill, and the request that follows it."""
 
     record: StepRecord | None = None
     is_read: bool = False
@@ -186,13 +184,11 @@ class Notes(Struct, frozen=True):
     supersedes: bool = False
     """True where it takes the place of one that its upstream refused."""
     left_out: bool = False
-    """True where what only a verified credential may cause was left out: nothing was claimed, adopted or begun for
-    it."""
+    """True where what only a verified credential may cause was left out: nothing was claimed, adopted or begun."""
     may_overflow: bool = False
     """True where its upstream may find it too long, and something smaller may be sent then."""
     continues: "tuple[UpstreamRequest, int] | None" = None
-    """In a later round of its reply, the request of the first one, and the tokens of the answer that earlier rounds
-    took."""
+    """In a later round of its reply, the first round's request, and the tokens of earlier rounds' answers."""
     arm: Arm = ""
 
 

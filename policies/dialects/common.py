@@ -1,8 +1,7 @@
 """Common to the APIs: the values that a dialect reads and writes, and JSON that is read with care and written
 back byte for byte.
 
-Laws: nothing here raises on what a client wrote; what cannot be read is opaque; what was not edited is never
-re-serialized.
+Laws: nothing here raises on what a client wrote; what cannot be read is opaque; what was not edited stays as it is.
 """
 
 import json

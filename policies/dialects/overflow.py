@@ -222,8 +222,7 @@ class LearnedWindow:
         return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
 
     def above(self, prompt: int) -> "LearnedWindow":
-        """The window that is left after a prompt of so many tokens was taken: a smaller window was never the
-        model's."""
+        """The window that is left after a prompt of so many tokens was taken: a smaller one was never the model's."""
         window = None if self.window is not None and self.window < prompt else self.window
         return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))
 

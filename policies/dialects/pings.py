@@ -16,8 +16,7 @@ from policies.model.rawjson import Span, UnreadableError, members, spliced
 
 
 class NoPingError(Exception):
-    """None is sent, and why: by its form hosted_tools, stored, tier, or form, where the vendor says nothing of such a
-    request."""
+    """None is sent, and why: hosted_tools, stored, tier, or form, where the vendor says nothing of such a request."""
 
 
 Values = Callable[[str], object]

@@ -1,5 +1,4 @@
-"""A request's body as pieces of texts that are stored elsewhere: what was sent takes little room beside what was
-received.
+"""A request's body as pieces of texts that stand elsewhere: what was sent takes little room beside what came.
 
 Laws
   `joined(pieces, texts)` is the body from which `pieces_of` made the pieces, byte for byte, if the texts are the same.

@@ -26,8 +26,7 @@ class Replace:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The summary that a fold's text is taken from: its `id`, and what it was made with. `at` is in seconds since 1970;
-    `cost` is in input tokens of the request's model; `last` is the anchor of the last block that the whole summary
-    covers."""
+    `cost` is in input tokens of the request's model; `last` is the anchor of the last block that the summary covers."""
 
     id: str
     model: str

@@ -14,8 +14,7 @@ class CacheLife:
     is_cold: bool = False
     """True where it had expired before this step."""
     would_be_cold: bool = False
-    """True where it would have expired, had nothing been done: no longer lifetime asked for, and nothing sent again to
-    keep it warm."""
+    """True where it would have expired, had nothing been done: no longer lifetime asked for, and nothing sent again."""
     is_longer: bool = False
     """True where the marks of this step ask for the longer of two lifetimes."""
     rent: float = 0.0

@@ -142,8 +142,7 @@ def reply_word(use: SummaryUse, job: Literal["", "pending", "failed"], *, is_wan
 
 
 class SummaryStatus(NamedTuple):
-    """The state of a summary, in the words of the pages (`stands` is adopted); `reason` is why it is stale or was
-    rejected."""
+    """The state of a summary, in the words of the pages (`stands`: adopted); `reason`: why it is stale or rejected."""
 
     state: Literal["stands", "ready", "stale", "superseded", "branch", "rejected"]
     reason: str = ""

@@ -123,8 +123,7 @@ class Calibration:
         return Calibration(ratio if LOWEST <= ratio <= HIGHEST else self.ratio, first, newest)
 
     def estimate(self, counted: int) -> int:
-        """The prompt tokens to be reported for a request of `counted` tokens: the newest report, and what was added
-        since."""
+        """The prompt tokens to report for a request of `counted` tokens: the newest report, and what came since."""
         last = self.newest or TokenReport(0, 0)
         return round(_bounded(last.reported + self.ratio * (counted - last.counted), counted))
 

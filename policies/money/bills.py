@@ -1,5 +1,4 @@
-"""Costs of requests, as values: the bill of one request, sums of bills, the baseline of a request, and what a holdout
-measures.
+"""Costs of requests, as values: the bill of one, sums of bills, the baseline of a request, what a holdout measures.
 
 Laws
   Paid is what the provider's usage says at its prices; where it reported none, an estimate, counted as one.
@@ -173,8 +172,7 @@ class ToolUse(Struct, frozen=True, kw_only=True):
 
 
 def head_price(tokens: int, usages: Iterable[Usage], prices: Prices) -> float:
-    """Dollars for so many tokens at the head of a prompt: in each call read from the cache, else written to it, as far
-    as anything was."""
+    """Dollars for so many tokens at the head of a prompt: in each call read from the cache, else written as it was."""
     dollars = 0.0
     for usage in usages:
         cached = min(tokens, usage.cached)

@@ -193,8 +193,7 @@ def marks_only(model: str, writes_cost: bool) -> bool:
 
 
 def lifetimes_of(rule: CacheRule, prices: Prices, wish: MarkLifetime, *, ours: bool) -> Lifetimes | None:
-    """The longer lifetime that a conversation's marks may ask for; None where they may not. `ours`: the client sets
-    none itself."""
+    """The longer lifetime that its marks may ask for; None where they may not. `ours`: the client sets none itself."""
     longer = next((each for each in rule.lifetimes if each.by_mark), None)
     if longer is None or not (wish == "auto" or (wish == "own" and ours and longer.by_default)):
         return None

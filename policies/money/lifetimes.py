@@ -43,8 +43,7 @@ class Traffic:
 def next_life(
     life: CacheLife, traffic: Traffic, prices: Prices, lifetimes: Lifetimes, affords: Callable[[float], bool]
 ) -> CacheLife:
-    """The life of the cache behind a request that finds it so. `affords`: whether the bill keeps within the guard with
-    a cost on top."""
+    """The life of the cache behind a request that finds it so. `affords`: whether the guard allows a cost on top."""
     more, again = lifetimes.write - prices.write, prices.write - prices.read
     if life.is_longer:
         is_bridged = life.would_be_cold and not life.is_cold

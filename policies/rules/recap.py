@@ -91,8 +91,7 @@ class Recap(ConfiguredPolicy):
 
 
 def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
-    """The blocks of those turns that stay: they show what the model still works with or, where sight counts, write much
-    into files."""
+    """The blocks of those turns that stay: in use still or, where sight counts, with long writes into files."""
     places = range(conversation.ends[turns.start], conversation.ends[turns.stop])
     turn_of = {i: conversation.blocks[i].turn for i in places}
     outputs = [i for i in places if conversation.blocks[i].kind == "result" and context.sizes[i] > _LARGE]

@@ -2,8 +2,7 @@
 
 Nothing goes out of sight and nothing that was sent before changes, so no cached prefix is lost. A run of lines has to
 stand word for word in one output, among those of its lines that the request still shows, or in what one call wrote;
-numbers that a tool prints before lines may differ. Where that text is shortened later, the recall tool still gives the
-new one in full.
+numbers that a tool prints before lines may differ. Where that text is shortened later, recall gives the new one whole.
 """
 
 from bisect import bisect_left

@@ -144,8 +144,7 @@ def subject_of(tool: str, arguments: str) -> str:
 def known_by(tool: str, arguments: str, most: int = _LONGEST_NAME) -> str:
     """The words by which a model knows a call, on one line of about `most` characters: its command line, of a text that
     it writes only the first line, without the change of folder before a long one, and the file where that comes late;
-    else the file that it reads, from which line on, or the files that it changes; else its arguments, of a single one
-    the value."""
+    else the file that it reads, from which line on, or the files that it changes; else its arguments."""
     call, path = call_of(arguments), path_of(tool, arguments)
     if call.command:
         command = call.command.lstrip()

@@ -19,8 +19,7 @@ Kind = Literal["chat", "count", "relay", "compress"]
 @dataclass(frozen=True, slots=True)
 class Route:
     """The API that is spoken, and what is done: `chat` is compacted, `count` planned as if it were sent, `compress`
-    answered here. `implied` is a JSON member that a body to be counted cannot have, though the request that is sent
-    later has it."""
+    answered here. `implied` is a JSON member that a body to be counted cannot have, though the later request has."""
 
     dialect: str
     kind: Kind = "relay"

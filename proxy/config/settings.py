@@ -2,8 +2,7 @@
 
 Laws
   Flags, NARROWS_* environment variables and keys of the TOML file are the same names, and win in that order.
-  What cannot work is refused while loading, with the setting named and what to do about it; what stands in the file,
-  with its line.
+  What cannot work is refused while loading, with the setting, what to do about it and, of a file, the line.
 """
 
 import os

@@ -71,8 +71,7 @@ def as_json(value: Any, digits: int = 6) -> Any:
     """A value as `--json` prints it: of a dataclass its fields, or the attributes that its `JSON` lists.
 
     A name may end with an underscore where Python needs that. An entry of `JSON` may be `key=path`, where the value
-    belongs to an attribute. Shares and ratios have 4 decimal places, all other fractions `digits`, or the `DIGITS` of
-    their dataclass.
+    belongs to an attribute. Shares and ratios have 4 decimal places, other fractions `digits`, or their own `DIGITS`.
     """
     if is_dataclass(value):
         digits = getattr(value, "DIGITS", digits)

@@ -89,8 +89,7 @@ class Identity(Struct, frozen=True):
 
 
 IDENTITY = web.RequestKey("identity", Identity)
-"""With each request that the entrance has looked at; it looks at none where there are neither keys nor trusted
-gateways in front."""
+"""With each request that the entrance has looked at: none where there are neither keys nor trusted gateways."""
 
 
 def who(request: web.BaseRequest, settings: Settings, secret: bytes) -> Identity:
@@ -256,8 +255,7 @@ def asks_here(request: web.BaseRequest, host: str) -> bool:
 
 
 def has_other_name(request: web.BaseRequest, host: str) -> bool:
-    """True where a client on this machine asks by a host name that is not served: a web page may have it resolve to
-    this machine."""
+    """True where a client on this machine asks by a host name that is not served: a web page may make it do so."""
     return is_local(request) and not is_public(host) and not is_here(request, host)
 
 
@@ -289,8 +287,7 @@ _SHARED_PATHS = tuple(
         *(("*", api.stored_path) for api in _APIS if api.stored_path),
     )
 )
-"""Requests that are relayed for keys that share an account: what stores nothing there, and what is named by a secret
-id."""
+"""Relayed requests for keys that share an account: what stores nothing there, and what a secret id names."""
 
 
 def may_ask(identity: Identity, model: str) -> bool:
@@ -310,8 +307,7 @@ def check_model(identity: Identity, *models: str) -> None:
 
 
 def check_path(method: str, rest: str) -> None:
-    """Raises ApiError for what shows or changes what others have in an account that all keys share. `rest`: the target,
-    after /v1."""
+    """Raises ApiError for what shows or changes what others have in a shared account. `rest`: the target, after /v1."""
     path = rest.partition("?")[0]
     if any(fullmatch(path) for each, fullmatch in _SHARED_PATHS if each in (method, "*")):
         return

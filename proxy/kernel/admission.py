@@ -103,8 +103,7 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
 
 
 class Pressure:
-    """Decides whether anything new is planned. `patience`: seconds that planning may take longer, as requests may wait
-    for a summary."""
+    """Decides whether anything new is planned. `patience`: seconds that it may take longer, to wait for a summary."""
 
     def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
         self._telemetry = telemetry
@@ -239,8 +238,7 @@ def open_files(requests: int) -> int | None:
 
 
 class Admission:
-    """The limits of one process. `states`: what upstreams answered to credentials; `open_files`: how many files it may
-    have open."""
+    """The limits of one process. `states`: what upstreams said to credentials; `open_files`: how many it may have."""
 
     def __init__(
         self,

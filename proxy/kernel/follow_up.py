@@ -35,8 +35,7 @@ class FollowUp:
 
     async def answered(self, upstream_request: UpstreamRequest, status: int) -> UpstreamRequest:
         """The upstream has begun to answer, with this status. The same request, with what the reply's headers say now.
-        Where another process may serve the next request of the conversation, it finds from then on what was decided for
-        this one."""
+        Where another process may serve the next request of the conversation, it finds what was decided for this one."""
         client_request, planned = upstream_request.client_request, upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return upstream_request
@@ -157,8 +156,7 @@ class FollowUp:
         return retried(upstream_request, in_arm(compacted, "left") if arm == "holdout" else compacted.noting(arm=arm))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
-        """Store the recall exchange of a choice that is over, or that there is none, before the client has all of the
-        reply."""
+        """Store the recall exchange of a choice that is over, or that it has none, before the client has the reply."""
         result, planned = reply.result(choice), upstream_request.planned
         if not upstream_request.notes.is_read or planned is None:
             return

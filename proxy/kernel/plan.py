@@ -236,8 +236,7 @@ def plan_and_render(
 
 
 _LARGE_MESSAGE, _MANY_STEPS, _MANY_NEW_BLOCKS = 20_000, 16, 100
-"""A larger message (in bytes), more steps to replay or more new blocks are worked on in a thread, so that nobody else
-waits."""
+"""A larger message (in bytes), more steps to replay or more new blocks are worked on in a thread: nobody waits."""
 _MANY_BLOCKS, _HUGE_BLOCKS = 800, 2_000
 """So is a history of more blocks: with summaries, because to adopt one may change all of them at once; without, because
 now and then a policy looks at all of them."""
@@ -249,8 +248,7 @@ _INDEX = vars(Conversation)["index"]
 
 
 def is_new(conversation: Conversation) -> bool:
-    """True where much has to be worked out of a history because no request that it continues was planned here
-    lately."""
+    """True where much has to be worked out of a history because none that it continues was planned here lately."""
     return len(conversation.blocks) > _MANY_NEW_BLOCKS and _INDEX not in conversation.carried.values
 
 

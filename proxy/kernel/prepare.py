@@ -1,5 +1,4 @@
-"""The stage `prepare`: from the bytes a client sent to the bytes that go upstream, and the headers that say what
-happened.
+"""The stage `prepare`: from the bytes of a client to the bytes that go upstream, and the headers that tell of it.
 
     Compactor     plans a request, claims its plan where the history alone does not decide it, and makes it ready
     ReplyWarnings what the reply's header warns of

@@ -98,8 +98,7 @@ class RecallLoop:
         self.status = sent.reply.status
 
     async def events(self, upstream_reply: UpstreamReply, continues: bool = False) -> AsyncGenerator[bytes, None]:
-        """The bytes that the client receives of a streamed reply, as it comes. `continues`: it has received events
-        before."""
+        """The bytes of a streamed reply for the client, as it comes. `continues`: it has received events before."""
         byte_order_mark = BOM if continues else b""  # only at the very beginning is it no part of a line
         async for piece in self._round(upstream_reply):
             yield piece.removeprefix(byte_order_mark)

@@ -1,5 +1,4 @@
-"""The stage `Understanding`: from the bytes of a request to the conversation that it carries, and all that it is
-planned under.
+"""The stage `Understanding`: from the bytes of a request to its conversation, and all that it is planned under.
 
 A body becomes messages; the recall exchanges that its client has never seen are put back; what does not follow from the
 history (preset, prices, budget, tools) is assembled.

@@ -269,8 +269,7 @@ class PaidPrices:
 
 
 def paid_prices(result: Compacted, body: bytes, tokens: BeforeAfter) -> PaidPrices:
-    """A provider that caches only what is marked bills the rest as plain input; marks of ours begin with the second
-    request."""
+    """A provider that caches only what is marked bills the rest as plain input; ours begin with the second request."""
     settings, api = result.settings, DIALECTS[result.dialect]
     request, prices = api.split(body), settings.prices
     marks = request is not None and api.marks.style(request, result.conversation.messages)
@@ -341,8 +340,7 @@ def arrivals(result: Compacted, breakdown: Breakdown, tokens: BeforeAfter, paid:
 
 
 def original_text(body: bytes, ref: str) -> str | None:
-    """The text behind a reference in this request; None where it has none. Raises ValueError where the body is no
-    request."""
+    """The text behind a reference here; None where it has none. Raises ValueError where the body is no request."""
     return original(compact(body, policies=()).conversation, read(json.dumps({"ref": ref})).ref)
 
 

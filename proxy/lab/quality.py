@@ -220,8 +220,7 @@ def needed(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[P
 def quoted(tool: str, arguments: str, *, context: bool = False) -> Iterator[str]:
     """The old text that an edit may quote: `old_string` and its like, in lists of edits too; SEARCH blocks; the lines
     that a patch takes out, and with `context` those that it finds its place by; in shell edits every text to be
-    replaced, and every string of 20 characters or more. What the history did not hold before does not count: `tally`
-    leaves it out.
+    replaced, and every string of 20 characters or more. What the history did not hold before is left to `tally`.
     """
     values = arguments_of(arguments)
     for name, text in strings_in(values or arguments):

@@ -284,8 +284,7 @@ class LiveConversation:
     owners: dict[str, float] = field(default_factory=dict)
     """Who has sent it, which was written, and until when that need not be written again."""
     assemblies: dict[bool, tuple[tuple[object, ...], Assembly]] = field(default_factory=dict)
-    """The terms that it was planned under last, with and without recall exchanges, and everything that this follows
-    from."""
+    """The terms that it was planned under last, with and without recall exchanges, and what follows from them."""
     tools: dict[str, str] = field(default_factory=dict)
     """What was decided of its lists of tools, by their digests."""
     continues: dict[str, str] = field(default_factory=dict)

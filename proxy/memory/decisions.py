@@ -47,8 +47,7 @@ class Key(Struct, frozen=True, cache_hash=True, gc=False):
 
 
 def conversation_id(name: str) -> str:
-    """The id of a conversation that a client has named. A longer name than a header and a path can well hold goes by
-    its SHA-256."""
+    """The id of a conversation that a client has named; the SHA-256 of a name that is long for a header and a path."""
     return name if len(name) <= LONGEST_ID else sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 

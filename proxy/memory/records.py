@@ -39,8 +39,7 @@ class TextKind(Kind):
     by_name: bool = False
     """True where people look for a text in all conversations of a tenant."""
     first_stays: bool = False
-    """True where the first readable text of a name stays. Elsewhere a name is a digest: the same name, the same
-    text."""
+    """True where the first readable text of a name stays. Elsewhere a name is a digest: same name, same text."""
 
 
 ORIGINALS = TextKind("original", by_name=True, first_stays=True)

@@ -259,8 +259,7 @@ class Lifecycle(Protocol):
         same). A second time is harmless."""
 
     async def delete_tenant(self, tenant: str, *, with_events: bool = True) -> int:
-        """Delete a tenant's conversations and events, and what its days cost. Returns how many conversations there
-        were."""
+        """Delete a tenant's conversations and events, and what its days cost; how many conversations there were."""
 
     async def trim(self, limit: int) -> tuple[int, int] | None:
         """Where more bytes are stored than the limit, delete conversations until there is room: the oldest of the

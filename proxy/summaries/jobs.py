@@ -280,8 +280,7 @@ class DigestJob(_Job):
         return verdict(text, end, draft.sources, whole, characters, self.want.most, shortest=_SHORT)
 
     def content(self, text: str, draft: Draft, most: int) -> str:
-        """Of an answer that is a little too long the first lines: errors that this leaves out are added where it
-        stands."""
+        """Of an answer that is a little too long the first lines: errors that this leaves out are added there."""
         short = text[: self.want.most]
         return text if text == short else (short.rpartition("\n")[0] or short).rstrip()
 
@@ -303,8 +302,7 @@ def write_request(job: Job, records: Sequence[SummaryRecord], tokens: int) -> tu
 
 
 def record_of(job: Job, draft: Draft, answer: GeneratedText, most: int, at: float) -> SummaryRecord:
-    """The record of an answer that came at this time (in seconds since 1970). Takes time that grows with the
-    history."""
+    """The record of an answer that came then (seconds since 1970). Takes time that grows with the history."""
     previous, content = draft.previous, job.content(answer.text.strip(), draft, most)
     before = sum(block.tokens + block.frame for block in draft.blocks)
     after = job.count(content)

@@ -64,8 +64,7 @@ class Payments:
         )
 
     def possible(self, credential: str, is_plain_key: bool, is_here: bool = False) -> Payment:
-        """The payment that is possible for it now. `is_here`: its owner is on this machine and asks for a summary by
-        hand."""
+        """The payment that is possible for it now. `is_here`: its owner is on this machine and asks by hand."""
         allowed, is_accepted = self.allowed(credential, is_plain_key), self.states.is_accepted(self.owner(credential))
         gateway = self.settings.summaries and (is_here or (allowed.gateway and is_accepted))
         return Payment(allowed.client, gateway)

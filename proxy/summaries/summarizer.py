@@ -4,8 +4,7 @@ Laws
   Hosts and keys come from the configuration. A client's own credential is sent where its requests are sent, in the same
   API, and with one request: nothing here stores it. No variable of the SDKs in the environment is read, and no redirect
   is followed.
-  Every failure is a SummarizerError, within `summary_timeout` once the SDK is imported, and holds neither texts nor
-  credentials.
+  Every failure is a SummarizerError, within `summary_timeout` once the SDK is there, and holds no text and no key.
 """
 
 import asyncio
@@ -168,16 +167,14 @@ class Summarizer:
 def criteria_for(
     settings: Settings, summarizer: Summarizer, request: ModelRequest, policy: str, prompt: str
 ) -> Criteria:
-    """The terms that a record must have been written under to count now; `prompt` is the version of the
-    instructions."""
+    """The terms that a record must have been written under to count now; `prompt`: the instructions' version."""
     options = request.writing.stale.over(settings.stale)
     required = summarizer.models(request.dialect, request.model, request.writing) if options.same_model else ()
     return Criteria(policy, prompt, required, options.ttl or settings.summary_ttl)
 
 
 _Refusal = tuple[int, float | None, bool]
-"""The status of an error of the upstream, after how many seconds it may be asked again, and whether it is about the
-model."""
+"""The status of an upstream's error, after how many seconds it may be asked again, and if the model is why."""
 _NO_REFUSAL: _Refusal = (0, None, False)
 
 

@@ -147,8 +147,7 @@ def _without_text(_: Any, __: str, event: Line) -> Line:
 
 
 def _readable(line: Line) -> Line:
-    """The fields of a line without empty ones, times rounded, and with no value that starts a line or moves the cursor
-    of a terminal."""
+    """The fields of a line without empty ones, times rounded; no value begins a line or moves a cursor."""
     line["timestamp"] = datetime.fromtimestamp(line["timestamp"], UTC).isoformat().replace("+00:00", "Z")
     for key, value in list(line.items()):
         if value == "" or value is None:

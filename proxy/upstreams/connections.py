@@ -1,5 +1,4 @@
-"""The connections to upstreams, and HTTP/1.1 on them, where aiohttp is more lenient or more forgetful than a proxy may
-be.
+"""The connections to upstreams, and HTTP/1.1 on them, where aiohttp is more lenient or forgetful than a proxy may be.
 
 Laws
   The bytes of a header's value are the same on both sides, whatever characters they are meant to be.

@@ -63,8 +63,7 @@ class Reach(NamedTuple):
         return self.upstream_of(api, model)
 
     def lists(self, method: str, rest: str) -> Sequence[Upstream]:
-        """The upstreams whose lists make that of the client; none where it asks something else, or gets the list of one
-        as it is."""
+        """The upstreams whose lists make the client's; none where it asks something else, or gets one list as it is."""
         if method != "GET" or rest.partition("?")[0] != _PATH:
             return ()
         there = [each for each in self.upstreams if self._may_use(each)]

@@ -175,8 +175,7 @@ class ModelLookup:
             task.cancel()
 
     async def ask_window(self, model: str, upstream: str) -> None:
-        """Ask the server of an upstream for the window of a model; where it cannot be reached, the next request does so
-        again."""
+        """Ask an upstream's server for a model's window; where it is not reached, the next request does so again."""
         name = (model, upstream)
         if name not in self._asking:
             task = self._asking[name] = asyncio.create_task(self._learn_window(model, self._by_name[upstream]))

@@ -1,5 +1,4 @@
-"""A request as the row of its upstream wants it: its target, its headers, the key that goes with it, and whom it
-trusts.
+"""A request as the row of its upstream wants it: its target, its headers, its key, and whom it trusts.
 
 Laws
   A key of a row goes to the URL of that row and nowhere else, and no credential of a client goes with it.
@@ -35,8 +34,7 @@ _NAME = re.compile(r"(?!\.+$)[^/\\%?#;\x00-\x20\x7f]{1,200}")
 
 
 class Outbound:
-    """The requests to one upstream, as its row wants them. Raises ConfigurationError where its row has no key that can
-    be sent."""
+    """The requests to one upstream, as its row wants them. Raises ConfigurationError where no key can be sent."""
 
     def __init__(self, row: UpstreamRow) -> None:
         self.row = row

@@ -96,8 +96,7 @@ def row_for(
     *,
     spends: bool = True,
 ) -> UpstreamRow:
-    """Where a request of this client goes, by the rules and by what its key may use. `model`: "" where none is known.
-    Raises ApiError."""
+    """Where a client's request goes, by the rules and what its key may use. `model`: "" if unknown. Raises ApiError."""
     rule = None
     if any(each.upstream for each in rules):
         rule = first_fitting(rules, dialect, access.digests, model)

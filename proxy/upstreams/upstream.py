@@ -171,8 +171,7 @@ class UpstreamReply:
         return b"".join(self._ahead)
 
     async def ahead(self) -> AsyncGenerator[bytes, None]:
-        """The body as it arrives, those pieces first that were read ahead before; `chunks` has all of it all the
-        same."""
+        """The body as it arrives, first those pieces that were read ahead; `chunks` has all of it all the same."""
         for piece in tuple(self._ahead):
             yield piece
         with suppress(aiohttp.ClientError, OSError, TimeoutError):

@@ -1,8 +1,7 @@
 """The metrics of all workers in one page: each sends what it has counted, and whoever is asked adds it up.
 
 Counters and histograms are sums. Gauges have the label `worker`: of two processes' memory neither the sum nor the mean
-says anything. (The files of prometheus_client's own multiprocess mode take no collectors, and cost each count a lock
-and a write.)
+says anything. (prometheus_client's own multiprocess mode takes no collectors, and costs each count a lock and a write.)
 """
 
 from collections.abc import Iterable, Mapping

@@ -99,8 +99,7 @@ class Supervisor:
         self._trouble = ""
 
     def supervise(self, settings: Settings, greet: Callable[[], None]) -> None:
-        """Run workers until told to end; `greet` is called once all listen. Raises ConfigurationError where they cannot
-        be started."""
+        """Run workers until told to end; `greet` is called once all listen. ConfigurationError: they cannot start."""
         with _hearing(self._signals) as wakes:
             self._coming = self._begin(settings)
             while any(each.processes or each.due for each in self._generations()):

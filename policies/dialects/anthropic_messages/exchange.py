@@ -1,5 +1,4 @@
-"""The tools that are ours in Anthropic Messages: added to a request, and their exchanges put back where the model saw
-them.
+"""The tools that are ours in Anthropic Messages: added to a request, and their exchanges put back where they stood.
 
 The `fields` of a RecallRound are its blocks as a list, in order, with a text as its number of characters (it stands in
 the client's message) and a call of ours as a block without id; "" where the round was one text and then calls.

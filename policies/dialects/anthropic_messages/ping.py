@@ -6,8 +6,7 @@ entry would expire. That request refreshes the entry's timer and bills only a ch
 Claude docs, "Prompt caching": such a request is "rejected with an `invalid_request_error` if any of the following are
 set": a stream, `thinking.type` "enabled", `output_config.format`, and a `tool_choice` of type "tool" or "any". All of
 these but the stream are part of the cached prompt and have to stay, so that there is no ping.
-Amazon and Google do not say what `max_tokens: 0` does there; their names of models have a vendor, a region or a version
-behind `@`.
+Amazon and Google do not say what `max_tokens: 0` does; their models' names have a vendor, a region or a version.
 """
 
 import re

@@ -2,8 +2,7 @@
 
 Laws
   Scanners for secrets know a key by its shape (`KEY_SHAPE`), and its checksum tells it from what only looks like one.
-  A key is shown once, when it is made; what is stored is its SHA-256. Nobody guesses so many random bytes, so a plain
-  hash is enough.
+  A key is shown once, when it is made; its SHA-256 is stored: nobody guesses so many random bytes.
 """
 
 import secrets

@@ -132,8 +132,7 @@ class MessageLog:
         came: float,
         is_round: bool = False,
     ) -> None:
-        """Log what is new in a request that `came` then, and what was `sent` for it. `is_round`: after a recall. Never
-        raises."""
+        """Log what is new in a request that `came`, and what was `sent`. `is_round`: after a recall. Never raises."""
         entry, messages = self._memory.of(key), parsed.conversation.messages
         branches = entry.branches.get(owner, ())
         digests = tuple(message.digest for message in messages)

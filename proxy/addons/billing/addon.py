@@ -280,8 +280,7 @@ def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
 
 
 def _of_pause(request: UpstreamRequest, planned: PlannedRequest, measures: _Measures, prices: Prices) -> dict[str, Any]:
-    """The cost of a pause before this request, or what it would have been: at most that of what was written now, or of
-    what was read."""
+    """The cost of a pause before this request, or what it would have been: at most that of what was sent now."""
     life, usage, before = _life(request, planned), measures.usage, measures.before
     is_read = 2 * usage.cached >= before
     tokens = min(before, usage.cached if is_read else usage.written if prices.breakpoints else usage.uncached)

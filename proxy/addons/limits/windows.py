@@ -1,7 +1,6 @@
 """Requests and tokens of the last minute by the name of a key, in the memory of this process: requests in a moving
 window, tokens in a sliding window of two counters, in which the minute before counts less and less. It is how the
-scripts of the library `limits` count in Redis; its own counts in memory would start threads, and the parent of workers
-may have none.
+scripts of the library `limits` count in Redis; its counts in memory need threads, which workers' parents lack.
 
 Laws
   To charge tokens never fails for their number, however far above the limit that is.

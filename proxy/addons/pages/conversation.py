@@ -1,5 +1,4 @@
-"""The page of one conversation: its bills, its edits, what was recalled, and its summaries beside their
-sources.
+"""The page of one conversation: its bills, its edits, what was recalled, and its summaries beside their sources.
 
 Laws
   Figures are of the viewer's own requests; texts are for whoever may see the conversation, and only where a setting

@@ -163,8 +163,7 @@ def _weight(prompt: WaitingPrompt) -> int:
 
 
 def _waiting_prompt(exchange: Exchange, last: ReplyRound, keep_warm: float) -> WaitingPrompt | None:
-    """The prompt of a request whose reply has succeeded, where it is waited for longer than its cache lives; else
-    None."""
+    """The prompt of a request that succeeded, where it is waited for longer than its cache lives; else None."""
     request, usage, bill, head = last.request, last.usage, exchange.bill, exchange.head
     client_request, planned, record = request.client_request, request.planned, request.notes.record
     if planned is None or record is None or usage is None or bill is None or head is None:

@@ -1,5 +1,4 @@
-"""A model asked at sampled turns of recorded sessions: twice with what the client wrote, and once with what each preset
-makes of it.
+"""A model asked at sampled turns of recorded sessions: twice with what the client wrote, and once with each preset.
 
 Laws
   Only turns of which Narrows shortens something are sampled: in all others the model reads what the client wrote.

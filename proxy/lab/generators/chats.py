@@ -93,8 +93,7 @@ class _Fact:
 
 def chat(seed: int, turns: int, answer: int, paste: int = 0) -> Json:
     """A chat of so many turns, whose answers have about so many tokens each, in the form of chat completions. With each
-    question the person pastes a text of about `paste` tokens. Raises ValueError where it would have no turns or no
-    answers."""
+    question the person pastes a text of about `paste` tokens. Raises ValueError without a turn or an answer."""
     if turns < 2 or answer < 40:
         raise ValueError("a chat has 2 turns at least, and answers of 40 tokens")
     random = Random(f"chat {seed}")  # noqa: S311 - the same chat for the same seed, and no secret

@@ -10,8 +10,7 @@ Laws
   As recorded, a request goes at its time, or once the one before it in its conversation is answered where that is
   later: requests overlap only where they did. How late each was sent is measured, and latency counts from when it could
   be.
-  The processes end with the one that started them, because their stdin does; a Ctrl-C at the terminal reaches that one
-  alone.
+  The processes end with the one that started them, because their stdin does; a Ctrl-C reaches that one alone.
 """
 
 import asyncio

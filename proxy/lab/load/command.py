@@ -226,8 +226,7 @@ def is_loopback(host: str) -> bool:
 async def measure(
     plan: LoadPlan, processes: int, advance: Callable[[], None], target: AbstractAsyncContextManager[str] | None = None
 ) -> LoadReport:
-    """Run the load, on a `target` where one is to be started; Ctrl-C ends it early. Raises ValueError where it cannot
-    begin."""
+    """Run the load, on a `target` that is started; Ctrl-C ends it early. Raises ValueError where it cannot begin."""
     if target is not None:
         async with target as url:
             return await measure(replace(plan, url=url), processes, advance)

@@ -154,8 +154,7 @@ class Player:
         return Say(calls=calls) if calls and not is_answered else None
 
     def _search(self, credential: str, run: str, answer: Sequence[Part]) -> str:
-        """The arguments of a search for the tools that a turn calls and whose definitions are not in sight; "" where
-        there are none."""
+        """The arguments of a search for the tools that a turn calls and that are not in sight; "" without any."""
         request = self._observer.newest[run]
         tools = request.context.tools.tools if request is not None else None
         if request is None or tools is None:

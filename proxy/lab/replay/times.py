@@ -1,8 +1,7 @@
 """When the requests of a recorded session were sent, and the clock by which a replay plays them.
 
 A recording holds a row for each of its requests under "times": [sent, began, ended], or the first of these alone, or
-null where nobody knows: such a request is played without a pause. Files of such rows stand beside recordings that hold
-none.
+null where nobody knows: such a request is played without a pause. Files of rows stand beside recordings without any.
 """
 
 import json

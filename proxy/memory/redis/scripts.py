@@ -2,8 +2,7 @@
 
 Laws
   A script is done whole or not at all. Run twice it leaves what it left once: a lost answer may be asked for again.
-  Where that does not follow from what is written, each call has a mark of its own, and is not done again where that
-  mark is found.
+  Where that does not follow from what is written, each call has a mark of its own, and is not done again after it.
 
 The fields of a conversation's `steps`, each named by its kind and the anchor: `d` what was decided, `s` what was then
 sent, `t` when, `i` the exchanges behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,

@@ -7,8 +7,7 @@ Laws
   summaries that are not used for the time to live go, and so does the whole.
   A conversation lives in keys of one hash tag, and so in one slot. The indexes (a tenant's conversations, the tenants,
   the conversations that have a text) are sorted by last write. They stand in other slots, as a tenant's events do (a
-  capped stream, in the order in which the server took them), are written in the same trip, and hold nothing that a
-  request needs.
+  capped stream, in the order in which the server took them), are written in the same trip, and no request needs them.
 """
 
 import math

@@ -140,8 +140,7 @@ class SqliteConnection:
         return await self.do(lambda database: database.execute(statement, values).fetchall())
 
     async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """The outcome of the job, whose statements are one transaction, before which nobody else writes. Raises
-        StoreTrouble."""
+        """The outcome of the job, one transaction that nobody else writes in. Raises StoreTrouble."""
 
         def transaction(database: sqlite3.Connection) -> T:
             database.execute("BEGIN IMMEDIATE")

@@ -281,8 +281,7 @@ _SIZES = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 
 def with_marks(body: Json) -> Json:
-    """With marks on the first message, which is the system text where there is one, and on the newest that can carry
-    one."""
+    """With marks on the first message (system text where there is any) and on the newest that can carry one."""
     first, *others = body["messages"]
     return {**body, "messages": [{**first, "content": marked(first.get("content"))}, *newest_marked(others)]}
 

@@ -290,8 +290,7 @@ def _check_output(item: Json, at: str) -> Violations:
 
 
 def _order(body: Json, _: CacheRule) -> Violations:
-    """Each output answers a call before it, if that must stand in the input; each call is answered, and once; no item
-    comes twice."""
+    """Each output answers a call before it, if that must stand here; each call is answered once; no item repeats."""
     waiting: dict[tuple[str, str], None] = {}
     for item in items(body):
         kind = kind_of(item)
