@@ -207,12 +207,7 @@ class Context(Conditions):
         return 0 if self.exceptions.first_sight else 1
 
     def aged(
-        self,
-        conversation: Conversation,
-        keep: Keep,
-        when: Sequence[Trigger] = (),
-        *,
-        step: int | None = None,
+        self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = (), *, step: int | None = None
     ) -> range:
         """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
         them holds; at the step where one first does, everything outside the window counts as having left it. `step`:

@@ -133,10 +133,8 @@ class DeferredTools:
             return ()
         if block.kind == "call":
             return self.answer(block.text, False).tools
-        loaded = {
-            text_at(tool, "name")
-            for tool in objects(list_at(decoded(block.text.encode("utf-8", "surrogatepass")), "tools"))
-        }
+        item = decoded(block.text.encode("utf-8", "surrogatepass"))
+        loaded = {text_at(tool, "name") for tool in objects(list_at(item, "tools"))}
         return tuple(each for each in self.deferred if each.name in loaded)
 
     def hidden(self, hits: Sequence[Definition], count: TokenCounter) -> int:

@@ -38,8 +38,8 @@ _WORTH_IT = 0.8
 def seen_first(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """An excerpt of about `budget` tokens, more where more matters; the text itself where it should stay whole."""
     short = digested(text, kind, int(_ROOM.get(kind, 1.0) * budget), mentioned, cost, _AT_FIRST_SIGHT)
-    shown = 0 if short == text or kind in _OTHERS else _failing(short)  # the last failure always stays
-    if shown and (count := _failing(text)) > shown:
+    left = 0 if short == text or kind in _OTHERS else _failing(short)  # the last failure always stays
+    if left and (count := _failing(text)) > left:
         short = f"{short.rstrip()}\n({count} lines tell of failures)"
     return short if len(short) <= _WORTH_IT * len(text) else text
 

@@ -124,8 +124,7 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     summary, a digest or a ping for this conversation."""
 
     id: str
-    """No other bill has it, and what is stored a second time under it counts once: that of a request is the one in
-    `x-narrows-request-id`."""
+    """No other bill has it; what is stored again under it counts once: a request's is in `x-narrows-request-id`."""
     at: float
     """When its reply ended, in seconds since 1970."""
     labels: Labels
@@ -356,9 +355,5 @@ class _Proportion:
 def _student(freedom: float) -> float:
     """The quantile of Student's t for 95 %, by the expansion of Cornish and Fisher."""
     z, v = _NORMAL_QUANTILE, max(freedom, 2.0)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return z + sum(term / v**at for at, term in enumerate(terms, 1))

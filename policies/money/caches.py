@@ -145,9 +145,7 @@ _EXPLICIT = re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"mode"\s*:\s*"exp
 # Responses only, and a write then costs 2.5 instead of 1.25
 _TWELVE_HOURS = Lifetime(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), 12 * HOUR, 2.0)
 _TWELVE_HOURS_BY_MARK = replace(
-    _TWELVE_HOURS,
-    pattern=re.compile(rb'"prompt_cache_breakpoint"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'),
-    by_mark=True,
+    _TWELVE_HOURS, pattern=re.compile(rb'"prompt_cache_breakpoint"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), by_mark=True
 )
 OPENAI = CacheRule(
     "prompt_cache_breakpoint",

@@ -31,8 +31,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One request: seconds since the client's last one, the tokens that were cached then, those of this prompt, and how
-    many of them are written."""
+    """One request: seconds since the client's last, the tokens cached then, this prompt's, and those written."""
 
     idle: float
     cached: int

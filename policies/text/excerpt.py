@@ -96,11 +96,7 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     Lines with errors, the exit status and `mentioned` identifiers go before the rest of both ends."""
     lines = lines_of(text)
     if len(lines) > 2 * _MOST_LINES:
-        lines = [
-            *lines[:_MOST_LINES],
-            "".join(lines[_MOST_LINES:-_MOST_LINES]),
-            *lines[-_MOST_LINES:],
-        ]
+        lines = [*lines[:_MOST_LINES], "".join(lines[_MOST_LINES:-_MOST_LINES]), *lines[-_MOST_LINES:]]
     return of_lines(lines, budget, head, mentioned, cost)
 
 
@@ -173,10 +169,10 @@ def choose_lines(
     for i, most in ((status, _LAST_STATUS), (last, _LAST_ERROR), (first, _LAST_ERROR)):
         if i < 0 or i in chosen or costs[i] > most == _LAST_STATUS:
             continue
-        shown = lines[i] if costs[i] <= room else beginning(lines[i], most, cost)
-        if i in (status, last) or line_cost(shown, cost) <= room:
-            chosen[i] = shown
-            room -= line_cost(shown, cost)
+        line = lines[i] if costs[i] <= room else beginning(lines[i], most, cost)
+        if i in (status, last) or line_cost(line, cost) <= room:
+            chosen[i] = line
+            room -= line_cost(line, cost)
     for order in orders:
         for i in order:
             gap = _MARK_TOKENS * ((i - 1 not in chosen) and (i + 1 not in chosen) and bool(chosen))

@@ -30,8 +30,7 @@ Node = str | Iterable["Node"]
 
 
 def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) -> Markup:
-    """One element. `class_` is the attribute class, `aria_label` is aria-label; True is an attribute without a value,
-    and None or False is none."""
+    """One element. `class_` is class, `aria_label` aria-label; True: without a value; None or False: not there."""
     opening = name
     for key, value in attributes.items():
         if value is not None and value is not False:

@@ -63,8 +63,7 @@ class Identity(Struct, frozen=True):
     key: KeyRow | None = None
     """Of this gateway; None where the client's own credential is all that it shows."""
     request_id: str = ""
-    """The id that a trusted gateway in front has given the request; "" for none. It may come twice: whoever sends a
-    request again keeps it."""
+    """The id that a trusted gateway in front has given the request, or ""; whoever sends a request again keeps it."""
     is_local: bool = False
     """True where the client is on this machine, and no proxy that speaks for somebody else."""
     is_here: bool = False

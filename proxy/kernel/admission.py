@@ -221,8 +221,7 @@ VISIT = web.RequestKey("visit", Visit)
 
 
 def open_files(requests: int) -> int | None:
-    """How many files this process may have open: as many as so many requests need, where the system lets it. None where
-    nothing limits them."""
+    """How many files this process may have open: what so many requests need, where it may. None: no limit."""
     if sys.platform == "win32":
         return None
     import resource

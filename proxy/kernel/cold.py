@@ -164,8 +164,7 @@ class ColdProcess:
     """One spare process, started when it is first needed."""
 
     def __init__(self, count: Callable[[str, str], None], is_on: bool = True, seconds: float = 2.0) -> None:
-        """`count`: called with the name of a metric, and with what became of a replay; `seconds`: how long planning
-        may take in a thread."""
+        """`count`: called with a metric's name and what became of a replay; `seconds`: for planning in a thread."""
         self._count = count
         self._is_on = is_on
         self._seconds = _LONGER * seconds

@@ -150,8 +150,7 @@ async def _body_and_model(
 
 
 def _spends(parts: KernelParts, access: Identity) -> bool:
-    """True where a key of the gateway's own may go with the request: for holders of keys of this gateway; where there
-    are none, for this machine."""
+    """True where a key of the gateway's own may go along: for its keys' holders; without keys, for this machine."""
     if not parts.upstreams.has_keys or access.key is not None:
         return True
     return parts.settings.auth == "passthrough" and access.is_here

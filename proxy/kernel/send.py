@@ -42,8 +42,7 @@ class Sender:
 
     @asynccontextmanager
     async def __call__(self, upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
-        """Send the request of a round; changed, once more, where the upstream refuses it for that. Every reply is
-        closed in the end."""
+        """Send the request of a round; changed, once more, where it is refused for that. Every reply is closed."""
         follow_up = self.parts.follow_up if upstream_request.planned is not None else None
         replies = list[UpstreamReply]()
 

@@ -485,8 +485,7 @@ class Learned:
         return self._refused.get((what, upstream, model), False)
 
     def note_refused(self, what: _Refused, upstream_request: UpstreamRequest, is_refused: bool = True) -> None:
-        """An upstream does not take marks of ours or deferred definitions for this model; or it has refused what goes
-        without these as well."""
+        """An upstream does not take our marks or deferred definitions for a model, or refused what lacks these."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
         self._refused[what, upstream_request.client_request.upstream, model] = is_refused

@@ -37,8 +37,7 @@ _STUB = 300
 """Characters of a stub that a person is shown."""
 _APART = "\0"
 _NO_NAME = re.compile(r"\\[ntr]|</")
-"""An escape in code or JSON that a string holds, whose letter is no part of the word behind it; the end of an element,
-which is no path."""
+"""An escape in a string of code or JSON whose letter is no part of the word behind; an element's end, no path."""
 _ESCAPES = ("\\n", "\\t", "\\r")
 _PATCHED = re.compile(r"\*\*\* (?:Add|Update|Delete) File: ([^\s\\\"]+)")
 _FOLDERS, _LONGEST_PATH = re.compile(r"[\w./~-]*\Z"), 300

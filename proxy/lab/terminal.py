@@ -180,8 +180,7 @@ def open_page(path: Path) -> None:
 
 
 def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | None:
-    """The file that a page is to be written to, if there is to be one. Raises ValueError where it cannot be written, or
-    is one of the sources."""
+    """The file that a page is to be written to, if any. ValueError: it cannot be written, or is a source."""
     if name is None:
         return None
     path = Path(name)

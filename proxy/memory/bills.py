@@ -35,6 +35,7 @@ TOOL_PARTS, TOOL_ROWS = 64, 500
 and what is no tool, their room."""
 
 T = TypeVar("T")
+SumsOf = Callable[[Sequence[T], str], Sequence[DaySum]]
 Values = Mapping[Kind, Mapping[bytes, object]]
 
 
@@ -113,13 +114,7 @@ class BillStore:
         await self._records.change([Change(*names_of(key), {BILL: None, TOTAL: [b""]}, without)])
 
 
-def _to_day(
-    tenant: bytes,
-    day: bytes,
-    by_id: Mapping[bytes, T],
-    sums_of: Callable[[Sequence[T], str], Sequence[DaySum]],
-    most: int = DAY_ROWS,
-) -> Change:
+def _to_day(tenant: bytes, day: bytes, by_id: Mapping[bytes, T], sums_of: SumsOf[T], most: int = DAY_ROWS) -> Change:
     """Add what these ids name to the sums of their day, those of the same labels together."""
 
     def rows_of(some: Iterable[T]) -> dict[bytes, DaySum]:

@@ -351,8 +351,7 @@ class CachedStore:
         return _summaries_in(self.conversations.of(key), conversation, lookup)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord | None:
-        """Write a decision before its bytes are sent. Returns the record that counts, which is the first; None where
-        the store does not answer."""
+        """Write a decision before its bytes are sent. The record that counts, the first; None: the store is away."""
         try:
             return await self.ask("claim", lambda store: store.claim(key, record))
         except StoreTrouble:

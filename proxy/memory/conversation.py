@@ -394,8 +394,7 @@ class LiveConversation:
         return sent is not None and sent.foreign is not None and sent.foreign == foreign
 
     def add_exchanges(self, dialect: str, after: str, reply: str, inserts: Inserts, *, complete: bool) -> None:
-        """The request that ends at `after` got this reply from here, with these exchanges up to and in it; `complete`:
-        there is no other."""
+        """The request that ends at `after` got this reply, with these exchanges; `complete`: there is no other."""
         put_newest(self.exchanges, (dialect, after, ""), inserts, _EXCHANGES)
         if complete:
             put_newest(self.exchanges, (dialect, after, reply), inserts, _EXCHANGES)

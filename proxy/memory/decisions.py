@@ -120,8 +120,7 @@ class DecisionStore(Protocol):
         """The snapshot under this fingerprint of the last of these anchors that has one."""
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        """Store the recall exchange behind a reply. For the same reply the newest wins; for one anchor the newest
-        INSERTS replies stay."""
+        """Store the recall exchange behind a reply: of one reply the newest, of one anchor the newest INSERTS stay."""
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         """Store a summary; of one kind and one `first` the newest SUMMARIES stay. The same id again takes the place of

@@ -94,8 +94,7 @@ async def announce(store: Store, scope: Scope, at: float, id: str) -> None:
 
 
 async def announced_since(store: Store, last: str) -> list[tuple[str, Scope]]:
-    """The deletions announced behind the announcement with this id, oldest first: all where that is none, or gone.
-    Raises StoreTrouble."""
+    """The deletions announced after this id, oldest first: all where it is none, or gone. Raises StoreTrouble."""
     newest = await store.events(DELETIONS, None, 1)
     if not newest or newest[0][1].details.get("id") == last:
         return []

@@ -64,8 +64,7 @@ async def shared_secret(settings: Settings, telemetry: Telemetry, before: bytes 
 
 
 async def tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry, before: bytes | None) -> bytes:
-    """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, the one before, or
-    one made for this process."""
+    """The key of the hash that names tenants: configured or stored; in trouble the one before, or this process's."""
     if settings.tenant_secret is not None:
         return settings.tenant_secret.get_secret_value().encode()
     if store is not None:

@@ -46,8 +46,7 @@ OF_LEDGER: dict[str, Any] = {
     "is_cold": bool,
     "is_bridged": bool,
 }
-"""All attributes of a Ledger but its prices, which are those of the fingerprint, its sums, which follow, and what each
-request sets anew."""
+"""All attributes of a Ledger but its prices (the fingerprint has them), its sums, and what each request sets."""
 
 _KINDS = (*OF_STATE.values(), *OF_LEDGER.values())
 _decoder = msgspec.msgpack.Decoder(tuple[_KINDS])  # type: ignore[valid-type]

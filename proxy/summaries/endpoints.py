@@ -168,8 +168,7 @@ class _ModelList(msgspec.Struct):
 
 
 class _Transport(httpx2.AsyncHTTPTransport):
-    """Sends no header but those named here: SDKs add headers of their own, those that the environment names, and a key
-    where there is none."""
+    """Sends no header but those named here: SDKs add their own, those of the environment, and a key without any."""
 
     def __init__(self, outbound: Outbound, settings: Settings) -> None:
         self._outbound = outbound

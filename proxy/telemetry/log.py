@@ -168,8 +168,7 @@ _DIGEST = 32
 
 
 def in_words(line: Mapping[str, Any]) -> str:
-    """A line for people, from its fields that are not empty:
-    `chat gpt-5.4  27.2k -> 11.0k  extended  $0.014 less  24 ms  conv b026`."""
+    """A line for people, from its fields: `chat gpt-5.4  27.2k -> 11.0k  extended  $0.014 less  24 ms  conv b026`."""
     return "  ".join(_words(line))
 
 

@@ -98,8 +98,7 @@ class Outbound:
 
 
 def trust(row: UpstreamRow, bundle: Path | None) -> ssl.SSLContext:
-    """The certificates by which an upstream is recognized: those of its row, else of this bundle, else of the machine.
-    Raises ConfigurationError."""
+    """The certificates that an upstream is known by: its row's, this or the machine's. Raises ConfigurationError."""
     file = row.ca or bundle
     try:
         return _trust(file, _stamp(file) if file is not None else None)

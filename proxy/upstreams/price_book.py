@@ -62,8 +62,7 @@ class PriceBook:
         self.version += 1
 
     def take_list(self, upstream: UpstreamRow, models: Overrides) -> bool:
-        """An upstream lists its models so: from now on that counts where no setting names the model. Returns whether
-        that changes anything."""
+        """An upstream lists its models so: that counts where no setting names the model. True where that is new."""
         name, own = upstream.name, self._configured[upstream.name]
         self._lists[name, upstream.url] = models
         in_force = {model: each for model, each in models.items() if not {model, model.rpartition("/")[2]} & own.keys()}

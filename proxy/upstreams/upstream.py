@@ -151,8 +151,7 @@ class UpstreamReply:
         return "" if value == "identity" else value
 
     def rewrite(self, length: int | None = None) -> None:
-        """Take out the headers that describe the bytes: the body goes on decoded and perhaps changed, with `length`
-        bytes where that is known."""
+        """Take out the headers of the bytes: the body goes on decoded, perhaps changed, of `length` if known."""
         self.chunked = self.chunked or self.sized
         for name in ("Content-Encoding", "Content-Length", "Content-MD5", "Digest", "Content-Digest"):
             self.headers.popall(name, None)
@@ -234,8 +233,7 @@ class Upstream:
         self, method: str, rest: str, headers: CIMultiDict[str], body: Body, model: str = "", *, beside: bool = False
     ) -> UpstreamReply:
         """Send a request once and return the head of the reply, which is to be closed. `rest`: the target below the URL
-        of this upstream, or `beside` its /v1; `model`: for a URL that has it in its path. Raises ApiError where no
-        reply came."""
+        of this upstream, or `beside` its /v1; `model`: for a URL with it in its path. Raises ApiError: no reply."""
         metrics, began = self._telemetry.metrics, perf_counter()
         target = (self.outbound.path.removesuffix("/v1") if beside else self.outbound.path) + rest or "/"
         if self.outbound.changes:

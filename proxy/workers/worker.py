@@ -39,8 +39,7 @@ class Team:
     """The values that all workers of one start share: it is made before they are forked."""
 
     listening: Sequence[Sequence[socket.socket]]
-    """The sockets of each worker. The parent has them open, too: what waits for a worker that dies is accepted by the
-    one that takes its place."""
+    """The sockets of each worker. The parent has them open, too: a successor accepts what waits for one that dies."""
     secret: bytes
     """The key of the hash that names tenants."""
 

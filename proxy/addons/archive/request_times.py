@@ -38,8 +38,7 @@ def reply_starts(dialect: str, session: Any) -> Sequence[int]:
 
 
 def time_fields(moments: Moments, requests: int) -> dict[str, Any]:
-    """The fields of a session with so many requests: in seconds since the first whose time is known, in milliseconds;
-    none where no time is."""
+    """Fields of so many requests: seconds since the first whose time is known, in milliseconds; none without times."""
     places = [at for at in range(requests) if at in moments]
     if not places:
         return {}

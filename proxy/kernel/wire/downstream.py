@@ -115,8 +115,7 @@ class Upload:
         return await self._received(limit)
 
     async def _received(self, limit: int) -> bytes:
-        """The body as it comes. Of a large one no small pieces stay: behind them the memory of many would not be free
-        again when they are gone."""
+        """The body as it comes. Of a large one no small pieces stay: behind them memory would not be free again."""
         blocks, pieces, size = list[bytes](), list[bytes](), 0
         try:
             async for piece in self:

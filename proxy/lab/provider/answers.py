@@ -54,8 +54,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A reply of the model, in any API: text and calls, as in an assistant message of chat completions; streamed, each
-    in so many `pieces`."""
+    """A reply of the model in any API: text and calls as in chat completions; streamed, each in so many `pieces`."""
 
     content: str | None = None
     calls: Sequence[Json] = ()

@@ -281,8 +281,7 @@ class SummaryObserver:
     """So many tokens have to go for each summary; 0 where only digests are wanted."""
 
     async def results(self, key: Key) -> tuple[Sequence[SummaryRecord], SummaryCost]:
-        """The summaries and digests of a conversation, those rejected too, once nothing is being written any more, and
-        what all have cost."""
+        """A conversation's summaries and digests, those rejected too, once all are written, and what they have cost."""
         await self.maker.settled()
         by_kind = await self.store.spent(key)
         costs = (by_kind.get(kind, SummaryCost()) for kind in ("compaction", "digest"))

@@ -32,8 +32,7 @@ MOST_IN_EVERY_ORDER = 4
 
 @dataclass(frozen=True, slots=True)
 class ClientEdit:
-    """A message of a person that the client changes in the middle of a session: from a request (counted from 1) on it
-    has another text."""
+    """A person's message that the client changes midway: from a request (counted from 1) on it has another text."""
 
     request: int
     message: int

@@ -451,8 +451,7 @@ class SqliteStore(SqliteDecisionStore, Store):
         return swept
 
     async def _sweep_days(self, pause: float) -> None:
-        """Delete the sums of days that are too long ago, and the ids of bills that nobody adds again. `pause`: seconds
-        after each statement."""
+        """Delete sums of days long ago, and ids of bills nobody adds again. `pause`: seconds between statements."""
         await self._connection.exhaust(
             sql.SWEEP_DAYS, b"\xff" + day_of(self._clock() - DAYS * 86_400).encode(), pause=pause
         )

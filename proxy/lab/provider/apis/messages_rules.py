@@ -205,8 +205,7 @@ def _unanswered(message: JoinedMessage, answered: Sequence[str]) -> Violations:
 
 
 def _system_messages(body: Json, _: CacheRule) -> Violations:
-    """A system message between the others follows a user message, or the result of a server tool, and comes before the
-    model's next one."""
+    """A system message between others follows a user's, or a server tool's result, before the model's next one."""
     messages: Sequence[Json] = body["messages"]
     roles = [message["role"] for message in messages]
     for i in (i for i, role in enumerate(roles) if role == "system"):
