@@ -161,10 +161,9 @@ def listing_digest(source: Source) -> str:
     lines = source.searchable
     full = sum(1 for line in lines if line.strip())
     parsed = zip(source.lines, lines, _entries(lines, source.kind == "listing"), strict=True)
-    # a line too long to be searched is no entry
-    entries = few_others(
-        (entry if line == short else None for line, short, entry in parsed), len(lines) - _SHARE_OF_NAMES * full
-    )
+    # a line too long to be searched is no entry, nor is one that tells what went wrong, though it ends like a heading
+    rows = (each if line == short and i not in source.errors else None for i, (line, short, each) in enumerate(parsed))
+    entries = few_others(rows, len(lines) - _SHARE_OF_NAMES * full)
     names = [entry for entry in entries if entry]
     if len(names) < _FEWEST_NAMES or sum(entry is not None for entry in entries) < _SHARE_OF_NAMES * full:
         return ""

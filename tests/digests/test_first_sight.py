@@ -97,6 +97,7 @@ FAILING = {
     "apt": "Get:{} http://example.com/part_{}||Err:3 http://example.com noble/main|E: Unable to locate package x|"
     "Unpacking x: dpkg-deb: unexpected end of file|Setting up x: unmet dependencies|"
     "Get:4 http://x: Hash Sum mismatch",
+    "rsync": "src/dir/part_{}.txt||[ERROR] COMPILATION ERROR :|The following packages have unmet dependencies:",
     "ssh": "Copying part_{} to host||Permission denied (publickey).|Copying x: Host key verification failed.|"
     "ssh: connect to host x port 22: No route to host|Copying x: Broken pipe",
     "terraform": "Creating part_{}.x||Creating bucket: AccessDenied: Access Denied|Creating x: quota exceeded|"
