@@ -12,6 +12,7 @@ from proxy.memory.sqlite.store import SqliteStore
 from tests.kit.redis_servers import soon
 from tests.memory.test_sqlite_summaries import TABLES, filled, rows
 from tests.memory.test_store import KEY, ORIGINALS
+from tests.memory.test_store_artifacts import BOUNDED, TEXTS
 from tests.memory.test_store_summaries import SUMMARY, kept
 
 
@@ -37,12 +38,13 @@ async def test_x6_what_nobody_wrote_for_so_long_goes_by_itself(path: Path, hurri
         now[0] += 60
         await filled(store, Key("new", "0"))
         now[0] += 60
-        await soon(lambda: set(rows(path).values()) == {1, 2, 3, 4 + len(ORIGINALS)})
+        texts, bytes_of = len(TEXTS) * len(BOUNDED) + len(ORIGINALS), 1 + len(BOUNDED)
+        await soon(lambda: set(rows(path).values()) == {1, 2, bytes_of, texts})
         assert rows(path) == {
             **dict.fromkeys(TABLES, 1),
             "summary": 2,
-            "text": 4 + len(ORIGINALS),
-            "text_bytes": 3,
+            "text": texts,
+            "text_bytes": bytes_of,
         }
         assert await kept(store, key=Key("new", "0")) == ["s1"]
         now[0] += 60
