@@ -292,7 +292,7 @@ def cut_inside(text: str, budget: int, head: float, cost: Cost) -> str:
     """For text without lines: cut at characters, never inside one."""
     sample = text[:_LOOKED_AT]
     letters = len(sample) / max(1, cost(sample))
-    room = int(max(0, budget - 8) * (int(letters) or letters))
+    room = min(len(text), int(max(0, budget - 8) * (int(letters) or letters)))
     front = _whole(text, int(room * head))
     back = _whole(text, len(text) - room + front)
     return min(text, text[:front] + omitted(back - front) + text[back:], key=len)
