@@ -168,7 +168,7 @@ def diff_digest(source: Source) -> str:
     worths, errors = list[int](), set(source.errors)
     in_hunk = False
     for i, line in enumerate(lines):
-        in_hunk = in_hunk and not line.startswith("diff ")
+        in_hunk = in_hunk and line[:1] in (" ", "+", "-", "\\", "\n")
         head = bool(_HUNK.match(line))
         if in_hunk and not head and not line.startswith(_FILE_HEADS):
             errors.discard(i)
@@ -176,7 +176,7 @@ def diff_digest(source: Source) -> str:
         else:
             deleted = line.startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ /dev/null")
             worths.append(4 if deleted or head or line.startswith(_FILE_HEADS) else 0)
-        in_hunk = head or (in_hunk and line[:1] in (" ", "+", "-", "\\", "\n"))
+        in_hunk = in_hunk or head
     return render_lines(source, worths, errors)
 
 
