@@ -277,11 +277,8 @@ def is_long(context: RequestContext, plan_state: PlanState | None, memory: Memor
 def with_untouched(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> Memory:
     """`memory`, with a record of the steps before the first that has one, where those were sent as their client wrote
     them: nothing is decided for them afterwards, whatever another release or other settings would have."""
-    conversation, stored, first = (
-        context.conversation,
-        memory.steps.get(UNTOUCHED),
-        plan_state.step if plan_state else 0,
-    )
+    conversation, stored = context.conversation, memory.steps.get(UNTOUCHED)
+    first = plan_state.step if plan_state else 0
     ends = [conversation.end_anchor(step) for step in range(first, conversation.steps - 1)]
     count = next((at for at, anchor in enumerate(ends) if anchor in memory.steps), len(ends))
     if not count or stored is None or stored.sent is None:
@@ -326,9 +323,8 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord) -> str:
         return "first"
     previous, chains, untouched = planned.previous, planned.rendering.chains, planned.memory.steps.get(UNTOUCHED)
     if previous is None and untouched is not None and untouched.sent is not None:
-        before = untouched_before(
-            context.conversation, chains, record.sent, untouched.sent, context.conversation.steps - 2
-        )
+        last = context.conversation.steps - 2
+        before = untouched_before(context.conversation, chains, record.sent, untouched.sent, last)
         previous = None if before is None else StepRecord(context.conversation.previous_anchor, sent=before)
     word = outcome(previous, newest, record.sent, chains, planned.plan.reason)
     is_new = untouched is not None and not newest and not any(step.sent for step in planned.memory.steps.values())
