@@ -196,8 +196,7 @@ def _check_origin(exchange: Exchange, host: str) -> None:
         return
     if route_of("POST", exchange.path, {}).kind != "chat":
         raise ApiError(501, "Narrows does not relay websockets; connect to the upstream directly.", "no_websockets")
-    # clients that could ask by HTTP take 426 for an order to do so at once; after any other status some try again for a
-    # while
+    # clients that could ask by HTTP take 426 for an order to do so at once; after any other status some try again
     message = "Narrows does not speak websockets: send the request with POST, and `stream` for events."
     raise ApiError(426, message, "no_websockets", headers={"Upgrade": "HTTP/1.1", "Connection": "Upgrade"})
 
