@@ -1,7 +1,7 @@
 """Excerpts of outputs that the model has not seen yet: what the kind of output says matters stays.
 
 An excerpt in the place of the first sight has no second chance, so first of all goes what tells nothing: passed tests,
-progress, frames of libraries, columns of listings. What tells that something went wrong never counts as progress.
+progress, frames of libraries, columns of listings. A failure that is recognized never counts as progress.
 Where much of a text matters, much of it stays; where an excerpt would hide too little to be worth it, or the output is
 read as a whole, the text stays.
 """
