@@ -8,7 +8,7 @@ Laws
   words (not the white space) of an answer that its owner was given to such a request in the same API, last of all where
   several were given it. An edited summary names nothing.
   Which conversation it is stays as it was first found, also where the store was away.
-  Digests alone are kept, with the conversation before, and written before the client has all of the summary.
+  No words are kept, but a digest, a count and a time, written before the client has all of the summary.
 """
 
 from collections.abc import Sequence

@@ -39,9 +39,9 @@ local function shifted(at, seconds)
     return seconds ~= 0 and tonumber(at or '') and string.format('%.17g', at + seconds) or at
 end
 """
-"""How far a caller's clock is ahead of the server's, by which its times are stored and read: so clocks of replicas need
-not agree. In whole seconds, so that a time comes back as it was written: less is the way here, and an hour is a clock
-that no other replica goes by."""
+"""How far a caller's clock is ahead of the server's, by which its times are stored and read: so clocks of replicas may
+differ. In whole seconds: less is the way here, and an hour is a clock that no other replica goes by. It is measured
+with each call, so near one second, and near an hour, two calls may differ."""
 
 _JOINED = """
 local function joined(row, name, record, most, id)
